@@ -74,6 +74,32 @@ fn a_port_gets_nothing_of_the_one_that_had_its_number() {
     assert_eq!(b.peers[2].drain().len(), 0);
 }
 
+/// For a log that wants misses, and is not written for a while.
+#[test]
+fn keys_of_missed_packets_are_kept_up_to_a_bound() {
+    const MISSES: u32 = 3000;
+    const KEPT_MAX: usize = 1024;
+    let mut b = bed(2);
+    let debug = datapath::FlowDebug { report_misses: true, ..Default::default() };
+    b.dp.set_settings(Settings { debug, ..b.dp.settings().clone() });
+    b.set_rules(vec![rule(&[(Field::Ipv4Src, 0xffff_ffff)], vec![], 1), rule(&[], vec![], 2)]);
+    for i in 0..MISSES {
+        b.peers[0].send(&udp(i, 2, 3, 4, 100));
+        b.step(1);
+        b.dp.poll(0);
+    }
+    assert_eq!(b.dp.take_missed().len(), KEPT_MAX);
+    assert!(b.dp.take_missed().is_empty());
+    b.peers[0].send(&udp(MISSES, 2, 3, 4, 100));
+    b.run();
+    assert_eq!(b.dp.take_missed().len(), 1);
+    // Who does not want them has none kept.
+    b.dp.set_settings(Settings { debug: Default::default(), ..b.dp.settings().clone() });
+    b.peers[0].send(&udp(MISSES + 1, 2, 3, 4, 100));
+    b.run();
+    assert!(b.dp.take_missed().is_empty());
+}
+
 /// Each wait for the workers has them go through an iteration or more.
 #[test]
 fn workers_are_waited_for_once_for_all_ports_that_go_together() {

@@ -52,7 +52,7 @@ pub use switch::flow_search::FLOWS_TURN_MAX;
 pub use switch::stats::{Aggregate, Dump};
 pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;
-pub use trace::{Options, TraceStyle, punt_text};
+pub use trace::{Options, TraceStyle};
 pub use transaction::{BundleItem, Change, Items, Outcome};
 pub use translate::{BfdContext, LacpContext, McastContext, PacketInContext};
 pub use tunnel::{

@@ -87,7 +87,7 @@ pub fn next(s: &mut State, args: &[String]) -> Result<String, String> {
             "port": name_of(&names, p.in_port),
             "length": p.len,
             "bytes": hexadecimal(&p.bytes),
-            "comment": comment(*worker, p, &names),
+            "comment": comment(&s.ofproto, (*worker, p), &names),
         })
     };
     let packets: Vec<Value> = packets.iter().map(one).collect();
@@ -106,7 +106,7 @@ fn name_of(names: &Names, no: u16) -> String {
 }
 
 /// What was decided about a packet, a line each: where it came in, its megaflow, what is done.
-fn comment(worker: WorkerId, p: &Captured, names: &Names) -> String {
+fn comment(of: &ofproto::Switch, (worker, p): (WorkerId, &Captured), names: &Names) -> String {
     let lookup = |no: u16| names.get(&no).map(|(name, _)| name.clone());
     let core = match worker {
         WorkerId::Pmd(core) => format!("core {core}"),
@@ -124,7 +124,7 @@ fn comment(worker: WorkerId, p: &Captured, names: &Names) -> String {
                 }
                 None => writeln!(text, "megaflow: none, decided about this packet alone"),
             };
-            let style = OpsText { punt: &ofproto::punt_text, port: &lookup };
+            let style = OpsText { punt: &|p| of.punt_text(p), port: &lookup };
             match ops[..] {
                 [] => write!(text, "{}", ended(*drop)),
                 [action::Op::Drop(why)] => write!(text, "{}", ended(why)),

@@ -207,6 +207,7 @@ pub(super) fn dump_types(args: &[String]) -> Result<Option<DumpTypes>, String> {
 }
 
 pub(super) fn one(
+    of: &ofproto::Switch,
     f: &FlowDump,
     style: &Style,
     names: &BTreeMap<u16, (String, String)>,
@@ -236,7 +237,7 @@ pub(super) fn one(
         ", packets:{}, bytes:{}, used:{used},{extra} actions:{}",
         f.packets,
         f.bytes,
-        ops_text_with(&f.ops, &OpsText { punt: &ofproto::punt_text, port: lookup })
+        ops_text_with(&f.ops, &OpsText { punt: &|p| of.punt_text(p), port: lookup })
     );
     out
 }
@@ -260,6 +261,7 @@ pub(super) fn shown_mask(f: &FlowDump) -> Mask {
 pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
     let names = port_names(s);
     let lookup = |no: u16| names.get(&no).map(|n| n.0.clone());
+    let punt = |p: &action::Punt| s.ofproto.punt_text(p);
     let one = |f: &FlowDump| {
         let core = if let WorkerId::Pmd(core) = f.worker { Some(core) } else { None };
         let used = f.packets > 0 && f.used_ms > 0;
@@ -268,7 +270,7 @@ pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
             "core": core,
             "in_port": lookup(f.key.u16(at::IN_PORT)),
             "match": flow::odp_text(&f.key, &f.mask, false, &lookup),
-            "actions": ops_text_with(&f.ops, &OpsText { punt: &ofproto::punt_text, port: &lookup }),
+            "actions": ops_text_with(&f.ops, &OpsText { punt: &punt, port: &lookup }),
             "packets": f.packets,
             "bytes": f.bytes,
             "age_ms": used.then(|| datapath::now_ms().saturating_sub(f.used_ms)),

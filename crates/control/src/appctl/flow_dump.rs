@@ -66,9 +66,9 @@ pub fn get_flow(s: &mut State, args: &[String]) -> Result<Job, String> {
     let want = want.strip_prefix("ufid:").unwrap_or(want).to_string();
     let (names, style) = (dpctl::port_names(s), Style::default());
     let none = "ovs-vswitchd: getting flow (No such file or directory)";
-    Ok(search(s, none, move |_, f, out| {
+    Ok(search(s, none, move |s, f, out| {
         if dpctl::ufid(f) == want {
-            *out += &dpctl::one(f, &style, &names, How::Not);
+            *out += &dpctl::one(&s.ofproto, f, &style, &names, How::Not);
         }
     }))
 }
@@ -179,7 +179,7 @@ impl Dump {
             if std::mem::take(&mut self.title) {
                 out += &title(f.worker);
             }
-            out += &dpctl::one(f, &self.style, &self.names, s.offload.how(f));
+            out += &dpctl::one(&s.ofproto, f, &self.style, &self.names, s.offload.how(f));
         }
         if self.walk.workers.len() < left {
             self.title = self.titles;

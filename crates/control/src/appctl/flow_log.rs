@@ -33,7 +33,8 @@ pub fn turn(s: &mut State) {
         vlog::dbg!(NETDEV, "{}: miss upcall:\n{text}", dpctl::name(s));
     }
     for f in &flows {
-        let ops = ops_text_with(&f.ops, &OpsText { punt: &ofproto::punt_text, port: &no_name });
+        let punt = |p: &action::Punt| s.ofproto.punt_text(p);
+        let ops = ops_text_with(&f.ops, &OpsText { punt: &punt, port: &no_name });
         let text = flow::odp_text(dpctl::shown_key(f), &dpctl::shown_mask(f), false, &no_name);
         vlog::dbg!(NETDEV, "flow_add: ufid:{} {text}, actions:{ops}", dpctl::ufid(f));
     }
@@ -55,7 +56,7 @@ pub fn dump(s: &mut State) {
         s.dp.flows_of(worker, 0, DUMP_PLACES_MAX, &mut flows);
     }
     for f in flows.iter().filter(|f| !f.dead) {
-        let text = dpctl::one(f, &style, &BTreeMap::new(), How::Not);
+        let text = dpctl::one(&s.ofproto, f, &style, &BTreeMap::new(), How::Not);
         let text = text.trim_end();
         vlog::dbg!(DPIF, "{}: flow_dump {text}", dpctl::name(s));
     }

@@ -126,7 +126,7 @@ pub fn why(s: &mut State, args: &[String]) -> Result<Job, String> {
     let wanted = args.first().map_or("", |a| a.strip_prefix("ufid:").unwrap_or(a)).to_string();
     let (names, style) = (dpctl::port_names(s), Style::full());
     Ok(flow_dump::search(s, "no such flow", move |s, f, out| {
-        let text = dpctl::one(f, &style, &names, s.offload.how(f));
+        let text = dpctl::one(&s.ofproto, f, &style, &names, s.offload.how(f));
         if text.contains(&wanted) {
             let _ = write!(out, "{}", s.offload.reason(now, f));
             if let Some(why) = s.offload.why_not_full(now, f) {

@@ -30,6 +30,7 @@ use crate::meter_table::MeterNumbers;
 use crate::published::{PublishedState, Shared, View};
 use crate::tables::counters::{Slot, Slots};
 use crate::tables::table::N_TABLES;
+use crate::trace::StateNumbers;
 use crate::transaction::Changes;
 use crate::translate::effects::Effects;
 use crate::translate::frozen::{States, Sweep};
@@ -81,6 +82,8 @@ pub struct Switch {
     pub(crate) mcast: BTreeMap<u32, McastTable>,
     /// The timeout policies of zones that have one.
     pub(crate) zone_timeouts: Arc<BTreeMap<u16, u32>>,
+    /// What texts call states that packets to controllers are in.
+    pub(crate) state_numbers: StateNumbers,
 }
 
 impl Switch {
@@ -112,6 +115,7 @@ impl Switch {
             meters_touched_ms: 0,
             learned: Learned::default(),
             mcast: BTreeMap::new(),
+            state_numbers: StateNumbers::default(),
             zone_timeouts: Arc::default(),
         }
     }

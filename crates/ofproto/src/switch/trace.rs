@@ -2,7 +2,7 @@
 
 use super::Switch;
 use crate::trace::recorder::Recorder;
-use crate::trace::{Options, TraceStyle, punt_text};
+use crate::trace::{Options, TraceStyle};
 use crate::translate::effects::{BfdContext, McastContext};
 use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
@@ -140,8 +140,8 @@ impl Switch {
         mask.set_u32(at::OF_IN_PORT, !0);
         let megaflow = megaflow_text(&key.masked(&mask), &mask, looked_at, &names);
         let punt = |p: &Punt| match learning {
-            true => punt_text(p),
-            false => punt_text(p).replace("dont_send=0", "dont_send=1"),
+            true => self.punt_text(p),
+            false => self.punt_text(p).replace("dont_send=0", "dont_send=1"),
         };
         let style = action::OpsText { punt: &punt, port: &dp_names };
         // What the switch takes is no action in ovs-vswitchd.

@@ -3,6 +3,7 @@
 mod notes;
 pub(crate) mod recorder;
 
+use crate::switch::Switch;
 use crate::translate::effects::{BfdContext, LacpContext, McastContext, PacketInContext};
 use action::Punt;
 use flow::TunMetadata;
@@ -35,52 +36,79 @@ impl Default for Options {
     }
 }
 
-/// `userspace(...)` as OVS's datapath prints it, for packets to controllers.
-pub fn punt_text(p: &Punt) -> String {
-    if p.context.is::<BfdContext>() {
-        return "userspace(pid=0,slow_path(bfd))".into();
-    }
-    if p.context.is::<LacpContext>() {
-        return "userspace(pid=0,slow_path(lacp))".into();
-    }
-    if p.context.is::<McastContext>() {
-        return "userspace(pid=0,slow_path(action))".into();
-    }
-    let Some(c) = p.context.downcast_ref::<PacketInContext>() else {
-        return "userspace(pid=0)".into();
-    };
-    let reason = match c.reason {
-        Reason::ActionSet | Reason::Group | Reason::PacketOut => Reason::Action,
-        r => r,
-    } as u8;
-    let cookie = match c.cookie {
-        0 => "0".into(),
-        c => format!("{c:#x}"),
-    };
-    format!(
-        "userspace(pid=0,controller(reason={reason},dont_send=0,continuation={},recirc_id={},\
-         rule_cookie={cookie},controller_id={},max_len={}))",
-        u8::from(c.continuation.is_some()),
-        state_id(c),
-        c.controller_id,
-        c.max_len
-    )
-}
-
 /// States that have a number at a time.
 const NUMBERED_STATES_MAX: usize = 1024;
 
-/// The number of the state that controllers get to know with a packet: equal states of one bridge
-/// have one, in the order in which texts named them first.
-fn state_id(c: &PacketInContext) -> u32 {
-    static NUMBERS: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
-    let mut hasher = DefaultHasher::new();
-    (c.bridge.0, &c.matching).hash(&mut hasher);
-    let mut numbers = NUMBERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let hash = hasher.finish();
-    if numbers.len() >= NUMBERED_STATES_MAX && !numbers.contains_key(&hash) {
-        numbers.clear();
+/// The numbers of states that controllers get to know with packets, in texts: equal states of one
+/// bridge have one, in the order in which texts named them first. The numbers of too many are
+/// forgotten.
+#[derive(Default)]
+pub(crate) struct StateNumbers(Mutex<BTreeMap<u64, u32>>);
+
+impl StateNumbers {
+    fn of(&self, c: &PacketInContext) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        (c.bridge.0, &c.matching).hash(&mut hasher);
+        self.of_hash(hasher.finish())
     }
-    let next = numbers.len() as u32 + 1;
-    *numbers.entry(hash).or_insert(next)
+
+    fn of_hash(&self, state: u64) -> u32 {
+        let mut numbers = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if numbers.len() >= NUMBERED_STATES_MAX && !numbers.contains_key(&state) {
+            numbers.clear();
+        }
+        let next = numbers.len() as u32 + 1;
+        *numbers.entry(state).or_insert(next)
+    }
+}
+
+impl Switch {
+    /// `userspace(...)` as OVS's datapath prints it, for packets to controllers.
+    pub fn punt_text(&self, p: &Punt) -> String {
+        if p.context.is::<BfdContext>() {
+            return "userspace(pid=0,slow_path(bfd))".into();
+        }
+        if p.context.is::<LacpContext>() {
+            return "userspace(pid=0,slow_path(lacp))".into();
+        }
+        if p.context.is::<McastContext>() {
+            return "userspace(pid=0,slow_path(action))".into();
+        }
+        let Some(c) = p.context.downcast_ref::<PacketInContext>() else {
+            return "userspace(pid=0)".into();
+        };
+        let reason = match c.reason {
+            Reason::ActionSet | Reason::Group | Reason::PacketOut => Reason::Action,
+            r => r,
+        } as u8;
+        let cookie = match c.cookie {
+            0 => "0".into(),
+            c => format!("{c:#x}"),
+        };
+        format!(
+            "userspace(pid=0,controller(reason={reason},dont_send=0,continuation={},recirc_id={},\
+             rule_cookie={cookie},controller_id={},max_len={}))",
+            u8::from(c.continuation.is_some()),
+            self.state_numbers.of(c),
+            c.controller_id,
+            c.max_len
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_switch_numbers_states_and_keeps_few_numbers() {
+        let (numbers, others) = (StateNumbers::default(), StateNumbers::default());
+        assert_eq!([7, 8, 7].map(|state| numbers.of_hash(state)), [1, 2, 1]);
+        assert_eq!(others.of_hash(8), 1, "another switch knows nothing of them");
+        for state in 0..10_000 {
+            numbers.of_hash(state);
+            assert!(numbers.0.lock().unwrap().len() <= NUMBERED_STATES_MAX);
+        }
+        assert_eq!(numbers.of_hash(9_999), numbers.of_hash(9_999));
+    }
 }
