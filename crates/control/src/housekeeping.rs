@@ -3,7 +3,7 @@
 use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage, flow_log};
-use crate::of::change::SLICE_FLOWS_MAX;
+use crate::of::change::{SLICE_FLOWS_MAX, slice_flows};
 use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bfd, bonds, links, offload, polling_log, underlay, vlog};
@@ -98,7 +98,8 @@ fn expire(s: &mut State) -> bool {
         return false;
     }
     let (now, known) = (s.now_ns(), s.dp.known_ms() * 1_000_000);
-    s.ofproto.expire(now, known, SLICE_FLOWS_MAX)
+    let flows = slice_flows(s.monitors_of_any());
+    s.ofproto.expire(now, known, flows)
 }
 
 /// Waits until there may be something to do.
@@ -143,7 +144,8 @@ fn turn(s: &mut State, most: usize) -> bool {
         Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
         Event::PassedOver { port, n } => ofproto.passed_over(port, n),
     });
-    let more = more | s.ofproto.learn_deferred(SLICE_FLOWS_MAX);
+    let flows = slice_flows(s.monitors_of_any());
+    let more = more | s.ofproto.learn_deferred(flows);
     links::look_at_guests(s);
     crate::vhost_async::tick(s);
     capture::keep(s);

@@ -422,3 +422,48 @@ fn what_takes_many_turns_is_answered_in_order() {
     assert_eq!(peer.expect(kind::BARRIER_REPLY).xid, 22, "after all of it");
     assert!(ports.iter().copied().eq(1..=FLOWS), "each once, as they came: {}", ports.len());
 }
+
+/// A request for so many flow monitors (Nicira's, of OpenFlow 1.0), which want all changes.
+fn monitors(ids: std::ops::Range<u32>) -> Vec<u8> {
+    let mut body = vec![0xff, 0xff, 0, 0, 0, 0, 0x23, 0x20, 0, 0, 0, 2, 0, 0, 0, 0];
+    for id in ids {
+        body.extend(id.to_be_bytes());
+        body.extend([0, 0x0e, 0xff, 0xff, 0, 0, 0xff, 0, 0, 0, 0, 0]);
+    }
+    let mut message = vec![1, 16];
+    message.extend((8 + body.len() as u16).to_be_bytes());
+    message.extend([0, 0, 0, 9]);
+    message.extend(body);
+    message
+}
+
+#[test]
+fn flow_monitors_of_a_bridge_are_bounded() {
+    if !privileged() {
+        return;
+    }
+    /// Of a connection, and of a bridge.
+    const MOST: [u32; 2] = [1024, 4096];
+    const STATS_REPLY: u8 = 17;
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns);
+    lab.vsctl("add-br br1 -- set bridge br1 datapath_type=dummy fail_mode=secure");
+    let mgmt = lab.path("br0.mgmt");
+    let ask = |peer: &mut Peer, ids| {
+        peer.raw(&monitors(ids));
+        peer.next_of(&[STATS_REPLY, kind::ERROR])
+    };
+    let mut peers = Vec::new();
+    for _ in 0..MOST[1] / MOST[0] {
+        let mut peer = Peer::connect(&mgmt, 1);
+        assert_eq!(ask(&mut peer, 0..MOST[0]), STATS_REPLY);
+        assert_eq!(ask(&mut peer, MOST[0]..MOST[0] + 1), kind::ERROR);
+        peers.push(peer);
+    }
+    let mut another = Peer::connect(&mgmt, 1);
+    assert_eq!(ask(&mut another, 0..1), kind::ERROR);
+    let mut elsewhere = Peer::connect(&lab.path("br1.mgmt"), 1);
+    assert_eq!(ask(&mut elsewhere, 0..1), STATS_REPLY, "other bridges have their own");
+    drop(peers);
+    until("there is room again", || ask(&mut another, 0..1) == STATS_REPLY);
+}

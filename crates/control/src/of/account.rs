@@ -21,6 +21,8 @@ pub const REPLY_BYTES_MAX: usize = 8 << 20;
 pub const REPLY_SHARE_BYTES: usize = 2 * REPLY_BYTES_MAX;
 /// Flow monitors of one connection: each is compared with every change of a flow.
 pub const MONITORS_MAX: usize = 1024;
+/// Flow monitors of all connections of a bridge.
+pub const MONITORS_BRIDGE_MAX: usize = 4 * MONITORS_MAX;
 /// Connections that one listener (`.mgmt`, `.snoop`, `ptcp:`, `punix:`) serves at once.
 pub const CONNECTIONS_MAX: usize = 512;
 

@@ -8,6 +8,14 @@ use openflow::OfError;
 /// Flows of a slice, which are changed, reported or freed in one turn: a few milliseconds' work.
 pub const SLICE_FLOWS_MAX: usize = 2048;
 
+/// Comparisons of a slice's flows with monitors of their bridge, half a microsecond each.
+const WATCHES_SLICE_MAX: usize = 16_384;
+
+/// Flows of a slice in a bridge that has so many monitors.
+pub fn slice_flows(monitors: usize) -> usize {
+    (WATCHES_SLICE_MAX / monitors.max(1)).clamp(1, SLICE_FLOWS_MAX)
+}
+
 /// Executes the items as one change. Once begun it goes on to its end, whatever becomes of the
 /// connection that asked for it.
 pub async fn run(state: &Shared, origin: Origin, bridge: BridgeId, items: Items) -> Outcome {
@@ -17,14 +25,14 @@ pub async fn run(state: &Shared, origin: Origin, bridge: BridgeId, items: Items)
         let now = s.now_ns();
         s.ofproto.begin(bridge, items, now).map_err(|e| (0, e))?
     };
-    if let Some(outcome) = run_slice(state, &change, origin) {
+    if let Some(outcome) = run_slice(state, bridge, &change, origin) {
         return outcome;
     }
     let state = state.clone();
     let rest = tokio::task::spawn_local(async move {
         loop {
             tokio::task::yield_now().await;
-            if let Some(outcome) = run_slice(&state, &change, origin) {
+            if let Some(outcome) = run_slice(&state, bridge, &change, origin) {
                 return outcome;
             }
         }
@@ -32,9 +40,10 @@ pub async fn run(state: &Shared, origin: Origin, bridge: BridgeId, items: Items)
     rest.await.unwrap_or(Err((0, OfError::BadType)))
 }
 
-fn run_slice(state: &Shared, change: &Change, origin: Origin) -> Option<Outcome> {
+fn run_slice(state: &Shared, bridge: BridgeId, change: &Change, origin: Origin) -> Option<Outcome> {
     let mut s = state.borrow_mut();
-    let outcome = s.ofproto.advance(change, SLICE_FLOWS_MAX);
+    let flows = slice_flows(s.monitors_of(bridge));
+    let outcome = s.ofproto.advance(change, flows);
     s.deliver(origin);
     outcome
 }
@@ -43,5 +52,20 @@ fn run_slice(state: &Shared, change: &Change, origin: Origin) -> Option<Outcome>
 pub async fn wait_until_idle(state: &Shared) {
     while state.borrow().ofproto.busy() {
         tokio::task::yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::of::account::MONITORS_BRIDGE_MAX;
+
+    #[test]
+    fn slices_are_smaller_where_each_flow_is_compared_with_many_monitors() {
+        assert_eq!([0, 1, 8].map(slice_flows), [SLICE_FLOWS_MAX; 3]);
+        for monitors in [9, 100, 1024, MONITORS_BRIDGE_MAX] {
+            let flows = slice_flows(monitors);
+            assert!(flows > 0 && flows * monitors <= WATCHES_SLICE_MAX, "{monitors}: {flows}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Multipart requests: statistics and descriptions.
 
-use super::account::MONITORS_MAX;
+use super::account::{MONITORS_BRIDGE_MAX, MONITORS_MAX};
 use super::async_msgs::shown;
 use super::io::drained;
 use super::{ConnId, queues, table_features};
@@ -161,11 +161,14 @@ pub async fn monitor(
     let (bridge, mut initial) = {
         let mut s = state.borrow_mut();
         let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
+        let all = s.monitors_of(bridge);
         let conn = s.conns.get_mut(&id).ok_or(OfError::BadType)?;
         if requests.iter().any(|r| conn.monitors.contains_key(&r.id)) {
             return Err(OfError::MonitorExists);
         }
-        if conn.monitors.len() + requests.len() > MONITORS_MAX {
+        if conn.monitors.len() + requests.len() > MONITORS_MAX
+            || all + requests.len() > MONITORS_BRIDGE_MAX
+        {
             return Err(OfError::RequestEperm);
         }
         let initial = requests.iter().filter(|m| m.flags & monitor_flag::INITIAL != 0);

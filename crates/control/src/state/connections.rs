@@ -5,6 +5,7 @@ use crate::of::{Conn, ConnId, Kind};
 use ofproto::BridgeId;
 use openflow::codec::ReplyTo;
 use openflow::{Reply, Version};
+use std::collections::BTreeMap;
 
 impl State {
     /// Adds a connection.
@@ -95,6 +96,22 @@ impl State {
         let mut conns = self.conns.values().filter(|c| c.bridge == name);
         let wanted = conns.any(|c| !c.monitors.is_empty());
         let _ = self.ofproto.set_monitored(bridge, wanted);
+    }
+
+    /// How many monitors all connections of a bridge have.
+    pub fn monitors_of(&self, bridge: BridgeId) -> usize {
+        let Some(name) = self.bridge_name(bridge) else { return 0 };
+        let conns = self.conns.values().filter(|c| c.bridge == name);
+        conns.map(|c| c.monitors.len()).sum()
+    }
+
+    /// How many monitors the bridge has that has most.
+    pub fn monitors_of_any(&self) -> usize {
+        let mut each: BTreeMap<&str, usize> = BTreeMap::new();
+        for c in self.conns.values().filter(|c| !c.monitors.is_empty()) {
+            *each.entry(&c.bridge).or_default() += c.monitors.len();
+        }
+        each.into_values().max().unwrap_or(0)
     }
 
     /// The bridge of a connection.

@@ -109,6 +109,17 @@ impl Peer {
         }
     }
 
+    /// The type of the next message that is of one of these types; others are passed over.
+    #[allow(dead_code)] // Not every suite has a use for it.
+    pub fn next_of(&mut self, kinds: &[u8]) -> u8 {
+        loop {
+            let m = self.next().unwrap_or_else(|| panic!("none of {kinds:?}: {:?}", self.seen));
+            if kinds.contains(&m.kind) {
+                return m.kind;
+            }
+        }
+    }
+
     /// Does the switch close the connection?
     pub fn closed(&mut self) -> bool {
         while self.next().is_some() {}
