@@ -157,6 +157,8 @@ fn a_partner_that_floods_changes_little() {
 fn hypervisor<'a>(ns: &'a Netns, config: SwitchConfig, n: u8) -> (Switch<'a>, Netns) {
     let sw = Switch::start(ns, config).unwrap();
     add_bridge(&sw, "br-phy");
+    // Else the address of OVS's bridge follows its members, and the other end may know an old one.
+    vsctl(&sw, &format!("set bridge br-phy other_config:hwaddr=02:00:00:00:01:0{n}"));
     vsctl(
         &sw,
         "add-bond br-phy bond n0 n1 bond_mode=balance-tcp lacp=active other_config:lacp-time=fast",
