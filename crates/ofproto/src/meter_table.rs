@@ -1,7 +1,7 @@
 //! Meters of a bridge, and the numbers that the datapath knows them by.
 
 use action::Meter;
-use openflow::MeterMod;
+use openflow::{MeterMod, meter_id};
 use rpds::HashTrieMapSync;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,6 +36,23 @@ impl MeterTable {
         MeterTable { by_id: Default::default(), shown: Meters::default(), published }
     }
 
+    /// Removes a meter, or all ([`meter_id::ALL`]), and publishes that. All go by an empty table
+    /// that takes the place of the one that packets saw, and not one after the other.
+    pub fn remove(&mut self, which: u32) -> Vec<MeterRec> {
+        let gone = match which {
+            meter_id::ALL => {
+                self.shown = Meters::default();
+                std::mem::take(&mut self.by_id).into_values().collect()
+            }
+            one => {
+                self.shown.remove_mut(&one);
+                self.by_id.remove(&one).into_iter().collect()
+            }
+        };
+        self.published.publish(self.shown.clone());
+        gone
+    }
+
     /// A flow that names a meter comes or goes.
     pub fn count_flow(&mut self, id: u32, comes: bool) {
         if let Some(rec) = self.by_id.get_mut(&id) {
@@ -62,7 +79,38 @@ impl MeterNumbers {
         })
     }
 
-    pub fn give_back(&mut self, id: u32) {
-        self.free.insert(id);
+    pub fn give_back(&mut self, ids: impl Iterator<Item = u32>) {
+        self.free.extend(ids);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openflow::MeterCommand;
+
+    fn table(n: u32) -> (MeterTable, MeterNumbers) {
+        let (mut t, mut numbers) = (MeterTable::new(Domain::new()), MeterNumbers::default());
+        for id in 1..=n {
+            let meter = Arc::new(Meter::new(numbers.take().unwrap()));
+            let spec = MeterMod { command: MeterCommand::Add, flags: 0, id, bands: vec![] };
+            t.shown.insert_mut(id, meter.clone());
+            t.by_id.insert(id, MeterRec { spec, meter, created: 0, flows: 0 });
+        }
+        (t, numbers)
+    }
+
+    #[test]
+    fn one_meter_goes_or_all_and_their_numbers_come_back() {
+        let (mut t, mut numbers) = table(100);
+        let gone = t.remove(7);
+        assert_eq!(gone.iter().map(|r| r.spec.id).collect::<Vec<_>>(), [7]);
+        assert_eq!((t.shown.size(), t.by_id.len()), (99, 99));
+        assert!(t.remove(7).is_empty());
+        numbers.give_back(gone.iter().map(|r| r.meter.id()));
+        let gone = t.remove(meter_id::ALL);
+        assert_eq!((gone.len(), t.shown.size(), t.by_id.len()), (99, 0, 0));
+        numbers.give_back(gone.iter().map(|r| r.meter.id()));
+        assert_eq!([numbers.take(), numbers.take()], [Some(0), Some(1)]);
     }
 }

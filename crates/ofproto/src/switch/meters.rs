@@ -80,24 +80,15 @@ impl Switch {
         now: u64,
     ) -> Result<(), OfError> {
         let table = &self.of_bridge(id)?.meters.by_id;
-        let ids: Vec<u32> = match which {
-            meter_id::ALL => table.keys().copied().collect(),
-            one => table.contains_key(&one).then_some(one).into_iter().collect(),
-        };
-        let named = |id: &u32| table.get(id).is_some_and(|r| r.flows > 0);
-        let gone: HashSet<u32> = ids.iter().copied().filter(named).collect();
-        if !gone.is_empty() {
-            self.transact(id, now, |s, txn| s.delete_metered(txn, &gone))?;
+        let ids = if which == meter_id::ALL { 0..=u32::MAX } else { which..=which };
+        let named = table.range(ids).filter(|(_, rec)| rec.flows > 0).map(|(id, _)| *id);
+        let named: HashSet<u32> = named.collect();
+        if !named.is_empty() {
+            self.transact(id, now, |s, txn| s.delete_metered(txn, &named))?;
         }
-        let table = &mut self.of_bridge_mut(id)?.meters;
-        let mut numbers = Vec::new();
-        for id in &ids {
-            table.shown.remove_mut(id);
-            numbers.extend(table.by_id.remove(id).map(|r| r.meter.id()));
-        }
-        table.published.publish(table.shown.clone());
-        numbers.into_iter().for_each(|n| self.meter_numbers.give_back(n));
-        if ids.iter().any(|id| is_virtual(*id)) {
+        let gone = self.of_bridge_mut(id)?.meters.remove(which);
+        self.meter_numbers.give_back(gone.iter().map(|rec| rec.meter.id()));
+        if gone.iter().any(|rec| is_virtual(rec.spec.id)) {
             self.outbox.region(Region::ALL);
         }
         Ok(())

@@ -226,7 +226,7 @@ impl Switch {
             .flat_map(|g| g.credits())
             .for_each(|c| self.slots.release(c, now));
         let meters = bridge.meters.by_id.values();
-        meters.for_each(|r| self.meter_numbers.give_back(r.meter.id()));
+        self.meter_numbers.give_back(meters.map(|r| r.meter.id()));
         let names: Vec<&str> = bridge.ports.values().map(|p| p.name.as_str()).collect();
         self.forget_neighbours(&names);
         self.publish();
