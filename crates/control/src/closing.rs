@@ -23,9 +23,9 @@ struct Shared<T> {
 }
 
 struct Going<T> {
-    /// Those that no thread has taken yet.
+    /// Ports that no thread has begun to close, with their names.
     waiting: VecDeque<(String, T)>,
-    /// All that are not closed yet.
+    /// Names of all ports that are not closed yet, begun or not.
     names: Vec<String>,
     threads: usize,
 }

@@ -78,6 +78,8 @@ pub(crate) struct McastTable {
     /// By the serial number of the latest membership.
     order: BTreeMap<u64, Group>,
     routers: BTreeMap<(u16, OfPort), Member>,
+    /// Routers by the serial number of their latest query: the first is the oldest.
+    router_order: BTreeMap<u64, (u16, OfPort)>,
     /// When each port may fill its burst again, ns; and how much was not heard of all.
     whole_at: BTreeMap<OfPort, u64>,
     not_heard: u64,
@@ -97,6 +99,7 @@ impl McastTable {
             shares: Shares::default(),
             order: BTreeMap::new(),
             routers: BTreeMap::new(),
+            router_order: BTreeMap::new(),
             whole_at: BTreeMap::new(),
             not_heard: 0,
             serial: 0,
@@ -135,8 +138,10 @@ impl McastTable {
     /// A router's query came in.
     pub fn router(&mut self, vlan: u16, port: OfPort, now: u64) {
         let new = self.member(port, now);
-        if self.routers.insert((vlan, port), new).is_none() {
-            self.show_routers(vlan);
+        self.router_order.insert(new.serial, (vlan, port));
+        match self.routers.insert((vlan, port), new) {
+            Some(old) => _ = self.router_order.remove(&old.serial),
+            None => self.show_routers(vlan),
         }
     }
 
@@ -211,7 +216,9 @@ impl McastTable {
     }
 
     fn drop_router(&mut self, vlan: u16, port: OfPort) {
-        self.routers.remove(&(vlan, port));
+        if let Some(gone) = self.routers.remove(&(vlan, port)) {
+            self.router_order.remove(&gone.serial);
+        }
         self.show_routers(vlan);
     }
 
@@ -241,11 +248,14 @@ impl McastTable {
             self.leave(group, port);
             gone += 1;
         }
-        let old = |m: &Member| now.saturating_sub(m.used) >= ROUTER_AGE_NS_MAX;
-        let routers = self.routers.iter().filter(|(_, m)| old(m)).map(|(at, _)| *at);
-        let routers: Vec<_> = routers.take(n - gone).collect();
-        routers.iter().for_each(|(vlan, port)| self.drop_router(*vlan, *port));
-        gone + routers.len()
+        while gone < n
+            && let Some((_, &(vlan, port))) = self.router_order.first_key_value()
+            && now.saturating_sub(self.routers[&(vlan, port)].used) >= ROUTER_AGE_NS_MAX
+        {
+            self.drop_router(vlan, port);
+            gone += 1;
+        }
+        gone
     }
 
     /// All members, of the group first that was heard of longest ago, then all routers.
@@ -395,5 +405,23 @@ mod tests {
         assert_eq!(t.publish().len(), 10, "nine groups, and routers");
         assert!(t.members.is_empty() && t.by_port.is_empty() && t.shares.is_empty());
         assert!(t.shown.groups.is_empty() && t.shown.routers.is_empty());
+    }
+
+    /// A guest on a trunk can be a router in each VLAN: a turn ends those that it removes, and
+    /// looks at one more.
+    #[test]
+    fn routers_leave_oldest_first_and_some_a_turn() {
+        const ROUTERS: u16 = 1000;
+        let mut t = table();
+        (1..=ROUTERS).for_each(|vlan| t.router(vlan, 1, u64::from(vlan)));
+        t.router(5, 1, 100 * SECOND_NS);
+        assert_eq!(t.router_order.len(), t.routers.len());
+        let end = ROUTER_AGE_NS_MAX + u64::from(ROUTERS);
+        assert_eq!(t.expire(end, 10), 10);
+        assert!(!t.is_router(11, 1) && t.is_router(12, 1), "the oldest are gone");
+        assert_eq!(t.expire(end, usize::MAX), usize::from(ROUTERS) - 11);
+        assert_eq!(shown(&t).1, [(1, 5)], "it asked again");
+        t.remove_port(1);
+        assert!(t.routers.is_empty() && t.router_order.is_empty());
     }
 }

@@ -10,7 +10,7 @@ use packet::Packet;
 use std::ops::Range;
 
 /// Plain buffers that are used before more are read ahead.
-const CHUNK: usize = 32;
+const CHUNK_BUFFERS_MAX: usize = 32;
 
 impl Ring {
     /// Copies packets from the front of `packets` into the guest's buffers as far as there are
@@ -55,7 +55,7 @@ impl Ring {
         while taken < packets.len() {
             let rest = &packets[taken..];
             other = self.read_ahead(Direction::ToGuest, rest.len().min(BUFFERS_AHEAD_MAX));
-            let n = self.ahead.len().min(rest.len()).min(CHUNK);
+            let n = self.ahead.len().min(rest.len()).min(CHUNK_BUFFERS_MAX);
             self.fetch(n, PREFETCH_BUFFERS);
             let (wanted, header) = (rest.len(), self.header);
             let done = self.write_headers(rest, n);
