@@ -208,7 +208,8 @@ pub(crate) fn segment(tcp: &Tcp<&[u8]>, b: &[u8]) -> TcpSegment {
 
 /// The window scale option (RFC 7323) among a SYN's options, as in
 /// [`crate::machine::Peer::wscale`].
-fn window_scale(options: &[u8]) -> u8 {
+#[inline(never)]
+pub(crate) fn window_scale(options: &[u8]) -> u8 {
     const MAX: u8 = 14;
     let (mut at, mut found) = (0, 0);
     while let Some([kind, len, value]) = options.get(at..at + 3) {

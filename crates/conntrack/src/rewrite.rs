@@ -3,7 +3,7 @@
 use crate::conn::Translation;
 use crate::extract::{Place, Seen};
 use crate::tuple::Tuple;
-use wire::{IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP, checksum, sctp_checksum};
+use wire::{IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP, IPV4_LEN, checksum, sctp_checksum};
 
 /// Translates a packet that `seen` is read from. Packets of its direction have the tuple that
 /// `answer` is the reverse of once they are translated.
@@ -21,6 +21,42 @@ pub fn translate(data: &mut [u8], seen: &Seen, how: Translation, answer: &Tuple)
     addresses(data, l3, (l4, place.end), answer, how.reversed());
     outer_address(data, &place, &to, how);
     fill_icmp(data, &place, v6);
+}
+
+/// [`translate`] for an IPv4 packet of TCP or UDP (`udp`) whose headers are whole: writes the
+/// source address or the destination address, and both ports (the source's in the upper half).
+#[inline]
+pub fn translate_v4(
+    data: &mut [u8],
+    place: &Place,
+    source: bool,
+    (addr, ports): (u32, u32),
+    udp: bool,
+) {
+    let Some(ip) = data.get_mut(place.l3..).and_then(|b| b.first_chunk_mut::<IPV4_LEN>()) else {
+        return;
+    };
+    let at = if source { 12 } else { 16 };
+    let old_addr = u32::from_be_bytes([ip[at], ip[at + 1], ip[at + 2], ip[at + 3]]);
+    ip[at..at + 4].copy_from_slice(&addr.to_be_bytes());
+    let sum = u16::from_be_bytes([ip[10], ip[11]]);
+    let sum = checksum::update_words(sum, old_addr.into(), addr.into());
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+
+    let sum_at = if udp { 6 } else { 16 };
+    let Some(l4) = data.get_mut(place.l4..).filter(|b| b.len() >= sum_at + 2) else { return };
+    let old_ports = u32::from_be_bytes([l4[0], l4[1], l4[2], l4[3]]);
+    l4[..4].copy_from_slice(&ports.to_be_bytes());
+    let sum = u16::from_be_bytes([l4[sum_at], l4[sum_at + 1]]);
+    if udp && sum == 0 {
+        return;
+    }
+    let ends = |addr: u32, ports: u32| u64::from(addr) << 32 | u64::from(ports);
+    let sum = match checksum::update_words(sum, ends(old_addr, old_ports), ends(addr, ports)) {
+        0 if udp => 0xffff,
+        sum => sum,
+    };
+    l4[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Writes an address into an IP header and keeps the sums that cover it.

@@ -14,6 +14,13 @@ impl Sum {
         Sum(self.0 + u64::from(w))
     }
 
+    /// Adds four 16-bit words.
+    #[inline]
+    #[must_use]
+    fn words(self, w: u64) -> Self {
+        Sum(self.0 + fold32(w))
+    }
+
     /// Adds bytes that start at an even place of the summed area. An odd last byte is padded with
     /// zero, so only the last piece may be of odd length. Pieces are shorter than 2^32 bytes.
     #[inline]
@@ -103,6 +110,12 @@ pub fn update(sum: u16, at: usize, old: &[u8], new: &[u8]) -> u16 {
     update16(sum, was, is)
 }
 
+/// The checksum after four aligned 16-bit words changed from `old` to `new`.
+#[inline]
+pub fn update_words(sum: u16, old: u64, new: u64) -> u16 {
+    Sum::default().word(!sum).words(!old).words(new).finish()
+}
+
 /// As [`update`], for UDP: zero stays zero (no checksum was made) and never becomes zero.
 #[inline]
 pub fn update_udp(sum: u16, at: usize, old: &[u8], new: &[u8]) -> u16 {
@@ -180,6 +193,12 @@ mod tests {
             let old = b[at..at + new.len()].to_vec();
             b[at..at + new.len()].copy_from_slice(&new);
             prop_assert_eq!(update(before, at, &old, &new), internet(&b));
+        }
+
+        #[test]
+        fn four_words_are_updated_as_their_bytes_are(sum: u16, old: u64, new: u64) {
+            let bytes = update(sum, 0, &old.to_be_bytes(), &new.to_be_bytes());
+            prop_assert_eq!(update_words(sum, old, new), bytes);
         }
 
         #[test]

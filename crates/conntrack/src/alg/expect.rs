@@ -57,9 +57,15 @@ fn key(tuple: &Tuple) -> Tuple {
 }
 
 impl Expectations {
+    /// Has a connection of this zone announced another one?
+    #[inline]
+    pub fn are_in(&self, zone: u16) -> bool {
+        self.zones[usize::from(zone)].load(Relaxed) != 0
+    }
+
     /// Is this the first packet of one? `lives`: does the parent live still?
     pub fn find(&self, tuple: &Tuple, lives: impl FnOnce(u64) -> bool) -> Option<Expected> {
-        if self.zones[usize::from(tuple.zone)].load(Relaxed) == 0 {
+        if !self.are_in(tuple.zone) {
             return None;
         }
         let (found, _) = self.lock()?.all.get(&key(tuple)).copied()?;

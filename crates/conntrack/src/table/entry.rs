@@ -219,15 +219,23 @@ impl<'a> Entry<'a> {
         (reply_ports == ports && self.hot[REPLY_ADDRS].load(Relaxed) == addrs).then_some(true)
     }
 
+    /// Addresses and ports of the first packet, or of answers, the source's in the upper half.
+    #[inline]
+    pub fn ends_v4(&self, reply: bool) -> (u64, u32) {
+        let word = |at: usize| self.hot[at].load(Relaxed);
+        match reply {
+            true => (word(REPLY_ADDRS), word(REPLY_PORTS) as u32),
+            false => (word(ADDRS), (word(PORTS) >> 32) as u32),
+        }
+    }
+
     /// The first packet's tuple, or the answers', of an entry of IPv4 that is not ICMP's.
     #[inline]
     pub fn tuple_v4(&self, reply: bool) -> Tuple {
-        let word = self.hot[PORTS].load(Relaxed);
-        let ports = if reply { self.hot[REPLY_PORTS].load(Relaxed) } else { word >> 32 };
-        let (src, dst) = self.addrs(false, reply);
+        let (word, (addrs, ports)) = (self.hot[PORTS].load(Relaxed), self.ends_v4(reply));
         Tuple {
-            src,
-            dst,
+            src: (addrs >> 32).into(),
+            dst: (addrs & 0xffff_ffff).into(),
             sport: (ports >> 16) as u16,
             dport: ports as u16,
             proto: (word >> 8) as u8,

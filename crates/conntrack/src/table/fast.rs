@@ -1,14 +1,14 @@
 //! The fast path of `ct`: an IPv4 packet of TCP or UDP whose connection has no helper, policy or
-//! parent, and whose state it leaves as it is. What it cannot do it leaves alone, for
+//! parent, and one without a connection. What the fast path cannot do it leaves alone, for
 //! [`crate::track_seen`], which is its twin.
 
 use super::entry::{Entry, bit};
 use super::{Ref, Table, Worker, refresh};
-use crate::conn::{Known, Meta, Translation, state};
-use crate::extract::{Place, Seen};
-use crate::machine::{self, Segment, TcpSegment};
+use crate::conn::{Known, Meta, state};
+use crate::extract::{Place, Seen, window_scale};
+use crate::machine::{self, Note, Segment, TcpSegment, Verdict, stage};
 use crate::policy::Class;
-use crate::rewrite::translate;
+use crate::rewrite::translate_v4;
 use crate::tuple::Tuple;
 use action::Ct;
 use wire::tcp_flags::SYN;
@@ -67,8 +67,43 @@ impl FastPacket {
         (version >> 4 == 4 && h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
     }
 
-    /// Has the connection take note of the packet, and of when; its state bits. None: it changes
-    /// more than windows, or is invalid, and nothing was done.
+    fn is_tcp(&self) -> bool {
+        self.rest >> 8 & 0xff == IP_TCP.into()
+    }
+
+    /// The packet as [`crate::extract()`] reads it.
+    #[inline]
+    pub fn seen(&self) -> Seen {
+        let (tuple, segment, place) = (self.tuple(), self.segment(), self.place());
+        Seen { tuple, related: false, segment, place }
+    }
+
+    #[inline]
+    fn segment(&self) -> Segment {
+        if self.is_tcp() { Segment::Tcp(self.segment) } else { Segment::Other }
+    }
+
+    #[inline]
+    fn place(&self) -> Place {
+        let [l3, l4, end] = self.places.map(usize::from);
+        Place { l3, l4, end, inner: (0, 0) }
+    }
+
+    fn tuple(&self) -> Tuple {
+        Tuple {
+            src: (self.addrs >> 32).into(),
+            dst: (self.addrs & 0xffff_ffff).into(),
+            sport: (self.ports >> 16) as u16,
+            dport: self.ports as u16,
+            proto: (self.rest >> 8) as u8,
+            icmp_type: 0,
+            v6: false,
+            zone: (self.rest >> 16) as u16,
+        }
+    }
+
+    /// Has the connection take note of the packet, and of when; its state bits. None: the packet
+    /// is invalid or begins another connection, and nothing was done.
     #[inline(always)]
     fn update(
         &self,
@@ -77,42 +112,63 @@ impl FastPacket {
         (control, reply): (u64, bool),
         now: u64,
     ) -> Option<u8> {
-        let (i, j) = (usize::from(reply), usize::from(!reply));
-        let class = if self.rest >> 8 & 0xff == IP_TCP.into() {
-            let [src, dst] = entry.established(control, reply)?;
-            let (mut new_src, mut new_dst) = (src, dst);
-            if !machine::stay_established(&mut new_src, &mut new_dst, &self.segment) {
-                return None;
-            }
-            entry.set_window(i, &src, &new_src);
-            entry.set_window(j, &dst, &new_dst);
-            Class::TcpEstablished
-        } else if entry.peer(control, 0).state == machine::stage::BOTH_WAYS {
-            Class::UdpMultiple
-        } else {
-            return None;
+        let (class, stays) = match self.is_tcp() {
+            true => (Class::TcpEstablished, self.stays_established(entry, (control, reply))),
+            false => (Class::UdpMultiple, entry.peer(control, 0).state == stage::BOTH_WAYS),
         };
+        if !stays {
+            return self.change_state(table, entry, (control, reply), now);
+        }
         refresh(entry, table.policies.millis(None, class), now as u32);
         Some(if reply { state::TRK | state::EST | state::RPL } else { state::TRK | state::EST })
     }
 
+    /// Has an established connection of TCP take note of a segment; false: the segment changes more
+    /// than windows, or is invalid, and nothing was done.
+    #[inline(always)]
+    fn stays_established(&self, entry: &Entry<'_>, (control, reply): (u64, bool)) -> bool {
+        let Some([src, dst]) = entry.established(control, reply) else { return false };
+        let (mut new_src, mut new_dst) = (src, dst);
+        let stays = machine::stay_established(&mut new_src, &mut new_dst, &self.segment);
+        if stays {
+            entry.set_window(usize::from(reply), &src, &new_src);
+            entry.set_window(usize::from(!reply), &dst, &new_dst);
+        }
+        stays
+    }
+
+    /// [`FastPacket::update`] for a packet that changes the connection's state.
+    #[inline(never)]
+    fn change_state(
+        &self,
+        table: &Table,
+        entry: &Entry<'_>,
+        (control, reply): (u64, bool),
+        now: u64,
+    ) -> Option<u8> {
+        let old = entry.peers(control);
+        let (mut new, segment) = (old, self.segment());
+        let check = table.limits.checks_sequence();
+        let (verdict, class, note) = machine::update(&mut new, &segment, reply, check);
+        let state = match verdict {
+            Verdict::Valid if reply => state::EST | state::RPL,
+            Verdict::Valid => state::EST,
+            Verdict::StillNew => state::NEW,
+            Verdict::Again | Verdict::Invalid => return None,
+        };
+        let done = note == Note::None && table.change(entry, control, (&old, &new), class, now);
+        done.then_some(state::TRK | state)
+    }
+
     /// Translates the packet as its connection says; what its state says of that.
-    #[inline]
+    #[inline(never)]
     fn translate(&self, data: &mut [u8], entry: &Entry<'_>, control: u64, reply: bool) -> u8 {
         let source = (control & bit::SOURCE != 0) != reply;
-        let [l3, l4, end] = self.places.map(usize::from);
-        let seen = Seen {
-            tuple: Tuple::default(),
-            related: false,
-            segment: Segment::Other,
-            place: Place { l3, l4, end, inner: (0, 0) },
-        };
-        let (how, bit) = match source {
-            true => (Translation::Source, state::SNAT),
-            false => (Translation::Destination, state::DNAT),
-        };
-        translate(data, &seen, how, &entry.tuple_v4(!reply));
-        bit
+        let (addrs, ports) = entry.ends_v4(!reply);
+        // The other direction's destination is this one's source.
+        let addr = if source { addrs as u32 } else { (addrs >> 32) as u32 };
+        translate_v4(data, &self.place(), source, (addr, ports.rotate_left(16)), !self.is_tcp());
+        if source { state::SNAT } else { state::DNAT }
     }
 }
 
@@ -131,18 +187,20 @@ pub struct FastHeaders {
     pub l4: u16,
 }
 
-/// [`segment`] of what follows an IP header; None: it is cut short, or begins a connection.
+/// [`segment`] of what follows an IP header; None: it is cut short.
 #[inline(always)]
 fn fast_segment(b: &[u8]) -> Option<TcpSegment> {
     let h: &[u8; TCP_LEN] = b.first_chunk()?;
     let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
     let last = word(12);
     let (header_len, flags) = ((last >> 28) as usize * 4, (last >> 16 & 0xfff) as u16);
-    if header_len < TCP_LEN || flags & SYN != 0 {
+    if header_len < TCP_LEN {
         return None;
     }
     let len = b.len().checked_sub(header_len)? as u32;
-    Some(TcpSegment { flags, seq: word(4), ack: word(8), window: last as u16, len, wscale: 0 })
+    let begins = flags & SYN != 0;
+    let wscale = if begins { window_scale(&b[TCP_LEN..header_len]) } else { 0 };
+    Some(TcpSegment { flags, seq: word(4), ack: word(8), window: last as u16, len, wscale })
 }
 
 /// What the fast path found out about a packet; the rest its connection says
@@ -162,7 +220,7 @@ pub struct FastTracked {
 const NO_SEGMENT: TcpSegment =
     TcpSegment { flags: 0, seq: 0, ack: 0, window: 0, len: 0, wscale: 0 };
 
-/// Does this `ct` only look at connections that are there already, and translate?
+/// Does this `ct` change nothing of connections that are there already, and translate at most?
 #[inline]
 pub fn is_fast(ct: &Ct) -> bool {
     !ct.force && ct.mark.1 == 0 && ct.label.1 == 0
@@ -199,7 +257,7 @@ impl Worker {
         let n = p.candidate.checked_sub(1)?;
         let entry = table.entries.get(n);
         let control = entry.control();
-        if control & (bit::LIVE | bit::SPECIAL | bit::V6 | bit::HALF_OPEN) != bit::LIVE {
+        if control & (bit::LIVE | bit::SPECIAL | bit::V6) != bit::LIVE {
             return None;
         }
         let reply = entry.matches_v4(p.addrs, p.ports, p.rest)?;
@@ -211,6 +269,25 @@ impl Worker {
             state |= p.translate(data, &entry, control, reply);
         }
         Some(FastTracked { state, mark: entry.mark(), entry: n, control, reply })
+    }
+
+    /// Fills what a packet without a connection carries from now on; false: it may have one, or is
+    /// not one for the fast path, and nothing was done.
+    #[inline]
+    pub fn begin_fast(&self, ct: &Ct, p: &FastPacket, meta: &mut Meta<Ref>) -> bool {
+        let table = &*self.table;
+        let begins = p.candidate == 0
+            && !ct.commit
+            && machine::may_begin(&p.segment())
+            && !table.expectations.are_in(ct.zone)
+            // Another packet, or another thread, may have begun the connection meanwhile.
+            && table.index.find(p.hash, |_| true).is_none();
+        if begins {
+            let state = state::TRK | state::NEW;
+            let tuple = Some(p.tuple());
+            *meta = Meta { state, zone: ct.zone, mark: 0, label: 0, tuple, conn: None };
+        }
+        begins
     }
 
     /// All that a packet carries of its connection from now on. Before the worker's next quiescent

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::conn::{Meta, Translation, state};
+use crate::extract::extract;
 use crate::model::Model;
-use crate::track::{Arrival, At, track};
+use crate::track::{Arrival, At, track, track_seen};
 use action::{Ct, Nat, NatSide};
 use proptest::prelude::*;
 use sync::Domain;
@@ -148,7 +149,8 @@ fn headers(data: &[u8]) -> Option<FastHeaders> {
 /// ... by the fast path if it can.
 fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now: u64) {
     let mut p = FastPacket::NONE;
-    let first = meta.state == 0 || meta.zone != ct.zone;
+    let begins = meta.state == state::TRK | state::NEW && meta.conn.is_none();
+    let first = meta.state == 0 || meta.zone != ct.zone || begins;
     if first
         && is_fast(ct)
         && let Some(headers) = headers(data)
@@ -159,6 +161,13 @@ fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now
         if let Some(tracked) = worker.track_fast(ct, &p, data, now) {
             return worker.describe(ct, &tracked, meta);
         }
+        if worker.begin_fast(ct, &p, meta) {
+            return;
+        }
+        let seen = extract(data, 0, ct.zone, false);
+        assert_eq!(seen, Ok(p.seen()), "read alike");
+        let _ = track_seen(worker, ct, data, &seen, meta, Arrival { port: 1, now });
+        return;
     }
     slow(worker, ct, data, meta, now);
 }
@@ -284,10 +293,19 @@ fn tcp_from_syn_to_the_end() {
     assert_eq!(table.len(), 1);
 }
 
-/// Packets of an established connection take the fast path, both ways, with and without
-/// translation.
+/// A packet that was read for the fast path, and whose connection was asked for.
+fn read(worker: &Worker, shape: &Shape) -> (Vec<u8>, FastPacket) {
+    let (data, mut p) = (ipv4(shape), FastPacket::NONE);
+    p.read(&data, headers(&data).expect("IPv4"), 0).expect("TCP");
+    worker.ask_fast(&mut p);
+    worker.ask_fast_entry(&mut p);
+    (data, p)
+}
+
+/// Packets that open a connection of TCP, and those that follow, take the fast path both ways, with
+/// and without translation; all but the one that is committed.
 #[test]
-fn an_established_connection_takes_the_fast_path() {
+fn a_connection_takes_the_fast_path() {
     for nat in [None, Some(Nat { side: Some(NatSide::Source), ..Nat::default() })] {
         let table = Arc::new(Table::new());
         let _keeper = Keeper::new(&table, Domain::new(), 0);
@@ -295,13 +313,16 @@ fn an_established_connection_takes_the_fast_path() {
         let ct = Ct { commit: true, nat, ..Ct::default() };
         let s = Shape { from: 1, to: 2, proto: IP_TCP, ports: (9, 80), flags: SYN, seq: 0, ack: 0 };
         let packets = opened(&s);
-        let _ = run(&mut worker, &packets[..3], std::slice::from_ref(&ct), 0, slow);
-        for (shape, rpl) in [(&packets[2], 0), (&packets[3], state::RPL)] {
-            let (mut data, mut meta, mut p) = (ipv4(shape), Meta::default(), FastPacket::NONE);
-            p.read(&data, headers(&data).expect("IPv4"), 0).expect("TCP");
-            worker.ask_fast(&mut p);
-            worker.ask_fast_entry(&mut p);
-            let tracked = worker.track_fast(&ct, &p, &mut data, 0).expect("established");
+        let (_, p) = read(&worker, &packets[0]);
+        let mut meta = Meta::default();
+        assert!(!worker.begin_fast(&ct, &p, &mut meta), "to be committed");
+        assert!(worker.begin_fast(&Ct::default(), &p, &mut meta));
+        assert_eq!(meta.state, state::TRK | state::NEW);
+        let _ = run(&mut worker, &packets[..1], std::slice::from_ref(&ct), 0, slow);
+        assert!(!worker.begin_fast(&Ct::default(), &p, &mut meta), "it was committed meanwhile");
+        for (shape, rpl) in packets[1..4].iter().zip([state::RPL, 0, state::RPL]) {
+            let (mut data, p) = read(&worker, shape);
+            let tracked = worker.track_fast(&ct, &p, &mut data, 0).expect("a connection");
             worker.describe(&ct, &tracked, &mut meta);
             let plain = meta.state & !(state::SNAT | state::DNAT);
             assert_eq!(plain, state::TRK | state::EST | rpl);

@@ -186,10 +186,15 @@ fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPack
     to.read(p.data(), headers, ct.zone).is_some()
 }
 
-/// Was the packet tracked in this zone before?
+/// Was the packet tracked in this zone before, and found to be more than a connection's first one?
 #[inline(always)]
 fn is_known(batch: &Batch, ct: &Ct, i: usize) -> bool {
-    i < batch.waited && batch.columns.ct[i].state != 0 && batch.columns.ct[i].zone == ct.zone
+    if i >= batch.waited {
+        return false;
+    }
+    let before = &batch.columns.ct[i];
+    let begins = before.state == state::TRK | state::NEW && before.conn.is_none();
+    before.state != 0 && before.zone == ct.zone && !begins
 }
 
 /// Reads a packet, and asks for its place in the index.
@@ -221,8 +226,7 @@ fn track_fast(
 ) {
     let p = &mut batch.packets[i];
     let Some(tracked) = tx.conntrack.track_fast(ct, fast, p.data_mut(), tx.now_ms) else {
-        let seen = extract(p.data(), batch.columns.layout[i].l3.into(), ct.zone, true);
-        return track(batch, (program, ct), i, Some(&seen), tx);
+        return track_first(batch, (program, ct), i, fast, tx);
     };
     if i >= batch.waited {
         batch.columns.depth[i] = 0;
@@ -235,6 +239,24 @@ fn track_fast(
         return;
     }
     tx.conntrack.describe(ct, &tracked, &mut batch.columns.ct[i]);
+    go_on(batch, program, i, tx);
+}
+
+/// Executes one program, whose packet has no connection that the fast path found.
+#[inline(never)]
+fn track_first(
+    batch: &mut Batch,
+    (program, ct): (&Program, &Ct),
+    i: usize,
+    fast: &FastPacket,
+    tx: &mut TxState,
+) {
+    if !tx.conntrack.begin_fast(ct, fast, &mut batch.columns.ct[i]) {
+        return track(batch, (program, ct), i, Some(&Ok(fast.seen())), tx);
+    }
+    if i >= batch.waited {
+        batch.columns.depth[i] = 0;
+    }
     go_on(batch, program, i, tx);
 }
 
