@@ -167,7 +167,7 @@ fn ports(tuple: &mut Tuple, b: &[u8], min: [usize; 3]) -> Result<(), Bad> {
     }
 }
 
-fn checksum_ok(tuple: &Tuple, b: &[u8]) -> bool {
+pub(crate) fn checksum_ok(tuple: &Tuple, b: &[u8]) -> bool {
     let pseudo = || match tuple.v6 {
         true => {
             let (src, dst) = (tuple.src.to_be_bytes(), tuple.dst.to_be_bytes());

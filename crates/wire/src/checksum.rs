@@ -26,15 +26,17 @@ impl Sum {
     #[inline]
     #[must_use]
     pub fn bytes(self, b: &[u8]) -> Self {
-        let mut sum = self.0;
+        // In the machine's byte order, as a sum in the other order is the same with its bytes
+        // swapped (RFC 1071, section 2 (B)): so the loop becomes one of vectors.
+        let mut sum = 0;
         let mut words = b.chunks_exact(4);
         for w in words.by_ref() {
-            sum += u64::from(u32::from_be_bytes([w[0], w[1], w[2], w[3]]));
+            sum += u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
         }
         let tail = words.remainder();
         let at = |i: usize| tail.get(i).copied().unwrap_or(0);
-        sum += u64::from(u32::from_be_bytes([at(0), at(1), at(2), 0]));
-        Sum(fold32(sum))
+        sum += u64::from(u32::from_ne_bytes([at(0), at(1), at(2), 0]));
+        Sum(self.0 + u64::from(u16::from_be(Sum(sum).fold())))
     }
 
     /// The sum in 16 bits, not complemented.

@@ -5,14 +5,14 @@
 use super::entry::{Entry, bit};
 use super::{Ref, Table, Worker, refresh};
 use crate::conn::{Known, Meta, state};
-use crate::extract::{Place, Seen, window_scale};
+use crate::extract::{Place, Seen, checksum_ok, window_scale};
 use crate::machine::{self, Note, Segment, TcpSegment, Verdict, stage};
 use crate::policy::Class;
 use crate::rewrite::translate_v4;
 use crate::tuple::Tuple;
 use action::Ct;
 use wire::tcp_flags::SYN;
-use wire::{IP_TCP, IP_UDP, TCP_LEN, UDP_LEN, Udp};
+use wire::{IP_TCP, IP_UDP, Ipv4, TCP_LEN, UDP_LEN, Udp};
 
 /// A packet as the fast path reads it: addresses, ports and the rest as entries hold them.
 #[derive(Clone, Copy, Debug)]
@@ -45,10 +45,10 @@ impl FastPacket {
         places: [0; 3],
     };
 
-    /// Reads a packet whose checksums are right and whose headers were read before; None: it is not
-    /// one for the fast path.
+    /// Reads a packet whose headers were read before, and checks the checksums that are not known
+    /// to be right (`sound`). None: it is not one for the fast path.
     #[inline(always)]
-    pub fn read(&mut self, data: &[u8], h: FastHeaders, zone: u16) -> Option<()> {
+    pub fn read(&mut self, data: &[u8], h: FastHeaders, zone: u16, sound: bool) -> Option<()> {
         let [version, _, high, low] = *data.get(usize::from(h.l3)..)?.first_chunk()?;
         let end = usize::from(h.l3) + usize::from(u16::from_be_bytes([high, low]));
         let l4 = data.get(usize::from(h.l4)..end)?;
@@ -64,7 +64,17 @@ impl FastPacket {
         self.rest = u32::from(zone) << 16 | u32::from(h.proto) << 8;
         self.places = [h.l3, h.l4, end as u16];
         // Port 0 is no connection's.
-        (version >> 4 == 4 && h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
+        let fits = version >> 4 == 4 && h.ports >> 16 != 0 && h.ports as u16 != 0;
+        (fits && (sound || self.has_right_checksums(data))).then_some(())
+    }
+
+    /// Are the checksums of the IP header and of what it carries right?
+    #[inline(never)]
+    fn has_right_checksums(&self, data: &[u8]) -> bool {
+        let [l3, l4, end] = self.places.map(usize::from);
+        let header = data.get(l3..l4).unwrap_or_default();
+        let right = Ipv4::new(header).is_some_and(|ip| ip.checksum_ok());
+        right && data.get(l4..end).is_some_and(|b| checksum_ok(&self.tuple(), b))
     }
 
     fn is_tcp(&self) -> bool {

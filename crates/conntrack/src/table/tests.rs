@@ -154,7 +154,7 @@ fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now
     if first
         && is_fast(ct)
         && let Some(headers) = headers(data)
-        && p.read(data, headers, ct.zone).is_some()
+        && p.read(data, headers, ct.zone, false).is_some()
     {
         worker.ask_fast(&mut p);
         worker.ask_fast_entry(&mut p);
@@ -296,7 +296,7 @@ fn tcp_from_syn_to_the_end() {
 /// A packet that was read for the fast path, and whose connection was asked for.
 fn read(worker: &Worker, shape: &Shape) -> (Vec<u8>, FastPacket) {
     let (data, mut p) = (ipv4(shape), FastPacket::NONE);
-    p.read(&data, headers(&data).expect("IPv4"), 0).expect("TCP");
+    p.read(&data, headers(&data).expect("IPv4"), 0, false).expect("TCP");
     worker.ask_fast(&mut p);
     worker.ask_fast_entry(&mut p);
     (data, p)

@@ -171,7 +171,7 @@ fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPack
     let is_ipv4 = bytes(line)[at::ETH_TYPE..at::ETH_TYPE + 2] == IPV4.to_be_bytes();
     let whole = layout.sane && layout.l4 != 0 && bytes(line)[at::FRAG] & frag::ANY == 0;
     let p = &batch.packets[i];
-    if !(is_ipv4 && whole && fast && ct::is_sound(p)) || is_known(batch, ct, i) {
+    if !(is_ipv4 && whole && fast) || is_known(batch, ct, i) {
         return false;
     }
     const { assert!(at::IP_SRC == 16 && at::IP_DST == 20 && at::TP_SRC == 24 && at::PROTO == 28) };
@@ -183,7 +183,7 @@ fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPack
         l3: layout.l3,
         l4: layout.l4,
     };
-    to.read(p.data(), headers, ct.zone).is_some()
+    to.read(p.data(), headers, ct.zone, ct::is_sound(p)).is_some()
 }
 
 /// Was the packet tracked in this zone before, and found to be more than a connection's first one?
