@@ -4,6 +4,7 @@
 //! makes its flows (`port`, `l3`, `dmac`, `vxlan`, `exact`), a table of flows. Output is port 2.
 
 mod acl;
+mod clouds;
 mod explosion;
 mod matching;
 mod mixed;
@@ -67,6 +68,12 @@ pub enum RuleKind {
     CtNat,
     /// Twenty tables as OVN fills them, for `count` logical ports.
     Ovn,
+    /// Security groups of `count` ports as Neutron's firewall driver has them.
+    Neutron,
+    /// `count` services and a network policy as Antrea has them (the generator's `nat`).
+    Antrea,
+    /// An OVN logical switch with `count` load balancers and access lists (the generator's `nat`).
+    OvnCt,
 }
 
 /// A rule set and its flows.
@@ -113,7 +120,9 @@ impl Rules {
     /// # Errors
     /// A number is out of bounds.
     pub fn build(&self) -> Result<RuleSet> {
-        let most = if self.kind == RuleKind::Ovn { 1 << 12 } else { 1 << 20 };
+        use RuleKind::{Antrea, Neutron, Ovn, OvnCt};
+        let most =
+            if matches!(self.kind, Antrea | Neutron | Ovn | OvnCt) { 1 << 12 } else { 1 << 20 };
         if self.count == 0 || self.count > most {
             bail!("rules: count is {}, 1 to {most} are possible", self.count);
         }
@@ -133,6 +142,9 @@ impl Rules {
             RuleKind::Ct => plain(ct("", "")),
             RuleKind::CtNat => plain(ct("nat,", "nat(dst=17.0.0.1),")),
             RuleKind::Ovn => ovn::rules(self.count, &mut random),
+            RuleKind::Neutron => plain(clouds::neutron(self.count)),
+            RuleKind::Antrea => plain(clouds::antrea(self.count)),
+            RuleKind::OvnCt => plain(clouds::ovn(self.count)),
         })
     }
 }
