@@ -1,11 +1,12 @@
 //! Cycles per packet of connection tracking: `cargo run --release -p datapath --example ct --
-//! [CONNECTIONS] [none | ct | nat | services | masks] [WINDOWS] [SERVERS] [check]`.
+//! [CONNECTIONS] [none | ct | zone | nat | services | masks] [WINDOWS] [SERVERS] [check]`.
 //!
 //! TCP connections between an in-memory source and a sink, both directions in turn, in an order
 //! that no cache foresees. At first each is opened (SYN, SYN with ACK, data), which is what a new
 //! connection costs; then all of them carry data. Rules are the usual three: what is not tracked
 //! goes through `ct`, what is new is committed (`nat`: with a translated source) and sent, what is
-//! established is sent. `none`: everything is sent. `services`: what is established is sent by a
+//! established is sent. `none`: everything is sent. `zone`: rules behind `ct` look at the zone,
+//! which is not in a key's first 64 bytes. `services`: what is established is sent by a
 //! rule of its server, of which there are SERVERS (a power of two, by default 16); `masks`: each of
 //! these rules has a mask of its own.
 //! The source says that checksums are right, as an adapter does; with `check` it says nothing, as a
@@ -37,6 +38,7 @@ const STEPS: usize = 16;
 enum Mode {
     None,
     Ct,
+    Zone,
     Nat,
     Services,
     Masks,
@@ -178,6 +180,9 @@ impl Pipeline for Rules {
             }
             (_, 0) => {
                 out.mask.set_u8(at::CT_STATE, 0x33);
+                if self.0 == Mode::Zone {
+                    out.mask.set_u16(at::CT_ZONE, u16::MAX);
+                }
                 if matches!(self.0, Mode::Services | Mode::Masks) {
                     self.look_at_server(request.key, &mut out.mask);
                 }
@@ -263,6 +268,7 @@ fn main() {
     let connections: u64 = args.next().map_or(10_000, |a| a.parse().expect("connections"));
     let mode = match args.next().as_deref() {
         Some("none") => Mode::None,
+        Some("zone") => Mode::Zone,
         Some("nat") => Mode::Nat,
         Some("services") => Mode::Services,
         Some("masks") => Mode::Masks,

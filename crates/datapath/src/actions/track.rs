@@ -277,10 +277,13 @@ fn take_prediction(
     let words = tracked_words(line, tracked, id);
     (line[4], line[5]) = words;
     let Some(prediction) = ways.table.predict_recirculated(line) else { return false };
-    if prediction.more || ways.watched || needs_key(ways.programs.get(prediction.program).kind) {
-        let keys = &mut batch.keys;
-        let meta = &mut batch.columns.ct[i];
+    let whole = ways.watched || needs_key(ways.programs.get(prediction.program).kind);
+    if prediction.more || whole {
+        let mut own = Meta::default();
+        // What no later step reads stays on the stack.
+        let meta = if whole { &mut batch.columns.ct[i] } else { &mut own };
         tx.conntrack.describe(ct, tracked, meta);
+        let keys = &mut batch.keys;
         ct::show(meta, &mut keys.line.0[i], &mut keys.ext[i][2], &mut keys.have[i]);
         if !ways.table.confirms(&prediction, &keys.get(i)) {
             return false;

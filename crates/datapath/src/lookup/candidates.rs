@@ -5,7 +5,7 @@ use super::flow_store::StoredLines;
 use super::search::{Group, Search};
 use super::subtable::Subtable;
 use super::table::Table;
-use crate::batch::keys::{KeyRef, Keys};
+use crate::batch::keys::{KeyRef, Keys, Line};
 use crate::mem::prefetch;
 
 impl Table {
@@ -27,11 +27,18 @@ impl Table {
         same && (!self.masks[slot].ext || self.verify_ext(idx, slot, key))
     }
 
+    /// Does a key fit a megaflow in lines 1 to 3? Lines at which the mask does not look are not
+    /// read.
     #[inline(never)]
     pub(super) fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
         let Some(sub) = &self.subtables[slot] else { return false };
         let megaflow = self.store.ext(idx);
-        (8..32).all(|w| (key.word(w) ^ megaflow[(w - 8) / 8][w % 8]) & sub.mask[w] == 0)
+        (0..megaflow.len()).filter(|l| sub.ext & 1 << l != 0).all(|l| {
+            let mask: &Line = sub.mask[8 * (l + 1)..].first_chunk().expect("a line");
+            let has = if key.have & 1 << l != 0 { u64::MAX } else { 0 };
+            let differ = |w: usize| ((key.ext[l][w] & has) ^ megaflow[l][w]) & mask[w];
+            (0..mask.len()).fold(0, |d, w| d | differ(w)) == 0
+        })
     }
 
     /// Verifies a group's candidates; says where the numbers of those that are left end.

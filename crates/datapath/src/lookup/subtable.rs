@@ -33,8 +33,8 @@ pub(crate) struct Subtable {
     pub mask: Words,
     /// Bits of the mask.
     pub weight: u32,
-    /// Does the mask look at lines 1..3?
-    pub ext: bool,
+    /// At which of lines 1 to 3 the mask looks: bits as in [`crate::batch::keys::KeyRef::have`].
+    pub ext: u8,
     hasher: Hasher,
     buckets: Reserved<Bucket>,
     size: usize,
@@ -105,13 +105,18 @@ impl FirstBuckets<'_> {
     }
 }
 
+fn ext_lines(mask: &Words) -> u8 {
+    let lines = mask.chunks_exact(8).skip(1).enumerate();
+    lines.fold(0, |bits, (l, words)| bits | u8::from(words.iter().any(|w| *w != 0)) << l)
+}
+
 impl Subtable {
     /// An empty one with room for `capacity` megaflows, in huge pages if there may be.
     pub fn new(mask: Words, secret: u64, capacity: usize, huge: bool) -> Self {
         let room = (capacity / 2).next_power_of_two().max(4);
         Subtable {
             weight: super::mask::weight(&mask),
-            ext: mask[8..].iter().any(|w| *w != 0),
+            ext: ext_lines(&mask),
             hasher: Hasher::new(&mask, secret),
             mask,
             buckets: if huge { Reserved::new(room) } else { Reserved::small(room) },

@@ -197,7 +197,7 @@ impl Table {
         self.store.set_mask(slot, &mask);
         let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
         let sub = Subtable::new(mask, secret, room, slot < HUGE_PAGE_SUBTABLES);
-        self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext };
+        self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext != 0 };
         self.subtables[slot] = Some(Box::new(sub));
     }
 
@@ -450,7 +450,7 @@ impl Table {
         self.places.generation = self.places.generation.wrapping_add(1);
         // Written before it is linked: splitting a bucket reads hashes from the store.
         let payload = Payload::new(program, position.slot as u8, self.places.generation);
-        self.store.write(idx, &position.masked, sub.ext, payload, position.hash);
+        self.store.write(idx, &position.masked, sub.ext != 0, payload, position.hash);
         if !sub.insert(&self.store, position.hash, idx) {
             self.store.unlink(idx);
             return None;

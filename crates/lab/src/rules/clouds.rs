@@ -8,9 +8,6 @@
 
 use std::net::Ipv4Addr;
 
-/// The server as clients know it, and as its answers come if it is translated.
-const SERVER: &str = "16.0.0.1";
-const BACK_END: &str = "17.0.0.1";
 /// The port that clients connect to.
 const SERVICE: u16 = 5001;
 /// Where clients are: 48.0.0.0/4, as so many members of a remote group.
@@ -166,7 +163,8 @@ fn policy(id: u32, endpoint: Ipv4Addr, lines: &mut Vec<String>) {
 }
 
 /// A logical switch with `ports` load balancers of one back end, and access lists with
-/// allow-related: two passes through `ct`, in the clients' zone, which translates, and the server's.
+/// allow-related: two passes through `ct`, in the clients' zone, which translates, and in the
+/// server's.
 pub fn ovn(ports: u32) -> Vec<String> {
     let mut lines: Vec<String> = [
         "table=0,priority=100,in_port=1,actions=load:0x1->OXM_OF_METADATA[],\
@@ -264,6 +262,10 @@ fn hints_and_access(hints: u32, access: u32, port: &str, next: u32, lines: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The generator's server as clients know it, and as its answers come if it is translated.
+    const SERVER: &str = "16.0.0.1";
+    const BACK_END: &str = "17.0.0.1";
 
     #[test]
     fn rules_know_the_generators_server() {
