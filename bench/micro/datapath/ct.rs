@@ -1,17 +1,17 @@
 //! Cycles per packet of connection tracking: `cargo run --release -p datapath --example ct --
-//! [CONNECTIONS] [none | ct | zone | nat | services | masks] [WINDOWS] [SERVERS] [check]`.
+//! [CONNECTIONS] [none | ct | v6 | zone | nat | services | masks] [WINDOWS] [SERVERS] [check]`.
 //!
 //! TCP connections between an in-memory source and a sink, both directions in turn, in an order
 //! that no cache foresees. At first each is opened (SYN, SYN with ACK, data), which is what a new
 //! connection costs; then all of them carry data. Rules are the usual three: what is not tracked
 //! goes through `ct`, what is new is committed (`nat`: with a translated source) and sent, what is
-//! established is sent. `none`: everything is sent. `zone`: rules behind `ct` look at the zone,
-//! which is not in a key's first 64 bytes. `services`: what is established is sent by a
+//! established is sent. `none`: everything is sent. `v6`: IPv6. `zone`: rules behind `ct` look at
+//! the zone, which is not in a key's first 64 bytes. `services`: what is established is sent by a
 //! rule of its server, of which there are SERVERS (a power of two, by default 16); `masks`: each of
-//! these rules has a mask of its own.
-//! The source says that checksums are right, as an adapter does; with `check` it says nothing, as a
-//! guest does, and they are checked: of empty segments of 40 bytes. Figures are minima and medians
-//! of windows of 20 ms.
+//! these rules has a mask of its own. The source says that checksums are right, as an adapter does;
+//! with `check` it says nothing, as a guest does, and they are checked: of empty segments of 40
+//! bytes. Figures are minima and medians of windows of 20 ms.
+
 #[allow(dead_code)] // what other examples need
 mod memory;
 
@@ -38,6 +38,7 @@ const STEPS: usize = 16;
 enum Mode {
     None,
     Ct,
+    V6,
     Zone,
     Nat,
     Services,
@@ -56,6 +57,7 @@ struct Source {
     at: usize,
     connections: u64,
     nat: bool,
+    v6: bool,
     /// Checksums are known to be right.
     sound: bool,
     script: Arc<Script>,
@@ -87,20 +89,33 @@ impl Source {
             false => (client.0, server.0, u32::from(client.1) << 16 | u32::from(server.1)),
             true => (server.0, source, u32::from(server.1) << 16 | u32::from(client.1)),
         };
-        d[24] = 0;
-        d[25] = 0;
-        d[26..30].copy_from_slice(&src.to_be_bytes());
-        d[30..34].copy_from_slice(&dst.to_be_bytes());
-        d[34..38].copy_from_slice(&ports.to_be_bytes());
-        d[38..42].copy_from_slice(&seq.to_be_bytes());
-        d[42..46].copy_from_slice(&ack.to_be_bytes());
-        d[46] = 0x50;
-        d[47] = flags;
-        d[48..50].copy_from_slice(&60000u16.to_be_bytes());
+        let at = if self.v6 { 54 } else { 34 };
+        if self.v6 {
+            d[34..38].copy_from_slice(&src.to_be_bytes());
+            d[50..54].copy_from_slice(&dst.to_be_bytes());
+        } else {
+            d[24..26].fill(0);
+            d[26..30].copy_from_slice(&src.to_be_bytes());
+            d[30..34].copy_from_slice(&dst.to_be_bytes());
+        }
+        let tcp = &mut d[at..at + 20];
+        tcp[..4].copy_from_slice(&ports.to_be_bytes());
+        tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+        tcp[8..12].copy_from_slice(&ack.to_be_bytes());
+        tcp[12..14].copy_from_slice(&[0x50, flags]);
+        tcp[14..16].copy_from_slice(&60000u16.to_be_bytes());
         if !self.sound {
             fill_checksums(d);
         }
     }
+}
+
+/// An empty segment of TCP over IPv6, to be given addresses and the rest.
+fn headers_v6() -> Vec<u8> {
+    let mut p = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
+    p.extend([0x60, 0, 0, 0, 0, 20, 6, 64]);
+    p.resize(14 + 40 + 20, 0);
+    p
 }
 
 /// Of an IPv4 packet that is an empty segment of TCP.
@@ -212,19 +227,22 @@ impl Pipeline for Rules {
 
 fn datapath(connections: u64, rules: Rules, sound: bool, script: &Arc<Script>) -> Datapath {
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
-    let nat = rules.0 == Mode::Nat;
+    let (mode, nat, v6) = (rules.0, rules.0 == Mode::Nat, rules.0 == Mode::V6);
     let mut config = Config::new(pool.clone(), Domain::new(), Arc::new(rules));
     config.manual = true;
     config.conntrack.limits.set_total(connections as u32 + (1 << 20));
     let mut dp = Datapath::new(config).expect("a datapath");
     dp.set_pmd_cores(&[0]).expect("a worker");
     let packets = (0..2048).map(|_| {
+        if mode == Mode::V6 {
+            return pool.packet(&headers_v6()).expect("a heap");
+        }
         let mut p = packet(&*pool);
         p.data_mut()[23] = 6;
         p
     });
     let ring: Vec<Packet> = packets.collect();
-    let source = Source { ring, at: 0, connections, nat, sound, script: script.clone() };
+    let source = Source { ring, at: 0, connections, nat, v6, sound, script: script.clone() };
     dp.add_port(Mem::new(Some(Box::new(source)), 1), RxAffinity::default()).expect("a port");
     dp.add_port(Mem::new(None, 1), RxAffinity::default()).expect("a port");
     dp
@@ -268,6 +286,7 @@ fn main() {
     let connections: u64 = args.next().map_or(10_000, |a| a.parse().expect("connections"));
     let mode = match args.next().as_deref() {
         Some("none") => Mode::None,
+        Some("v6") => Mode::V6,
         Some("zone") => Mode::Zone,
         Some("nat") => Mode::Nat,
         Some("services") => Mode::Services,
@@ -277,6 +296,7 @@ fn main() {
     let windows: usize = args.next().map_or(40, |a| a.parse().expect("windows"));
     let servers: u32 = args.next().map_or(16, |a| a.parse().expect("servers"));
     let sound = args.next().is_none();
+    assert!(sound || mode != Mode::V6, "checksums of IPv6 are not made");
     let script = Arc::new(Script::default());
     let mut dp = datapath(connections, Rules(mode, servers), sound, &script);
     window(&mut dp);

@@ -148,11 +148,15 @@ impl Entries {
         true
     }
 
-    /// Asks for the hot line of entry `n`, if its memory is there.
+    /// Asks for the hot line of entry `n`, and if it is IPv6's for its addresses, if their memory
+    /// is there.
     #[inline]
-    pub fn prefetch(&self, n: u32) {
+    pub fn prefetch(&self, n: u32, is_v6: bool) {
         if let Some(chunk) = self.chunks.get((n / CHUNK) as usize).and_then(OnceLock::get) {
             prefetch(&chunk.hot[(n % CHUNK) as usize]);
+            if is_v6 {
+                prefetch(&chunk.wide[(n % CHUNK) as usize]);
+            }
         }
     }
 
@@ -229,18 +233,19 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The first packet's tuple, or the answers', of an entry of IPv4 that is not ICMP's.
+    /// The first packet's tuple, or the answers', of an entry that is not ICMP's.
     #[inline]
-    pub fn tuple_v4(&self, reply: bool) -> Tuple {
-        let (word, (addrs, ports)) = (self.hot[PORTS].load(Relaxed), self.ends_v4(reply));
+    pub fn tuple(&self, v6: bool, reply: bool) -> Tuple {
+        let (word, (_, ports)) = (self.hot[PORTS].load(Relaxed), self.ends_v4(reply));
+        let (src, dst) = self.addrs(v6, reply);
         Tuple {
-            src: (addrs >> 32).into(),
-            dst: (addrs & 0xffff_ffff).into(),
+            src,
+            dst,
             sport: (ports >> 16) as u16,
             dport: ports as u16,
             proto: (word >> 8) as u8,
             icmp_type: 0,
-            v6: false,
+            v6,
             zone: (word >> 16) as u16,
         }
     }

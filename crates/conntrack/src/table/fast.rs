@@ -1,23 +1,27 @@
-//! The fast path of `ct`: an IPv4 packet of TCP or UDP whose connection has no helper, policy or
+//! The fast path of `ct`: a packet of TCP or UDP whose connection has no helper, policy or
 //! parent, and one without a connection. What the fast path cannot do it leaves alone, for
 //! [`crate::track_seen`], which is its twin.
 
-use super::entry::{Entry, bit};
+use super::entry::{Entry, Packed, bit};
 use super::{Ref, Table, Worker, refresh};
-use crate::conn::{Known, Meta, state};
+use crate::conn::{Known, Meta, Translation, state};
 use crate::extract::{Place, Seen, checksum_ok, window_scale};
 use crate::machine::{self, Note, Segment, TcpSegment, Verdict, stage};
 use crate::policy::Class;
-use crate::rewrite::translate_v4;
+use crate::rewrite::{translate, translate_v4};
 use crate::tuple::Tuple;
 use action::Ct;
 use wire::tcp_flags::SYN;
-use wire::{IP_TCP, IP_UDP, Ipv4, TCP_LEN, UDP_LEN, Udp};
+use wire::{IP_TCP, IP_UDP, IPV6_LEN, Ipv4, TCP_LEN, UDP_LEN, Udp};
 
 /// A packet as the fast path reads it: addresses, ports and the rest as entries hold them.
 #[derive(Clone, Copy, Debug)]
 pub struct FastPacket {
+    /// Of IPv4.
     addrs: u64,
+    /// Of IPv6.
+    wide: [u64; 4],
+    is_v6: bool,
     ports: u32,
     /// Zone and protocol.
     rest: u32,
@@ -36,6 +40,8 @@ impl FastPacket {
     /// Of no packet.
     pub const NONE: FastPacket = FastPacket {
         addrs: 0,
+        wide: [0; 4],
+        is_v6: false,
         ports: 0,
         rest: 0,
         hash: 0,
@@ -45,12 +51,47 @@ impl FastPacket {
         places: [0; 3],
     };
 
-    /// Reads a packet whose headers were read before, and checks the checksums that are not known
-    /// to be right (`sound`). None: it is not one for the fast path.
+    /// Reads an IPv4 packet whose headers were read before, with these addresses (the source's in
+    /// the upper half), and checks the checksums that are not known to be right (`sound`). None: it
+    /// is not one for the fast path.
     #[inline(always)]
-    pub fn read(&mut self, data: &[u8], h: FastHeaders, zone: u16, sound: bool) -> Option<()> {
-        let [version, _, high, low] = *data.get(usize::from(h.l3)..)?.first_chunk()?;
-        let end = usize::from(h.l3) + usize::from(u16::from_be_bytes([high, low]));
+    pub fn read_v4(
+        &mut self,
+        data: &[u8],
+        (h, addrs): (FastHeaders, u64),
+        zone: u16,
+        sound: bool,
+    ) -> Option<()> {
+        let l3 = usize::from(h.l3);
+        let [version, _, high, low] = *data.get(l3..)?.first_chunk()?;
+        (self.addrs, self.is_v6) = (addrs, false);
+        (version >> 4 == 4).then_some(())?;
+        self.read(data, h, l3 + usize::from(u16::from_be_bytes([high, low])), zone)?;
+        (sound || self.has_right_checksums(data)).then_some(())
+    }
+
+    /// [`FastPacket::read_v4`] for IPv6: addresses in two words each, the upper half first. None:
+    /// it has extension headers, too.
+    #[inline(never)]
+    pub fn read_v6(
+        &mut self,
+        data: &[u8],
+        (h, addrs): (FastHeaders, [u64; 4]),
+        zone: u16,
+        sound: bool,
+    ) -> Option<()> {
+        let l3 = usize::from(h.l3);
+        let [version, _, _, _, high, low] = *data.get(l3..)?.first_chunk()?;
+        (self.wide, self.is_v6) = (addrs, true);
+        (version >> 4 == 6 && usize::from(h.l4) == l3 + IPV6_LEN).then_some(())?;
+        let payload = usize::from(u16::from_be_bytes([high, low]));
+        self.read(data, h, l3 + IPV6_LEN + payload, zone)?;
+        (sound || self.has_right_checksums(data)).then_some(())
+    }
+
+    /// Reads what is behind the IP header of a packet that ends at `end`.
+    #[inline(always)]
+    fn read(&mut self, data: &[u8], h: FastHeaders, end: usize, zone: u16) -> Option<()> {
         let l4 = data.get(usize::from(h.l4)..end)?;
         match h.proto {
             IP_TCP => self.segment = fast_segment(l4)?,
@@ -60,12 +101,11 @@ impl FastPacket {
             }
             _ => return None,
         }
-        (self.addrs, self.ports) = (h.addrs, h.ports);
+        self.ports = h.ports;
         self.rest = u32::from(zone) << 16 | u32::from(h.proto) << 8;
         self.places = [h.l3, h.l4, end as u16];
         // Port 0 is no connection's.
-        let fits = version >> 4 == 4 && h.ports >> 16 != 0 && h.ports as u16 != 0;
-        (fits && (sound || self.has_right_checksums(data))).then_some(())
+        (h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
     }
 
     /// Are the checksums of the IP header and of what it carries right?
@@ -73,7 +113,7 @@ impl FastPacket {
     fn has_right_checksums(&self, data: &[u8]) -> bool {
         let [l3, l4, end] = self.places.map(usize::from);
         let header = data.get(l3..l4).unwrap_or_default();
-        let right = Ipv4::new(header).is_some_and(|ip| ip.checksum_ok());
+        let right = self.is_v6 || Ipv4::new(header).is_some_and(|ip| ip.checksum_ok());
         right && data.get(l4..end).is_some_and(|b| checksum_ok(&self.tuple(), b))
     }
 
@@ -100,16 +140,36 @@ impl FastPacket {
     }
 
     fn tuple(&self) -> Tuple {
+        let word = |i: usize| u128::from(self.wide[i]);
+        let (src, dst) = match self.is_v6 {
+            true => (word(0) << 64 | word(1), word(2) << 64 | word(3)),
+            false => ((self.addrs >> 32).into(), (self.addrs & 0xffff_ffff).into()),
+        };
         Tuple {
-            src: (self.addrs >> 32).into(),
-            dst: (self.addrs & 0xffff_ffff).into(),
+            src,
+            dst,
             sport: (self.ports >> 16) as u16,
             dport: self.ports as u16,
             proto: (self.rest >> 8) as u8,
             icmp_type: 0,
-            v6: false,
+            v6: self.is_v6,
             zone: (self.rest >> 16) as u16,
         }
+    }
+
+    /// Is it a packet of this connection? True: an answer.
+    #[inline(always)]
+    fn belongs_to(&self, entry: &Entry<'_>, control: u64) -> Option<bool> {
+        match control & (bit::LIVE | bit::SPECIAL | bit::V6) {
+            bit::LIVE if !self.is_v6 => entry.matches_v4(self.addrs, self.ports, self.rest),
+            LIVE_V6 if self.is_v6 => self.belongs_to_v6(entry, control),
+            _ => None,
+        }
+    }
+
+    #[inline(never)]
+    fn belongs_to_v6(&self, entry: &Entry<'_>, control: u64) -> Option<bool> {
+        entry.matches(&Packed::new(&self.tuple()), control)
     }
 
     /// Has the connection take note of the packet, and of when; its state bits. None: the packet
@@ -174,19 +234,23 @@ impl FastPacket {
     #[inline(never)]
     fn translate(&self, data: &mut [u8], entry: &Entry<'_>, control: u64, reply: bool) -> u8 {
         let source = (control & bit::SOURCE != 0) != reply;
+        let bit = if source { state::SNAT } else { state::DNAT };
+        if self.is_v6 {
+            let how = if source { Translation::Source } else { Translation::Destination };
+            translate(data, &self.seen(), how, &entry.tuple(true, !reply));
+            return bit;
+        }
         let (addrs, ports) = entry.ends_v4(!reply);
         // The other direction's destination is this one's source.
         let addr = if source { addrs as u32 } else { (addrs >> 32) as u32 };
         translate_v4(data, &self.place(), source, (addr, ports.rotate_left(16)), !self.is_tcp());
-        if source { state::SNAT } else { state::DNAT }
+        bit
     }
 }
 
-/// What was read of the headers of an IPv4 packet that is no fragment.
+/// What was read of the headers of an IP packet that is no fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct FastHeaders {
-    /// Source address in the upper half, destination address.
-    pub addrs: u64,
     /// Source port in the upper half, destination port; of a header that is cut short 0.
     pub ports: u32,
     /// IP protocol.
@@ -227,6 +291,8 @@ pub struct FastTracked {
     reply: bool,
 }
 
+const LIVE_V6: u64 = bit::LIVE | bit::V6;
+
 const NO_SEGMENT: TcpSegment =
     TcpSegment { flags: 0, seq: 0, ack: 0, window: 0, len: 0, wscale: 0 };
 
@@ -240,7 +306,10 @@ impl Worker {
     /// Asks for the cache line where the index has a packet's connection.
     #[inline]
     pub fn ask_fast(&self, p: &mut FastPacket) {
-        p.hash = self.table.secret.of_v4(p.addrs, p.ports, p.rest);
+        p.hash = match p.is_v6 {
+            true => self.table.secret.of(&p.tuple()),
+            false => self.table.secret.of_v4(p.addrs, p.ports, p.rest),
+        };
         p.bucket = self.table.index.prefetch(p.hash);
     }
 
@@ -249,7 +318,7 @@ impl Worker {
     pub fn ask_fast_entry(&self, p: &mut FastPacket) {
         p.candidate = self.table.index.candidate(p.bucket, p.hash);
         if p.candidate != 0 {
-            self.table.entries.prefetch(p.candidate - 1);
+            self.table.entries.prefetch(p.candidate - 1, p.is_v6);
         }
     }
 
@@ -267,10 +336,7 @@ impl Worker {
         let n = p.candidate.checked_sub(1)?;
         let entry = table.entries.get(n);
         let control = entry.control();
-        if control & (bit::LIVE | bit::SPECIAL | bit::V6) != bit::LIVE {
-            return None;
-        }
-        let reply = entry.matches_v4(p.addrs, p.ports, p.rest)?;
+        let reply = p.belongs_to(&entry, control)?;
         if !table.is_alive(&entry, control, now as u32) {
             return None;
         }
@@ -309,7 +375,7 @@ impl Worker {
         meta.zone = ct.zone;
         meta.mark = t.mark;
         meta.label = if control & bit::LABELLED != 0 { entry.label() } else { 0 };
-        meta.tuple = Some(entry.tuple_v4(false));
+        meta.tuple = Some(entry.tuple(control & bit::V6 != 0, false));
         let at = Ref { entry: t.entry, generation: (control >> bit::GENERATION_SHIFT) as u16 };
         let known = Known { at, reply: t.reply, related: false };
         meta.conn = ct.nat.is_none().then_some(known);

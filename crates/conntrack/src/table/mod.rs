@@ -385,7 +385,7 @@ impl Worker {
     /// Asks for the cache lines of the connections that may have a tuple, once its bucket came.
     #[inline]
     pub fn ask_entries(&self, asked: Asked) {
-        self.table.index.first_line(asked.0, |n| self.table.entries.prefetch(n));
+        self.table.index.first_line(asked.0, |n| self.table.entries.prefetch(n, false));
     }
 
     fn free_entry(&mut self) -> Option<u32> {
@@ -398,7 +398,7 @@ impl Worker {
         // No core has its line yet: with the next one asked for now, a packet of a new connection
         // takes 490 cycles instead of 512 (bench/micro/datapath/ct.rs, least of five runs).
         if let Some(next) = self.stock.last() {
-            self.table.entries.prefetch(*next);
+            self.table.entries.prefetch(*next, false);
         }
         entry
     }

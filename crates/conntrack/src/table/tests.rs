@@ -9,7 +9,7 @@ use action::{Ct, Nat, NatSide};
 use proptest::prelude::*;
 use sync::Domain;
 use wire::tcp_flags::{ACK, FIN, RST, SYN};
-use wire::{IP_ICMP, IP_TCP, IP_UDP, Ipv4, checksum};
+use wire::{IP_ICMP, IP_ICMPV6, IP_TCP, IP_UDP, Ipv4, checksum};
 
 /// A packet: of a few stations and ports, so that many belong together.
 #[derive(Clone, Debug)]
@@ -21,6 +21,7 @@ struct Shape {
     flags: u16,
     seq: u32,
     ack: u32,
+    v6: bool,
 }
 
 fn shape() -> impl Strategy<Value = Shape> {
@@ -34,8 +35,8 @@ fn shape() -> impl Strategy<Value = Shape> {
         Just(0)
     ];
     let ports = (1u16..4, 1u16..4);
-    (0u8..3, 0u8..3, proto, ports, flags, 0u32..3, 0u32..3).prop_map(
-        |(from, to, proto, ports, flags, seq, ack)| Shape {
+    (0u8..3, 0u8..3, proto, ports, flags, 0u32..3, 0u32..3, any::<bool>()).prop_map(
+        |(from, to, proto, ports, flags, seq, ack, v6)| Shape {
             from,
             to,
             proto,
@@ -43,6 +44,7 @@ fn shape() -> impl Strategy<Value = Shape> {
             flags,
             seq,
             ack,
+            v6,
         },
     )
 }
@@ -71,6 +73,36 @@ fn ipv4(s: &Shape) -> Vec<u8> {
     b.extend(l4);
     b[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     b
+}
+
+/// The same for IPv6; what is neither TCP nor UDP is an echo request or its answer.
+fn ipv6(s: &Shape) -> Vec<u8> {
+    let (proto, sum_at, mut l4) = match s.proto {
+        IP_TCP => (IP_TCP, 16, tcp(s)),
+        IP_UDP => {
+            let ports = [s.ports.0.to_be_bytes(), s.ports.1.to_be_bytes()].concat();
+            (IP_UDP, 6, [&ports[..], &[0, 8, 0, 0]].concat())
+        }
+        _ => {
+            let kind = if s.flags & ACK == 0 { 128 } else { 129 };
+            (IP_ICMPV6, 2, vec![kind, 0, 0, 0, 0, s.ports.0 as u8, 0, 1])
+        }
+    };
+    let [src, dst] = [s.from, s.to].map(|last| {
+        let mut address = [0xfd; 16];
+        address[15] = last;
+        address
+    });
+    let pseudo = checksum::pseudo_v6(&src, &dst, proto, l4.len());
+    let sum = pseudo.bytes(&l4).finish_udp();
+    l4[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
+    let mut b = vec![0x60, 0, 0, 0, 0, l4.len() as u8, proto, 64];
+    b.extend([&src[..], &dst, &l4].concat());
+    b
+}
+
+fn bytes(s: &Shape) -> Vec<u8> {
+    if s.v6 { ipv6(s) } else { ipv4(s) }
 }
 
 fn tcp(s: &Shape) -> Vec<u8> {
@@ -132,29 +164,30 @@ fn slow<S: Store>(store: &mut S, ct: &Ct, data: &mut [u8], meta: &mut Meta<S::Re
     let _ = track(store, ct, data, at, meta, came);
 }
 
-/// What a parser would read of an IPv4 packet, if that is no fragment.
-fn headers(data: &[u8]) -> Option<FastHeaders> {
-    let ip = Ipv4::new(data).filter(|ip| !ip.is_fragment())?;
+/// A packet as the fast path reads it; None: it is not one for it.
+fn read_fast(data: &[u8], zone: u16) -> Option<FastPacket> {
     let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
-    let l4 = ip.header_len();
-    Some(FastHeaders {
-        addrs: u64::from(number(12)) << 32 | u64::from(number(16)),
-        ports: number(l4),
-        proto: ip.proto(),
-        l3: 0,
-        l4: l4 as u16,
-    })
+    let word = |at: usize| u64::from(number(at)) << 32 | u64::from(number(at + 4));
+    let mut p = FastPacket::NONE;
+    if data[0] >> 4 == 6 {
+        let headers = FastHeaders { ports: number(40), proto: data[6], l3: 0, l4: 40 };
+        p.read_v6(data, (headers, [8, 16, 24, 32].map(word)), zone, false)?;
+    } else {
+        let ip = Ipv4::new(data).filter(|ip| !ip.is_fragment())?;
+        let (proto, l4) = (ip.proto(), ip.header_len());
+        let headers = FastHeaders { ports: number(l4), proto, l3: 0, l4: l4 as u16 };
+        p.read_v4(data, (headers, word(12)), zone, false)?;
+    }
+    Some(p)
 }
 
 /// ... by the fast path if it can.
 fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now: u64) {
-    let mut p = FastPacket::NONE;
     let begins = meta.state == state::TRK | state::NEW && meta.conn.is_none();
     let first = meta.state == 0 || meta.zone != ct.zone || begins;
     if first
         && is_fast(ct)
-        && let Some(headers) = headers(data)
-        && p.read(data, headers, ct.zone, false).is_some()
+        && let Some(mut p) = read_fast(data, ct.zone)
     {
         worker.ask_fast(&mut p);
         worker.ask_fast_entry(&mut p);
@@ -182,7 +215,7 @@ fn run<S: Store>(
 ) -> String {
     let mut all = Vec::new();
     for shape in packets {
-        let (mut data, mut meta) = (ipv4(shape), Meta::default());
+        let (mut data, mut meta) = (bytes(shape), Meta::default());
         for ct in list {
             track(store, ct, &mut data, &mut meta, now);
             all.push((meta.state, meta.zone, meta.mark, meta.label, meta.tuple, data.clone()));
@@ -268,7 +301,7 @@ fn tcp_from_syn_to_the_end() {
     let ct = Ct { commit: true, ..Ct::default() };
     let mut send = |forth: bool, flags, seq, ack| {
         let (from, to, ports) = if forth { (1, 2, (9, 80)) } else { (2, 1, (80, 9)) };
-        let mut data = ipv4(&Shape { from, to, proto: IP_TCP, ports, flags, seq, ack });
+        let mut data = ipv4(&Shape { from, to, proto: IP_TCP, ports, flags, seq, ack, v6: false });
         let mut meta = Meta::default();
         let _ = track(
             &mut worker,
@@ -295,8 +328,8 @@ fn tcp_from_syn_to_the_end() {
 
 /// A packet that was read for the fast path, and whose connection was asked for.
 fn read(worker: &Worker, shape: &Shape) -> (Vec<u8>, FastPacket) {
-    let (data, mut p) = (ipv4(shape), FastPacket::NONE);
-    p.read(&data, headers(&data).expect("IPv4"), 0, false).expect("TCP");
+    let data = bytes(shape);
+    let mut p = read_fast(&data, 0).expect("TCP");
     worker.ask_fast(&mut p);
     worker.ask_fast_entry(&mut p);
     (data, p)
@@ -306,12 +339,14 @@ fn read(worker: &Worker, shape: &Shape) -> (Vec<u8>, FastPacket) {
 /// and without translation; all but the one that is committed.
 #[test]
 fn a_connection_takes_the_fast_path() {
-    for nat in [None, Some(Nat { side: Some(NatSide::Source), ..Nat::default() })] {
+    let nat = Some(Nat { side: Some(NatSide::Source), ..Nat::default() });
+    for (nat, v6) in [(None, false), (nat.clone(), false), (None, true), (nat, true)] {
         let table = Arc::new(Table::new());
         let _keeper = Keeper::new(&table, Domain::new(), 0);
         let mut worker = Worker::new(&table);
         let ct = Ct { commit: true, nat, ..Ct::default() };
-        let s = Shape { from: 1, to: 2, proto: IP_TCP, ports: (9, 80), flags: SYN, seq: 0, ack: 0 };
+        let (ports, flags) = ((9, 80), SYN);
+        let s = Shape { from: 1, to: 2, proto: IP_TCP, ports, flags, seq: 0, ack: 0, v6 };
         let packets = opened(&s);
         let (_, p) = read(&worker, &packets[0]);
         let mut meta = Meta::default();

@@ -168,22 +168,27 @@ impl Default for Group {
 #[inline(always)]
 fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPacket) -> bool {
     let (line, layout) = (&batch.keys.line.0[i], batch.columns.layout[i]);
-    let is_ipv4 = bytes(line)[at::ETH_TYPE..at::ETH_TYPE + 2] == IPV4.to_be_bytes();
+    let eth_type = u16::from_be_bytes([bytes(line)[at::ETH_TYPE], bytes(line)[at::ETH_TYPE + 1]]);
+    let is_ip = eth_type == IPV4 || eth_type == IPV6;
     let whole = layout.sane && layout.l4 != 0 && bytes(line)[at::FRAG] & frag::ANY == 0;
     let p = &batch.packets[i];
-    if !(is_ipv4 && whole && fast) || is_known(batch, ct, i) {
+    if !(is_ip && whole && fast) || is_known(batch, ct, i) {
         return false;
     }
     const { assert!(at::IP_SRC == 16 && at::IP_DST == 20 && at::TP_SRC == 24 && at::PROTO == 28) };
+    const { assert!(at::IPV6_SRC == 64 && at::IPV6_DST == 80) };
     let ports = u64::from_be(line[3]);
-    let headers = FastHeaders {
-        addrs: u64::from_be(line[2]),
-        ports: (ports >> 32) as u32,
-        proto: (ports >> 24) as u8,
-        l3: layout.l3,
-        l4: layout.l4,
+    let (ports, proto) = ((ports >> 32) as u32, (ports >> 24) as u8);
+    let headers = FastHeaders { ports, proto, l3: layout.l3, l4: layout.l4 };
+    let (data, sound) = (p.data(), ct::is_sound(p));
+    let read = match eth_type == IPV4 {
+        true => to.read_v4(data, (headers, u64::from_be(line[2])), ct.zone, sound),
+        false => {
+            let addresses = [0, 1, 2, 3].map(|w| u64::from_be(batch.keys.ext[i][0][w]));
+            to.read_v6(data, (headers, addresses), ct.zone, sound)
+        }
     };
-    to.read(p.data(), headers, ct.zone, ct::is_sound(p)).is_some()
+    read.is_some()
 }
 
 /// Was the packet tracked in this zone before, and found to be more than a connection's first one?
