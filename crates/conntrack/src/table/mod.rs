@@ -5,6 +5,7 @@
 mod atomics;
 mod entry;
 mod fast;
+mod fast_packet;
 mod index;
 mod issue;
 mod keeper;
@@ -13,7 +14,8 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
-pub use fast::{FastHeaders, FastPacket, FastTracked, is_fast};
+pub use fast::{FastTracked, is_fast};
+pub use fast_packet::{FastHeaders, FastPacket};
 pub use keeper::Keeper;
 pub use limits::{CONNECTIONS_COUNT_DEFAULT, Limits};
 pub use secret::Secret;

@@ -1,0 +1,183 @@
+//! A packet as the fast path reads it: once, before its connection is looked for.
+
+use crate::extract::{Place, Seen, checksum_ok, window_scale};
+use crate::machine::{Segment, TcpSegment};
+use crate::tuple::Tuple;
+use wire::tcp_flags::SYN;
+use wire::{IP_TCP, IP_UDP, IPV6_LEN, Ipv4, TCP_LEN, UDP_LEN, Udp};
+
+const NO_SEGMENT: TcpSegment =
+    TcpSegment { flags: 0, seq: 0, ack: 0, window: 0, len: 0, wscale: 0 };
+
+/// A packet as the fast path reads it: addresses, ports and the rest as entries hold them.
+#[derive(Clone, Copy, Debug)]
+pub struct FastPacket {
+    /// Of IPv4.
+    pub(super) addrs: u64,
+    /// Of IPv6.
+    pub(super) wide: [u64; 4],
+    pub(super) is_v6: bool,
+    pub(super) ports: u32,
+    /// Zone and protocol.
+    pub(super) rest: u32,
+    pub(super) hash: u32,
+    /// Where the index has it, if it does.
+    pub(super) bucket: u32,
+    /// 1 + the entry that may be its connection's; 0: none.
+    pub(super) candidate: u32,
+    /// Of TCP.
+    pub(super) segment: TcpSegment,
+    /// Where the IP header, the one behind it, and the end of the IP packet are.
+    places: [u16; 3],
+}
+
+impl FastPacket {
+    /// Of no packet.
+    pub const NONE: FastPacket = FastPacket {
+        addrs: 0,
+        wide: [0; 4],
+        is_v6: false,
+        ports: 0,
+        rest: 0,
+        hash: 0,
+        bucket: 0,
+        candidate: 0,
+        segment: NO_SEGMENT,
+        places: [0; 3],
+    };
+
+    /// Reads an IPv4 packet whose headers were read before, with these addresses (the source's in
+    /// the upper half), and checks the checksums that are not known to be right (`sound`). None: it
+    /// is not one for the fast path.
+    #[inline(always)]
+    pub fn read_v4(
+        &mut self,
+        data: &[u8],
+        (h, addrs): (FastHeaders, u64),
+        zone: u16,
+        sound: bool,
+    ) -> Option<()> {
+        let l3 = usize::from(h.l3);
+        let [version, _, high, low] = *data.get(l3..)?.first_chunk()?;
+        (self.addrs, self.is_v6) = (addrs, false);
+        (version >> 4 == 4).then_some(())?;
+        self.read(data, h, l3 + usize::from(u16::from_be_bytes([high, low])), zone)?;
+        (sound || self.has_right_checksums(data)).then_some(())
+    }
+
+    /// [`FastPacket::read_v4`] for IPv6: addresses in two words each, the upper half first. None:
+    /// it has extension headers, too.
+    #[inline(never)]
+    pub fn read_v6(
+        &mut self,
+        data: &[u8],
+        (h, addrs): (FastHeaders, [u64; 4]),
+        zone: u16,
+        sound: bool,
+    ) -> Option<()> {
+        let l3 = usize::from(h.l3);
+        let [version, _, _, _, high, low] = *data.get(l3..)?.first_chunk()?;
+        (self.wide, self.is_v6) = (addrs, true);
+        (version >> 4 == 6 && usize::from(h.l4) == l3 + IPV6_LEN).then_some(())?;
+        let payload = usize::from(u16::from_be_bytes([high, low]));
+        self.read(data, h, l3 + IPV6_LEN + payload, zone)?;
+        (sound || self.has_right_checksums(data)).then_some(())
+    }
+
+    /// Reads what is behind the IP header of a packet that ends at `end`.
+    #[inline(always)]
+    fn read(&mut self, data: &[u8], h: FastHeaders, end: usize, zone: u16) -> Option<()> {
+        let l4 = data.get(usize::from(h.l4)..end)?;
+        match h.proto {
+            IP_TCP => self.segment = fast_segment(l4)?,
+            IP_UDP => {
+                let said = usize::from(Udp::new(l4)?.length());
+                (UDP_LEN..=l4.len()).contains(&said).then_some(())?;
+            }
+            _ => return None,
+        }
+        self.ports = h.ports;
+        self.rest = u32::from(zone) << 16 | u32::from(h.proto) << 8;
+        self.places = [h.l3, h.l4, end as u16];
+        // Port 0 is no connection's.
+        (h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
+    }
+
+    /// Are the checksums of the IP header and of what it carries right?
+    #[inline(never)]
+    fn has_right_checksums(&self, data: &[u8]) -> bool {
+        let [l3, l4, end] = self.places.map(usize::from);
+        let header = data.get(l3..l4).unwrap_or_default();
+        let right = self.is_v6 || Ipv4::new(header).is_some_and(|ip| ip.checksum_ok());
+        right && data.get(l4..end).is_some_and(|b| checksum_ok(&self.tuple(), b))
+    }
+
+    pub(super) fn is_tcp(&self) -> bool {
+        self.rest >> 8 & 0xff == IP_TCP.into()
+    }
+
+    /// The packet as [`crate::extract()`] reads it.
+    #[inline]
+    pub fn seen(&self) -> Seen {
+        let (tuple, segment, place) = (self.tuple(), self.segment(), self.place());
+        Seen { tuple, related: false, segment, place }
+    }
+
+    #[inline]
+    pub(super) fn segment(&self) -> Segment {
+        if self.is_tcp() { Segment::Tcp(self.segment) } else { Segment::Other }
+    }
+
+    #[inline]
+    pub(super) fn place(&self) -> Place {
+        let [l3, l4, end] = self.places.map(usize::from);
+        Place { l3, l4, end, inner: (0, 0) }
+    }
+
+    pub(super) fn tuple(&self) -> Tuple {
+        let word = |i: usize| u128::from(self.wide[i]);
+        let (src, dst) = match self.is_v6 {
+            true => (word(0) << 64 | word(1), word(2) << 64 | word(3)),
+            false => ((self.addrs >> 32).into(), (self.addrs & 0xffff_ffff).into()),
+        };
+        Tuple {
+            src,
+            dst,
+            sport: (self.ports >> 16) as u16,
+            dport: self.ports as u16,
+            proto: (self.rest >> 8) as u8,
+            icmp_type: 0,
+            v6: self.is_v6,
+            zone: (self.rest >> 16) as u16,
+        }
+    }
+}
+
+/// What was read of the headers of an IP packet that is no fragment.
+#[derive(Clone, Copy, Debug)]
+pub struct FastHeaders {
+    /// Source port in the upper half, destination port; of a header that is cut short 0.
+    pub ports: u32,
+    /// IP protocol.
+    pub proto: u8,
+    /// Where the IP header is.
+    pub l3: u16,
+    /// Where the one behind it is.
+    pub l4: u16,
+}
+
+/// [`segment`] of what follows an IP header; None: it is cut short.
+#[inline(always)]
+fn fast_segment(b: &[u8]) -> Option<TcpSegment> {
+    let h: &[u8; TCP_LEN] = b.first_chunk()?;
+    let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
+    let last = word(12);
+    let (header_len, flags) = ((last >> 28) as usize * 4, (last >> 16 & 0xfff) as u16);
+    if header_len < TCP_LEN {
+        return None;
+    }
+    let len = b.len().checked_sub(header_len)? as u32;
+    let begins = flags & SYN != 0;
+    let wscale = if begins { window_scale(&b[TCP_LEN..header_len]) } else { 0 };
+    Some(TcpSegment { flags, seq: word(4), ack: word(8), window: last as u16, len, wscale })
+}
