@@ -1,6 +1,7 @@
 //! What the switch hands to the control side: events for controllers, regions for the datapath.
 
 use crate::mac_changes::{Mac, Macs};
+use crate::translate::ct;
 use crate::types::BridgeId;
 use action::{Decision, Region};
 use flow::{Key, Mask, PACKET_LINES, at};
@@ -30,8 +31,8 @@ pub struct StagedPacket {
     pub decision: Decision,
 }
 
-/// More regions than this (3 MB) are merged into one that covers them all. The packet side finds
-/// the rules of a region without looking at others, so many narrow ones cost less than one wide.
+/// More regions than this (3 MB) are merged into one that covers them all. The packet side finds the
+/// megaflows of a region without looking at others, so many narrow ones cost less than one wide.
 const REGIONS_MAX: usize = 4096;
 
 /// Collected until the control side takes it.
@@ -92,6 +93,13 @@ impl Regions {
     }
 }
 
+/// May a rule with this key match a packet that connection tracking has said nothing of?
+fn is_untracked(key: &Key) -> bool {
+    let mut untracked = *key;
+    ct::forget(&mut untracked);
+    untracked == *key
+}
+
 /// Header bits that some action of some flow may have changed before a later table (or NORMAL)
 /// looks at the packet, and what else actions may have done. Grows only.
 #[derive(Default)]
@@ -101,6 +109,8 @@ pub(crate) struct Rewritten {
     reentered: bool,
     /// May some flow have changed its tags?
     retagged: bool,
+    /// May a later table see a packet as untracked that connection tracking has seen?
+    untracked: bool,
     /// Has some flow chosen among ports by whether they are live?
     bundled: bool,
 }
@@ -108,6 +118,7 @@ pub(crate) struct Rewritten {
 impl Rewritten {
     pub fn add_patch(&mut self) {
         self.reentered = true;
+        self.untracked = true;
         self.vlan();
     }
 
@@ -198,9 +209,21 @@ impl Rewritten {
                 }
                 self.reentered |= matches!(table, None | Some(0));
             }
-            A::Output { port, .. } if *port == openflow::port::TABLE => self.reentered = true,
+            A::Output { port, .. } | A::Enqueue { port, .. } => {
+                self.reentered |= *port == openflow::port::TABLE
+            }
+            // The register may have the number of the table.
+            A::OutputReg { .. } => self.reentered = true,
             A::Clone(inner) => self.add_actions(inner),
-            _ => {}
+            A::CheckPktLarger { dst, .. } => dst.field.unwildcard(m),
+            A::Ct(_) | A::CtClear => self.untracked = true,
+            // A group's actions are added with the group.
+            A::Group(_) => {}
+            A::Controller { .. } | A::SetQueue(_) | A::PopQueue | A::Meter(_) => {}
+            A::Sample { .. } | A::Push(_) | A::Note(_) | A::Exit => {}
+            A::FinTimeout { .. } | A::Conjunction { .. } => {}
+            // Options are in no region; `nat` is a part of `ct`.
+            A::SetTunMetadata(_) | A::DeleteField(_) | A::Nat(_) => {}
         }
     }
 
@@ -216,6 +239,9 @@ impl Rewritten {
         if table > 0 || self.reentered {
             for i in 0..flow::WORDS {
                 out.mask.words[i] &= !self.mask.words[i];
+            }
+            if self.untracked && is_untracked(key) {
+                ct::forget(&mut out.mask);
             }
         }
         let in_port = (out.mask.u32(at::OF_IN_PORT) == u32::MAX)

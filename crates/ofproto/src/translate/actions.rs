@@ -424,6 +424,10 @@ fn needs_parse(a: &Action) -> bool {
         | A::SetMplsTc(_)
         | A::SetMplsTtl(_) => true,
         A::Output { port, .. } => matches!(*port, port::TABLE | port::NORMAL),
-        _ => false,
+        A::Controller { .. } | A::Enqueue { .. } | A::SetQueue(_) | A::PopQueue => false,
+        A::SetTunMetadata(_) | A::DeleteField(_) | A::SetTunnel { .. } => false,
+        A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan | A::PushVlan { .. } => false,
+        A::SetEthSrc(_) | A::SetEthDst(_) | A::Note(_) | A::Exit | A::Conjunction { .. } => false,
+        A::Sample { .. } | A::Meter(_) | A::Ct(_) | A::Nat(_) | A::CtClear => false,
     }
 }

@@ -14,8 +14,9 @@ use openflow::conntrack::{
 
 /// What connection tracking says of a packet, but for its mark: line 3 of a key.
 const TRACKED: std::ops::Range<usize> = at::CT_LABEL..at::CT_ZONE + 2;
+
 /// Clears what connection tracking said of the packet from its key.
-pub(super) fn forget(key: &mut Key) {
+pub(crate) fn forget(key: &mut Key) {
     key.set_u8(at::CT_STATE, 0);
     key.set_u32(at::CT_MARK, 0);
     key.bytes_mut()[TRACKED].fill(0);
