@@ -333,8 +333,9 @@ pub fn purge(s: &mut State, _: &[String]) -> Result<String, String> {
 /// `revalidator/wait`: nothing is revalidated later here; counters are brought up to date.
 pub fn wait(s: &mut State, _: &[String]) -> Result<String, String> {
     s.flush_changes();
+    let change = s.last_change();
     for _ in 0..1_000_000 {
-        if s.settled() {
+        if s.settled(change) {
             break;
         }
         std::hint::spin_loop();

@@ -61,6 +61,8 @@ pub struct Pending {
     collecting: Rc<tokio::sync::Mutex<()>>,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
+    /// Invalidations that were done before those.
+    tickets_done: u64,
 }
 
 /// What is configured of the network under the tunnels.
