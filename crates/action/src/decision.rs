@@ -50,7 +50,7 @@ pub trait Pipeline: Send + Sync {
 
 /// A packet to decide about.
 pub struct Request<'a> {
-    /// Its key, lines 0..4 filled by the parser; `at::IN_PORT` and `at::RECIRC` set.
+    /// Its key, lines 0 to 3 filled by the parser; `at::IN_PORT` and `at::RECIRC` set.
     pub key: &'a Key,
     /// The Geneve options of the header that it came in with; empty: none.
     pub options: &'a [u8],
@@ -61,7 +61,7 @@ pub struct Request<'a> {
 /// The outcome. Valid for every packet that equals the request's key under `mask`.
 #[derive(Default)]
 pub struct Decision {
-    /// Bits of lines 0..4 that were looked at. The datapath always adds in_port and recirc id.
+    /// Bits of lines 0 to 3 that were looked at. The datapath always adds in_port and recirc id.
     pub mask: Mask,
     /// What to do, in order. Empty: drop.
     pub ops: Vec<Op>,
@@ -102,7 +102,7 @@ impl Decision {
 /// must go before the change is acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Values (only lines 0..4 matter; fields that the pipeline may rewrite are left out).
+    /// Values (only lines 0 to 3 matter; fields that the pipeline may rewrite are left out).
     pub key: Key,
     /// Bits that count; all zero means "everything".
     pub mask: Mask,

@@ -1,4 +1,4 @@
-//! Which copy engine serves which PMD thread (`other_config:vhost-async-support`, papers/004).
+//! Which copy engine serves which PMD thread (`other_config:vhost-async-support`).
 //!
 //! Each PMD thread gets an engine of its NUMA node, or of another one, as long as there are any;
 //! the others copy by the CPU. A thread that finds that its engine hangs, or fails too often, gives

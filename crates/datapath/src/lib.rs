@@ -1,12 +1,12 @@
-//! The packet side: PMD threads, the five steps (rx, parse, lookup, act, tx), per-port output
+//! The packet side: PMD threads, the six steps of a packet (listed in `pmd`), per-port output
 //! queues, statistics, placement.
 //!
 //! *Place*: packet half. *Knows*: packets, ports, keys, operations, the [`action::Pipeline`] that
 //! decides. *Does not know*: OpenFlow, OVSDB, sockets; what a decision was made from.
 //!
-//! The loop is `pmd`'s `step`: five calls. Each worker owns its queues, its megaflow table and
-//! its counters; it meets the control side ([`Datapath`]) only at published tables, at bounded
-//! rings (`messages`) and at the payload word of a megaflow. See
+//! The loop is `Worker::run` in `pmd`; a packet's path is `Worker::vector`. Each worker owns its
+//! queues, its megaflow table and its counters; it meets the control side ([`Datapath`]) only at
+//! published tables, at bounded rings (`messages`) and at the payload word of a megaflow. See
 //! `docs/decisions/0001-per-core-megaflow-table.md`.
 //!
 //! Invariants

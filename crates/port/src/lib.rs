@@ -49,7 +49,7 @@ pub trait RxQueue: Send {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize;
     /// Starts to fetch what the next `rx` will read: step 0, and some time later step 1, which
     /// needs what step 0 fetched. Called for many queues in turn, so that they do not wait one
-    /// after the other. Changes nothing.
+    /// after the other. Changes nothing that the outcome of `rx` depends on.
     fn prepare(&mut self, step: usize) {
         let _ = step;
     }

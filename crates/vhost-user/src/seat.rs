@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::Engine;
 
-/// The threshold that is shown while none is set (papers/004).
+/// The threshold that is shown while none is set (that of the paper "Packet Copy Offload
+/// in OVS with Intel DSA").
 pub const THRESHOLD_BYTES_DEFAULT: usize = 128;
-/// Longest frame that a threshold may name, as in the patches of papers/004.
+/// Longest frame that a threshold may name, as in that paper's patches.
 pub const THRESHOLD_BYTES_MAX: usize = 9728;
 
 /// No threshold is set.

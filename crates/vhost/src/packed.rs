@@ -308,8 +308,7 @@ impl Packed {
         mark(self.desc, (n - first) * DESC);
     }
 
-    /// True if the guest asked not to be notified; unlike in [`crate::split::Split`] it is not
-    /// cached.
+    /// Always false: where the guest says that, only [`Packed::needs_notification`] reads it.
     #[inline]
     pub fn notifications_suppressed(&self) -> bool {
         false

@@ -33,7 +33,7 @@ pub fn set_threshold(s: &mut State, args: &[String]) -> Result<String, String> {
     }
 }
 
-/// `netdev-dpdk/get-vhost-async-thresh`: what was set. If nothing was, the default of papers/004.
+/// `netdev-dpdk/get-vhost-async-thresh`: what was set, or the default.
 pub fn get_threshold(s: &mut State, _: &[String]) -> Result<String, String> {
     if !s.engines.enabled() {
         return Err(DISABLED.into());

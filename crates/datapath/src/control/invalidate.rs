@@ -1,4 +1,4 @@
-//! Which megaflows a change kills, and when it is done. Finding them quickly is `index`'s business.
+//! Which megaflows a change kills, and when it is done. `flow_index` finds them quickly.
 //!
 //! The argument for exactness is in `docs/decisions/0001-per-core-megaflow-table.md`: publish, one
 //! grace period, mark overlapping megaflows dead, done.

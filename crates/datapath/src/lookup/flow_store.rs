@@ -267,7 +267,7 @@ impl Store {
         Payload(self.word7(i).load(Ordering::Acquire))
     }
 
-    /// Words 0..7 of the megaflow's line 0.
+    /// Words 0 to 6 of the megaflow's line 0.
     #[inline]
     pub fn line(&self, i: u32) -> &[u64; 7] {
         // SAFETY: written only while the slot is not live; see the module doc.
@@ -305,7 +305,7 @@ impl Store {
         self.lines.at(i as usize)
     }
 
-    /// Lines 1..3 of the megaflow (meaningful where its mask has bits).
+    /// Lines 1 to 3 of the megaflow (meaningful where its mask has bits).
     #[inline]
     pub fn ext(&self, i: u32) -> &[Line; 3] {
         // SAFETY: as `line`.
@@ -348,7 +348,7 @@ impl Store {
     }
 
     /// Writes a megaflow and makes it live (worker; the slot is free). `ext`: its mask needs lines
-    /// 1..3.
+    /// 1 to 3.
     pub fn write(&self, i: u32, key: &[u64; PWORDS], ext: bool, payload: Payload, hash: u64) {
         let line = self.lines.at(i as usize).cast::<u64>();
         // SAFETY: the slot is the worker's until it is live.

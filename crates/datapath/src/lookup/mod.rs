@@ -1,4 +1,4 @@
-//! Step 3, lookup: signature cache, then megaflow table (`table.rs`); what is left is a miss.
+//! The lookup step: signature cache, then megaflow table (`table.rs`); what is left is a miss.
 //!
 //! Only packets that differ from the one before them are looked up.
 
@@ -132,7 +132,7 @@ impl Lookup {
     }
 }
 
-/// Leaves out the packets that are known by their marks, without a branch for each.
+/// Leaves out the packets whose megaflow is known already, without a branch for each.
 fn leave_out_known(todo: &mut Vec<u8>, known: &[bool; VECTOR]) {
     let mut left = 0;
     for n in 0..todo.len() {

@@ -85,7 +85,7 @@ impl SigCache {
         self.size += 1;
         self.wrap = self.size.next_power_of_two() - 1;
         let from = new & (self.wrap >> 1);
-        // The bit that tells the two apart: there are `FIRST` buckets at least, or no room for
+        // The bit that tells the two apart: there are `FIRST_BUCKETS` at least, or no room for
         // more.
         let bit = (new ^ from) as u32 >> FIRST_BITS << MEGAFLOW_BITS;
         // SAFETY: both are inside and not the same; only this thread uses buckets.

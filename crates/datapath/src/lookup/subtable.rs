@@ -360,7 +360,7 @@ pub(crate) struct Hasher {
     /// (word, mask), significant words of line 0; padded with zero masks to an even number.
     line: [(u8, u64); 8],
     pairs: usize,
-    /// As `hash_line`, with the lines beyond line 0.
+    /// (word, mask), significant words of the lines beyond line 0.
     ext: Vec<(u8, u64)>,
     secret: u64,
 }

@@ -1,4 +1,4 @@
-//! Before step 2: what marks say of the packets of a burst; the others are parsed.
+//! In place of the parse step: what marks say of the packets of a burst; the others are parsed.
 
 use super::mark_table::Found;
 use super::{MarkChange, MarkCounts, MarkTable};

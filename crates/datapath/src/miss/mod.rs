@@ -1,5 +1,5 @@
-//! Misses: the pipeline decides about packets that no megaflow matches, in order; most decisions
-//! are stored as megaflows.
+//! The misses step: the pipeline decides about packets that no megaflow matches, in order; most
+//! decisions are stored as megaflows.
 
 pub(crate) mod policy;
 #[cfg(test)]
@@ -11,7 +11,7 @@ pub(crate) mod uncached_stats;
 
 use crate::actions::program::Programs;
 use crate::batch::Batch;
-use crate::batch::keys::{Line, Words};
+use crate::batch::keys::{KEY_WORDS, Line, Words};
 use crate::lookup::Lookup;
 use crate::lookup::predictor::PREDICTIONS_MAX;
 use crate::lookup::table::{Admission, InsertPosition, Table};
@@ -57,7 +57,7 @@ impl Default for MissBatch {
 impl MissBatch {
     /// Is a packet with the same first line among them?
     fn has(&self, line: &Line) -> bool {
-        let same = |key: &Key| key.words[..7] == line[..7];
+        let same = |key: &Key| key.words[..KEY_WORDS] == line[..KEY_WORDS];
         self.keys[..self.len].iter().any(same)
     }
 

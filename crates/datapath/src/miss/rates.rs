@@ -14,8 +14,8 @@ pub(crate) const SUBTABLES_PROBED_MAX: usize = 16;
 /// least recently used of as many.
 pub(crate) const FULL_TABLE_FLOWS_RATIO: u32 = 8;
 
-/// Packets that the pipeline is asked about side by side: their memory accesses overlap. No gain
-/// from 32 (docs/perf/tried.md).
+/// Packets that the pipeline is asked about at once, at most: their memory accesses overlap, of all
+/// of them without masks, of eight at a time with masks. No gain from 32 (docs/perf/tried.md).
 pub(crate) const RESOLVE_PACKETS_MAX: usize = 16;
 
 /// What a port's lookups did.

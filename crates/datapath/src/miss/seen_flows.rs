@@ -55,7 +55,7 @@ impl SeenFlows {
     fn sweep(&mut self) {
         self.new_flows += 1;
         if self.new_flows.is_multiple_of(SWEEP_FLOWS) {
-            // SAFETY: as in `again`.
+            // SAFETY: as in `test_and_set`.
             unsafe { *self.words.at(self.sweep_word) = 0 };
             self.sweep_word = (self.sweep_word + 1) % FILTER_WORDS;
         }

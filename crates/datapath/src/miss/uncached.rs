@@ -1,7 +1,7 @@
 //! Packets that no megaflow matched, of ports in direct mode (`miss/policy.rs`): what to do with
 //! them, and nothing else.
 
-use crate::batch::keys::KeyRef;
+use crate::batch::keys::{KEY_WORDS, KeyRef};
 use crate::miss::rates::RESOLVE_PACKETS_MAX;
 use crate::miss::{Misses, Scope};
 use crate::verify::{Twin, compare_decision};
@@ -41,7 +41,7 @@ impl UncachedBatch {
             words[..PACKET_LINES * 8].copy_from_slice(&key.words());
             self.has_extensions[n] = key.have != 0;
         } else {
-            words[..7].copy_from_slice(&key.line[..7]);
+            words[..KEY_WORDS].copy_from_slice(&key.line[..KEY_WORDS]);
         }
         self.decisions[n].begin();
         self.len += 1;

@@ -1,4 +1,4 @@
-//! Step 2, parse: from a packet's bytes to its key.
+//! The parse step: from a packet's bytes to its key.
 //!
 //! `parser.rs` parses a burst: profiles of common packets by a SIMD kernel (`profile.rs`,
 //! `simd.rs`), everything else by the complete scalar parser (`scalar.rs`), which defines what is

@@ -1,5 +1,17 @@
-//! A worker's loop: poll, parse, lookup, misses, actions, tx. [`Worker::vector`] is a packet's
-//! path.
+//! A worker's loop. [`Worker::vector`] is a packet's path, in six steps:
+//!
+//! | step | folder | does |
+//! |---|---|---|
+//! | poll | `rx` | takes packets from receive queues |
+//! | parse | `parse` | writes each packet's key |
+//! | lookup | `lookup` | finds each packet's megaflow |
+//! | misses | `miss` | asks the pipeline about packets that have none |
+//! | actions | `actions` | executes each packet's program |
+//! | tx | `tx` | sends what is due, and notifies who waits for it |
+//!
+//! Parsing follows poll burst by burst. Packets whose megaflow is known before they are parsed get
+//! it there and skip parse and lookup, or lookup: by an adapter's mark (`marks::step`), by their
+//! port (`rx::known_way`), out of a tunnel (`tunnel::decap`).
 //!
 //! A worker is a PMD thread, or the kernel worker, which serves kernel ports and may sleep.
 

@@ -1,4 +1,4 @@
-//! Between rx and parse: bursts of a port whose only megaflow looks at nothing but the port.
+//! In place of the parse step: bursts of a port whose only megaflow looks at nothing but the port.
 //!
 //! Their way is known before a byte of them is read, so they are neither parsed nor looked up. If
 //! it leads to a port whose queue was full, packets that it has no room for end here, as

@@ -1,4 +1,4 @@
-//! Step 5, tx: per-port output buffers, and all other ways in which packets leave a worker.
+//! The tx step: per-port output buffers, and all other ways in which packets leave a worker.
 
 pub(crate) mod bond;
 mod buffer;
