@@ -31,9 +31,9 @@ pub trait Pipeline: Send + Sync {
         0
     }
 
-    /// As [`Pipeline::resolve_once`] about the packets of these requests, whose keys `keys` are;
-    /// and for who compares the two, in `twins` (cleared by the caller), what [`Pipeline::resolve`]
-    /// says about them, made of the same version of the same tables.
+    /// As [`Pipeline::resolve_once`] about the packets of these requests, whose keys are `keys`. To
+    /// compare, `twins` (cleared by the caller) gets what [`Pipeline::resolve`] says about them,
+    /// from the same version of the same tables.
     fn resolve_twice(
         &self,
         guard: Guard<'_>,
@@ -87,7 +87,7 @@ impl Decision {
         self.begin();
     }
 
-    /// As [`Decision::clear`], for who does not ask for the mask.
+    /// As [`Decision::clear`], for callers that do not ask for the mask.
     pub fn begin(&mut self) {
         self.ops.clear();
         self.drop = None;

@@ -106,9 +106,9 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
     Controller::new(conf, keep, last_error)
 }
 
-/// Whoever may write the database must not have us connect to sockets, or replace files, anywhere:
-/// `unix:` must be below the run-time directory, `punix:` in it and start with the bridge's name,
-/// as ovs-vswitchd has it.
+/// A client that may write the database must not have us connect to sockets, or replace files,
+/// anywhere: `unix:` must be below the run-time directory, `punix:` in it and start with the
+/// bridge's name, as ovs-vswitchd has it.
 fn refusal(target: &str, bridge: &str, run: &Path) -> Option<String> {
     let (kind, path) = target.split_once(':')?;
     let path = Path::new(path);

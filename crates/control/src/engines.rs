@@ -45,7 +45,7 @@ impl Engines {
         self.enabled
     }
 
-    /// All engines: name, NUMA node, and who has it.
+    /// All engines: name, NUMA node, and the thread that has it.
     pub fn devices(&self) -> impl Iterator<Item = (&str, Option<usize>, User)> {
         let all = self.devices.iter().flatten();
         all.map(|d| (d.info.name.as_str(), d.info.numa, d.user))

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixSocket};
 use tokio::sync::Notify;
 
-/// Owner and group may connect: who connects has a controller's power. As ovs-vswitchd.
+/// Owner and group may connect: a client has a controller's power. As ovs-vswitchd.
 const SOCKET_MODE: u32 = 0o770;
 /// Connections that may wait to be accepted, as with ovs-vswitchd.
 const WAITING_MAX: u32 = 64;
@@ -72,7 +72,7 @@ pub fn is_replaced(e: &io::Error) -> bool {
 }
 
 impl Seats {
-    /// Places for so many connections.
+    /// Places for `most` connections.
     pub fn new(most: usize) -> Self {
         Seats { taken: Arc::default(), most, room: Room::default() }
     }
@@ -108,7 +108,7 @@ impl Seats {
 }
 
 impl Seat {
-    /// Where who has it waits for its peer.
+    /// Says when this connection must make room for another one.
     pub fn room(&self) -> &Room {
         &self.room
     }

@@ -64,7 +64,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         s.status_dirty = true;
         s.closing.clone()
     };
-    // Who waits for the configuration finds devices gone that the switch had made.
+    // A client that waits for the configuration finds devices gone that the switch had made.
     closing.finished().await;
 }
 

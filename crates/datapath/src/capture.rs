@@ -49,9 +49,9 @@ pub struct Captured {
 
 /// What was decided about a captured packet.
 pub enum Fate {
-    /// It cannot be parsed, and ends.
+    /// The packet cannot be parsed, and ends.
     Unparsed(Drop),
-    /// It was looked up, or decided about.
+    /// The packet was looked up, or decided about.
     Decided {
         /// Key and mask of the megaflow that it takes; None: the decision is about this packet
         /// alone.

@@ -267,7 +267,7 @@ impl Wake {
         unsafe { libc::read(self.fd(), (&raw mut n).cast(), 8) };
     }
 
-    /// Asks to be woken after the worker's next quiescent state. Whoever asks must look once more
+    /// Asks to be woken after the worker's next quiescent state. The caller must look once more
     /// whether that has not come to pass.
     pub fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);

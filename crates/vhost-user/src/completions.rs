@@ -10,7 +10,7 @@ use crate::watch::cycles;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// An engine that makes nothing for so long hangs: a full one of 4,096 jumbo frames needs about a
+/// An engine that makes nothing for this long hangs: a full one of 4,096 jumbo frames needs about a
 /// millisecond.
 const HANG_AFTER: Duration = Duration::from_millis(100);
 /// Looks that find nothing between two looks at the clock.
@@ -19,9 +19,9 @@ const LOOKS_PER_CLOCK: u32 = 64;
 /// beyond: one of so many.
 const ERRORS_FREE: u64 = 100;
 const ERRORS_ONE_OF: u64 = 100;
-/// Failures are counted so long.
+/// How long failures are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Guests that seemed to poll are notified after so many turns.
+/// Guests that seemed to poll are notified after this many turns.
 const TURNS_PER_NOTICE: u32 = 8;
 
 impl Copies {

@@ -75,7 +75,7 @@ pub(crate) fn wants(own: &mut OwnRing, ring: usize, packets: &[Packet]) -> bool 
     })
 }
 
-/// The CPU copied a burst of so many bytes: no frame of it was for the engine.
+/// The CPU copied a burst of `bytes` bytes: no frame of it was for the engine.
 #[inline]
 pub(crate) fn count_short(bytes: u64) {
     COPIES.with_borrow(|copies| copies.tally(|tally| add(&tally.cpu_bytes, bytes)));
@@ -168,7 +168,7 @@ pub(crate) struct Copies {
     /// Copies were given to the engine since the last doorbell.
     pub waiting: bool,
     pub flights: VecDeque<Flight>,
-    /// Those that were made while another thread had their ring, and whether they are still to be
+    /// Flights that ended while another thread had their ring, and whether they are still to be
     /// made.
     pub late: Vec<(Flight, bool)>,
     pub targets: Vec<CopyTarget>,

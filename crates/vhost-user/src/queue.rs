@@ -15,14 +15,14 @@ thread_local! {
     static BATCH: RefCell<Batch> = RefCell::default();
 }
 
-/// Fewest buffers that a receive queue fetches ahead, if there are any.
+/// Buffers that a receive queue fetches ahead, at least, if they are there.
 const FEW: usize = 4;
 
 /// Receives what a guest sends. Handle 0 also serves guest queues that have no handle.
 pub struct Rx<P> {
     shared: Arc<Shared>,
     pool: Arc<P>,
-    /// The same, for copies in flight.
+    /// `pool`, as copies in flight have it.
     shared_pool: Arc<dyn Pool>,
     /// What the thread's copies in flight know each guest queue by.
     targets: [usize; PAIRS_MAX],
@@ -33,7 +33,7 @@ pub struct Rx<P> {
     expected: usize,
     /// Guest queues that something was taken from since `notify`.
     pending_notify: u64,
-    /// One of them may want to be notified.
+    /// One of the guest's queues may want to be notified.
     loud: bool,
     /// Cycles that bursts lost to the guest's violations, until they are taken.
     lost: u64,
@@ -43,7 +43,7 @@ pub struct Rx<P> {
 pub struct Tx<P> {
     shared: Arc<Shared>,
     pool: Arc<P>,
-    /// The same, for copies in flight.
+    /// `pool`, as copies in flight have it.
     shared_pool: Arc<dyn Pool>,
     /// What the thread's copies in flight know the guest's queue by.
     target: usize,
@@ -252,7 +252,7 @@ pub fn ring_of(mask: u64, index: usize) -> Option<u16> {
 }
 
 impl<P: Pool + 'static> Tx<P> {
-    /// None if this handle is out already, or there are not so many.
+    /// None if this handle is out already, or beyond the last one.
     pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
         (!taken).then(|| Tx {
@@ -267,7 +267,7 @@ impl<P: Pool + 'static> Tx<P> {
         })
     }
 
-    /// The guest's queue that is sent on, as things are.
+    /// The guest's ring that is sent on at present.
     #[inline]
     fn ring(&self) -> Option<u16> {
         ring_of(self.shared.tx_mask(), self.index)

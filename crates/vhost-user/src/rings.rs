@@ -1,8 +1,8 @@
 //! The rings of the guest that is served.
 //!
-//! A ring is held by whoever moves packets on it, for one burst, and by the control side while it
-//! replaces it ([`sync::Place`]). Taking the rings away therefore waits for bursts under way and
-//! for nothing else.
+//! A ring is held by the thread that moves packets on it, for one burst, and by the control side
+//! while it replaces it ([`sync::Place`]). Taking the rings away therefore waits for bursts under
+//! way and for nothing else.
 
 use crate::call;
 use crate::cost::RingCost;
@@ -42,7 +42,7 @@ pub(crate) struct OwnRing {
     pub cost: RingCost,
     /// No other ring has or had it.
     pub id: u64,
-    /// It is about to be taken away: no more copies are listed.
+    /// The ring is about to be taken away: no more copies are listed.
     pub closing: bool,
     /// Where packets go back to that are not delivered.
     pub pool: Option<Arc<dyn Pool>>,
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// Writing to it may block whoever notifies.
+    /// Writing to it may block the thread that notifies.
     #[test]
     fn a_call_descriptor_that_is_no_eventfd_is_a_violation() {
         let (_reader, writer) = std::io::pipe().unwrap();

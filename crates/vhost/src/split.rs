@@ -113,8 +113,8 @@ impl Split {
         }
     }
 
-    /// Fetches what tells that the next `n` buffers are used. Not called unless there are so many,
-    /// as the guest looks at it all the time.
+    /// Fetches the used index and the next `n` entries of the used ring, to be written. Called only
+    /// when `n` buffers are available: the driver polls these lines, so fetching them costs it.
     #[inline]
     pub fn fetch_used(&self, n: u32) {
         raw::prefetch_write(self.used);

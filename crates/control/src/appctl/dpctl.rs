@@ -257,7 +257,7 @@ pub(super) fn shown_mask(f: &FlowDump) -> Mask {
     mask
 }
 
-/// The same for programs, with names of ports; `age_ms` is absent for flows that were never used.
+/// Megaflows as JSON, with names of ports; `age_ms` is absent for flows that were never used.
 pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
     let names = port_names(s);
     let lookup = |no: u16| names.get(&no).map(|n| n.0.clone());

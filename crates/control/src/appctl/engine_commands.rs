@@ -99,7 +99,7 @@ fn lines(out: &mut String, name: &str, seat: &Seat) {
     );
 }
 
-/// The same for all engines, as counters of `coverage/show`.
+/// What all engines did, as counters of `coverage/show`.
 pub fn coverage(s: &State) -> [(&'static str, u64); 9] {
     let t = s.engines.totals();
     [

@@ -154,8 +154,8 @@ fn send(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
     }
 }
 
-/// Writes down what the session has come to: for the log, the database, and whoever chooses among
-/// ports.
+/// Writes down what the session has come to: for the log, the database, and the code that chooses
+/// among ports.
 fn tell(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
     let Some(e) = s.bfd.all.get_mut(iface) else { return };
     for change in e.session.take_state_changes() {

@@ -25,8 +25,8 @@ const MODULE: &str = "rconn";
 /// How long a controller may take for its hello.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// Messages after which changes are handed to the packet side, lest the switch half lumps the
-/// changes together and more cached decisions go than must.
+/// Messages after which changes are handed to the packet side. With more, the switch half would
+/// merge their regions, and more cached decisions would go than must.
 const FLUSH_INTERVAL_MESSAGES: u32 = 64;
 
 /// A peer that sent something this soon after the last time is waited for awake.
@@ -344,11 +344,11 @@ async fn read_awake<R: AsyncRead>(
     }
 }
 
-/// What a connection has of its peer besides what it reads.
+/// A connection's peer: what waits to be sent to it.
 struct Peer<'a> {
     /// Bytes that wait for it.
     backlog: &'a Cell<usize>,
-    /// Where is waited for it.
+    /// Says when this connection must make room for another one.
     room: &'a Room,
 }
 

@@ -30,7 +30,7 @@ pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
         let _writer = Task::spawn(write(writer, queue, backlog));
         let mut reader = std::pin::pin!(reader);
         let mut buf = [0; 512];
-        // A reader never says anything: who came first makes room.
+        // A reader never says anything: the one that came first makes room.
         let room = seat.room();
         while matches!(room.unless_wanted(reader.read(&mut buf)).await, Ok(n) if n > 0) {}
     });

@@ -33,9 +33,9 @@ const SAMPLE_MEGAFLOWS_MAX: usize = 8192;
 const SECOND_MS: u64 = 1000;
 /// As in ovs-vswitchd.
 const THREADS_MAX: u64 = 10;
-/// A port's refusals are logged so often at most.
+/// How often a port's refusals are logged, at most.
 const REFUSAL_LOG_MS: u64 = 1000;
-/// An adapter that has not answered for so long is named in the log.
+/// An adapter that has not answered for this long is named in the log.
 const SILENCE_LOG: Duration = Duration::from_secs(5);
 
 /// A port with an adapter.
@@ -75,7 +75,7 @@ struct Logged {
 pub struct Offload {
     /// `hw-offload` is true, and a thread could be started.
     pub enabled: bool,
-    /// Those that ask adapters.
+    /// Threads that ask adapters.
     pub threads: Vec<Thread>,
     /// Ports with an adapter.
     pub ports: BTreeMap<PortNo, OffloadPort>,
@@ -389,7 +389,7 @@ impl Offload {
         }
     }
 
-    /// The port's adapter owes an answer since so long.
+    /// How long the port's adapter has owed an answer.
     pub fn silence_of(&self, e: &OffloadPort) -> Duration {
         self.threads[e.thread].silence()
     }
@@ -489,9 +489,9 @@ impl OffloadPort {
 pub enum How {
     /// Nothing.
     Not,
-    /// It marks packets.
+    /// The adapter marks packets.
     Partial,
-    /// It forwards them.
+    /// The adapter forwards packets.
     Full,
 }
 

@@ -55,8 +55,8 @@ impl State {
         self.collect_some(usize::MAX);
     }
 
-    /// The same after [`datapath::Datapath::fold`], for `most` lists of counters. True: there is
-    /// more.
+    /// As [`State::collect`], after [`datapath::Datapath::fold`], for `most` lists of counters.
+    /// True: there is more.
     fn collect_some(&mut self, most: usize) -> bool {
         let ofproto = &mut self.ofproto;
         self.dp.collect_some(most, &mut |used| {

@@ -57,7 +57,7 @@ impl Default for OfShared {
 pub struct Pending {
     /// Notified when the packet side's queues were emptied and changes may be complete.
     pub progress: Rc<tokio::sync::Notify>,
-    /// Held by who brings counters up to date some at a time; who wants to next waits its turn.
+    /// Held by the task that brings counters up to date, some at a time; the next one waits for it.
     collecting: Rc<tokio::sync::Mutex<()>>,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,

@@ -32,9 +32,9 @@ enum Ahead {
     Other,
     /// An earlier `ct` found its connection.
     Known,
-    /// It was read, and this is where it is looked up.
+    /// The packet was read, and this is where its connection is looked up.
     Read(Asked),
-    /// It was read for the fast path.
+    /// The packet was read for the fast path.
     Fast,
 }
 

@@ -33,8 +33,8 @@ pub(crate) struct Batch {
     pub in_port: Vec<PortNo>,
     pub keys: Box<Keys>,
     pub columns: Box<Columns>,
-    /// So many of the first packets waited for this vector, or for this pass of it. Of the others
-    /// the columns `depth` and `ct` say nothing.
+    /// Number of packets, the first ones, that waited for this vector or for this pass of it. Only
+    /// they have the columns `depth` and `ct`.
     pub waited: usize,
     /// Packets beyond the miss budget: they wait for the next vector, in order. At most a vector.
     pub postponed: Vec<Pending>,
@@ -163,7 +163,8 @@ impl Batch {
     }
 
     /// Packet `i` stays for one more pass, recirculated with `id`. Its key, its depth so far and
-    /// what connection tracking said of it are in its columns. Those that stay are named in order.
+    /// what connection tracking said of it are in its columns already. Packets that stay are named
+    /// in ascending order.
     #[inline]
     pub fn stay(&mut self, i: usize, id: u32) {
         let line = bytes_mut(&mut self.keys.line.0[i]);
@@ -172,8 +173,8 @@ impl Batch {
         self.note_staying(i);
     }
 
-    /// As [`Batch::stay`] for a packet that takes this megaflow, and its program, next. What is not
-    /// in its key and columns that program does not need.
+    /// As [`Batch::stay`], for a packet that takes this megaflow and program next. The caller
+    /// guarantees that the program reads neither key nor columns that are not set.
     #[inline]
     pub fn stay_known(&mut self, i: usize, (megaflow, program): (u32, u32)) {
         (self.keys.megaflow[i], self.keys.program[i]) = (megaflow, program);

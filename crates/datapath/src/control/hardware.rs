@@ -24,8 +24,8 @@ impl Datapath {
         Some(id)
     }
 
-    /// The adapter had so many packets more, the last one not after `used_ms`. With none it is in
-    /// use all the same.
+    /// The adapter had `packets` packets more, the last one not after `used_ms`. With none the
+    /// megaflow still counts as used then.
     pub fn credit_watch(&mut self, id: WatchId, packets: u64, bytes: u64, used_ms: u64) {
         let Some(w) = self.marks.watches.all.get(&id) else { return };
         let worker = self.workers.get_mut(w.flow.worker as usize).and_then(|w| w.as_mut());

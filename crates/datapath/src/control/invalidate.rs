@@ -156,7 +156,7 @@ impl Tickets {
         self.search = Some(StaleSearch { last, stale, ahead: ends.collect(), from: 0 });
     }
 
-    /// The search that is under way; whoever takes it puts it back unless it is over.
+    /// The search that is under way. The caller that takes it puts it back unless it is over.
     pub fn searching(&mut self) -> &mut Option<StaleSearch> {
         &mut self.search
     }

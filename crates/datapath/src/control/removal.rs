@@ -15,8 +15,8 @@ impl Datapath {
 
     /// Removes ports under traffic and returns those that were there: their queues are taken from
     /// the workers and closed, packets to them become `NoPort` drops. Changes so far are complete
-    /// then: whoever gets one of their numbers next gets none of its packets. However many ports
-    /// go, workers are waited for as often as for one.
+    /// then: a port that gets one of their numbers next gets none of their packets. However many
+    /// ports go, workers are waited for as often as for one.
     pub fn del_ports(&mut self, nos: impl IntoIterator<Item = PortNo>) -> Vec<Box<dyn Port>> {
         let nos: BTreeSet<PortNo> =
             nos.into_iter().filter(|no| self.ports.contains_key(no)).collect();

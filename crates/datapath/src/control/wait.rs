@@ -110,7 +110,7 @@ impl Datapath {
         let mut grace = None;
         while backoff.waited < WARN_WAIT_MIN {
             let taken = self.ports.values().all(|p| p.port.all_taken());
-            // Who took the last packet is online until it is sent.
+            // The worker that took the last packet is online until the packet is sent.
             match grace.filter(|_| taken) {
                 None => grace = taken.then(|| self.config.domain.grace()),
                 Some(grace) if self.config.domain.passed(grace) => break,

@@ -45,7 +45,7 @@ const CAME_MAX: usize = 1024;
 pub(crate) struct FlowWatches {
     pub flows: HashMap<u32, Forwarded>,
     pub ended: Vec<u32>,
-    /// Those that came; None: they are not collected.
+    /// Watches that came; None: they are not collected.
     pub came: Option<Vec<u32>>,
 }
 

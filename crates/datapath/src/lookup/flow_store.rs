@@ -94,7 +94,7 @@ pub(crate) struct Reserved<T> {
     len: usize,
 }
 
-// SAFETY: plain memory; who may touch what is the owners' business (module doc).
+// SAFETY: plain memory; the module's doc says which thread may touch what.
 unsafe impl<T> Send for Reserved<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Reserved<T> {}
@@ -192,7 +192,8 @@ pub(crate) struct Store {
     lines: Reserved<Line>,
     ext: Reserved<[Line; 3]>,
     counters: Reserved<Counters>,
-    /// Not 0: not live any more, or dead. As word 7 says, side by side for who needs no more.
+    /// 1 once the megaflow was marked dead or unlinked: a dense copy of what word 7 says, for
+    /// readers that need no more of it.
     ended: Reserved<AtomicU8>,
     masks: [[AtomicU64; PWORDS]; MASKS],
     /// Indices at or above were never used.
@@ -368,7 +369,7 @@ impl Store {
             cell.store(0, Ordering::Relaxed);
         }
         c.hash.store(hash, Ordering::Relaxed);
-        // The last word of the megaflow before was said: control gave the index back since.
+        // Control gave the index back: nobody looks at the megaflow that had it before.
         self.ended(i).store(0, Ordering::Relaxed);
         self.word7(i).store(payload.0, Ordering::Release);
         if i >= self.high.load(Ordering::Relaxed) {

@@ -17,12 +17,12 @@ pub(super) const PORT_MASKS_MAX: usize = MASKS / 4 * 3;
 /// Masks every port may have.
 const PORT_MASKS_MIN: usize = 4;
 
-/// Masks each of so many ports may have.
+/// Masks that each of `ports` ports may have.
 pub(super) fn port_masks_max(ports: usize) -> usize {
     ((MASKS - 1) / ports.max(1)).clamp(PORT_MASKS_MIN, PORT_MASKS_MAX)
 }
 
-/// See the module.
+/// One input port's part of a worker's table.
 pub(super) struct PortClassifier {
     port: PortNo,
     /// Subtables with megaflows of the port, most hit first.

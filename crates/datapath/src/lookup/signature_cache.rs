@@ -26,7 +26,7 @@ const MEGAFLOW_BITS: u32 = 25;
 const MEGAFLOW: u32 = (1 << MEGAFLOW_BITS) - 1;
 
 /// One worker's cache. It never forgets actively: a stale index fails verification. It grows by a
-/// bucket at a time (linear hashing) and loses nothing thereby.
+/// bucket at a time (linear hashing) and loses nothing when it grows.
 pub(crate) struct SigCache {
     buckets: Reserved<Bucket>,
     size: usize,

@@ -129,9 +129,9 @@ pub(crate) struct Table {
 /// What the packets of at least one port have done to them.
 #[derive(Default)]
 pub(crate) struct SomePort {
-    /// They go through the signature cache.
+    /// Packets go through the signature cache.
     pub cached: bool,
-    /// They are hashed as the cache does.
+    /// Packets are hashed as the cache does.
     pub hashed: bool,
     /// The port is in direct mode.
     pub direct: bool,

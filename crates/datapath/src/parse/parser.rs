@@ -20,10 +20,11 @@ use telemetry::Drop;
 pub(crate) struct Job<'a> {
     pub packets: &'a [Packet],
     pub range: Range<usize>,
-    /// Bits of the range's packets that are parsed, of a burst at most; None: all are. What is said
-    /// of them beside those that are not is for the caller to correct ([`Columns::same`]).
+    /// Which packets of the range, a burst at most, are parsed, one bit each; None: all.
+    /// [`Columns::same`] of a parsed packet may compare it with one that was not parsed: the caller
+    /// corrects that.
     pub some: Option<u32>,
-    /// Since here all packets are of this port.
+    /// From this number on all packets of the vector came in on this port.
     pub since: usize,
     pub in_port: u16,
     pub vlan_limit: u8,

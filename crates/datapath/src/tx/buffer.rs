@@ -38,7 +38,7 @@ pub(super) struct TxPort {
     pub(super) policer: Option<Arc<Policer>>,
     /// Buffered packets that the policer has let pass already; the first ones.
     pub(super) passed: usize,
-    /// Burst size: so many buffered packets are sent at once. A power of two.
+    /// Burst size: this many buffered packets are sent at once. A power of two.
     pub(super) full: usize,
     /// The port is in [`TxState::waiting`](super::TxState).
     pub(super) listed: bool,
@@ -50,7 +50,7 @@ pub(super) struct TxPort {
 }
 
 impl TxPort {
-    /// Packets until so many are buffered that they go at once.
+    /// Packets that are missing until a burst is full.
     #[inline]
     pub(super) fn missing(&self) -> usize {
         self.full - (self.buf.len() & (self.full - 1))

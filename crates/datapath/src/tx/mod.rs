@@ -231,7 +231,7 @@ impl TxState {
         }
     }
 
-    /// As [`TxState::send`], of which a bond is no member.
+    /// As [`TxState::send`], but `no` is a member of a bond, not a bond: no other bond is followed.
     fn send_to_member(&mut self, no: PortNo, packet: Packet) {
         match self.ports.get(usize::from(no)) {
             Some(Some(_)) => self.send(no, packet),

@@ -135,7 +135,7 @@ impl Switch {
         View::new(&self.shared, self.writer.pin())
     }
 
-    /// Drops what was retired in the domain and all readers are done with, whosever it was.
+    /// Drops what was retired in the domain, by any writer, and all readers are done with.
     pub fn free_retired(&mut self) {
         self.writer.reclaim();
     }

@@ -1,6 +1,6 @@
 //! Plain ways through a switch: tables, the next table, outputs to ports. Several packets go side
-//! by side, table by table, so that their memory accesses overlap; nothing is allocated. Whoever
-//! meets anything else goes the whole way of [`super::Xlate`], which is this one's twin.
+//! by side, table by table, so that their memory accesses overlap; nothing is allocated. A packet
+//! that meets anything else goes through [`super::xlate::Xlate`], which is this module's twin.
 
 use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
@@ -26,9 +26,9 @@ const LOOKUP_STEPS_MAX: usize = 256;
 #[derive(Clone, Copy)]
 enum At {
     Table(u8),
-    /// Its decision is complete.
+    /// The packet's decision is complete.
     End,
-    /// It met something that is not plain, and is left to [`super::xlate::Xlate`].
+    /// The packet met something that is not plain, and is left to [`super::xlate::Xlate`].
     Lost,
 }
 

@@ -1,5 +1,5 @@
 //! Tunnels: packets that come out of one, packets that go into one, outer packets that are for us.
-//! What follows OVS's native tunnelling is said in its words to whoever traces.
+//! Traces use OVS's words where this follows OVS's native tunnelling.
 
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
 use crate::published::{BridgeView, PortView};

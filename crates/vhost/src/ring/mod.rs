@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// How many packets ahead the memory of our own buffers is prefetched.
 pub(crate) const PREFETCH_PACKETS: usize = 4;
-/// A ring is given up when its guest has made so many more malformed buffers than others: as many
+/// A ring is given up when its guest has made this many more malformed buffers than others: as many
 /// as QEMU's longest ring has. A driver with an occasional bad buffer never comes near, one that
 /// makes nothing else is there after one lap.
 const MALFORMED_MAX: usize = 1024;
@@ -113,7 +113,7 @@ macro_rules! each {
 }
 
 impl Layout {
-    /// Gives the next buffer back, of `descs` entries of a packed ring.
+    /// Writes the used entry of the next buffer, which has `descs` entries of a packed ring.
     #[inline(always)]
     pub fn put(&mut self, id: u16, descs: u16, len: u32) {
         match self {
@@ -208,9 +208,9 @@ impl Ring {
         self.log = log;
     }
 
-    /// Tells the guest not to notify us: the ring is polled. A guest that asked for notifications
-    /// by index ([`feature::EVENT_IDX`]) on a split ring knows no such word, and notifies us once
-    /// per 65536 buffers.
+    /// Tells the guest not to notify us: the ring is polled. On a split ring with
+    /// [`feature::EVENT_IDX`] there is no flag that says so: the guest then notifies us once per
+    /// 65536 buffers.
     pub fn silence(&mut self) {
         let at = each!(&self.layout, ring => ring.silence());
         if let Some(at) = at {
@@ -263,7 +263,7 @@ impl Ring {
         self.steps
     }
 
-    /// Ends a call that began when the ring's base was `before` and so many `packets` had moved:
+    /// Ends a call that began when the ring's base was `before` and `packets` had moved:
     /// shows the guest what was used.
     #[inline]
     pub(crate) fn end(&mut self, before: u16, packets: usize, moved: &mut Moved) {
