@@ -323,7 +323,7 @@ fn devices(pools: Arc<dpdk::Pools>, desired: &Desired) -> port_dpdk::Devices {
 fn register_thread(worker: datapath::WorkerId) {
     appctl::dummy::panic_if_asked();
     if let datapath::WorkerId::Pmd(core) = worker {
-        vhost_user::sit_down(core);
+        vhost_user::take_seat(core);
     }
     if let Some(guard) = dpdk::Eal::get().and_then(|eal| eal.register_thread().ok()) {
         std::mem::forget(guard);

@@ -69,21 +69,21 @@ impl TxQueue for LibraryTx {
 
 /// Tells the calling thread what it lost to a guest.
 #[inline]
-fn tell(lost: u64) {
-    if lost > 0 {
-        port::lose(lost);
+fn charge(penalty: u64) {
+    if penalty > 0 {
+        port::charge_penalty(penalty);
     }
 }
 
 impl RxQueue for OwnRx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let n = self.0.burst(out, max);
-        tell(self.0.take_lost());
+        charge(self.0.take_penalty());
         n
     }
 
-    fn owed(&mut self) -> u64 {
-        self.0.owed()
+    fn take_port_penalty(&mut self) -> u64 {
+        self.0.take_port_penalty()
     }
 
     fn prepare(&mut self, step: usize) {
@@ -102,7 +102,7 @@ impl RxQueue for OwnRx {
 impl TxQueue for OwnTx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
         let n = self.0.burst(packets);
-        tell(self.0.take_lost());
+        charge(self.0.take_penalty());
         n
     }
 

@@ -16,6 +16,7 @@ mod netlink;
 mod packet_rx;
 mod packet_tx;
 mod pcap;
+mod penalty;
 mod stats;
 mod sys;
 mod system;
@@ -25,14 +26,13 @@ mod tunnel;
 mod turn;
 mod underlay;
 mod vnet;
-mod waste;
 mod watch;
 
 pub use adapter::*;
+pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;
 pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
 pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
-pub use waste::{lose, take_lost};
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 
 use packet::{Packet, Pool};
@@ -64,8 +64,9 @@ pub trait RxQueue: Send {
         false
     }
     /// Cycles that any thread lost to violations of the other side of this port since this was
-    /// asked last ([`lose`]): one of the port's queues says so. Asked some times per second.
-    fn owed(&mut self) -> u64 {
+    /// asked last ([`charge_penalty`]): one of the port's queues says so. Asked some times per
+    /// second.
+    fn take_port_penalty(&mut self) -> u64 {
         0
     }
     /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays

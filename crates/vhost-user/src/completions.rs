@@ -3,10 +3,10 @@
 //! The oldest copies are *settled*, ring by ring: the ring is held, marks what is done, and shows
 //! it to the guest.
 
+use crate::call_timer::cycles;
 use crate::copies::{Copies, LISTS};
 use crate::seat::SeatState;
 use crate::tally::add;
-use crate::watch::cycles;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 

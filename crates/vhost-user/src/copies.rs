@@ -5,12 +5,12 @@
 //! guest's memory, while copies of it are in flight (`Shared::take` waits for that), unless the
 //! engine was stopped.
 
+use crate::call_timer::cycles;
 use crate::cost::{EngineCost, Timed};
 use crate::rings::OwnRing;
 use crate::seat::{Order, Seat, SeatState, threshold};
 use crate::shared::Shared;
 use crate::tally::add;
-use crate::watch::cycles;
 use packet::{Packet, Pool};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ pub fn use_engines() {
 }
 
 /// The calling thread, of that core, moves packets.
-pub fn sit_down(core: usize) {
+pub fn take_seat(core: usize) {
     COPIES.with_borrow_mut(|copies| copies.seat = Some(Seat::new(core)));
 }
 
@@ -56,8 +56,8 @@ pub fn end_turn() -> bool {
 }
 
 /// The calling thread moves no more packets. Waits for its engine.
-pub fn stand_up() {
-    COPIES.with_borrow_mut(Copies::stand_up);
+pub fn leave_seat() {
+    COPIES.with_borrow_mut(Copies::leave_seat);
 }
 
 /// Does this thread have an engine, or copies in flight?
@@ -461,7 +461,7 @@ impl Copies {
     }
 
     #[cold]
-    fn stand_up(&mut self) {
+    fn leave_seat(&mut self) {
         self.end_turn();
         while self.in_flight() > 0 {
             self.complete();

@@ -5,9 +5,9 @@
 //! way and for nothing else.
 
 use crate::call;
+use crate::call_timer::CallTimer;
 use crate::cost::RingCost;
 use crate::violation::Violation;
-use crate::watch::Watch;
 use packet::Pool;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) struct OwnRing {
     /// Violations that were counted at the port already.
     pub reported: Box<RingErrors>,
     /// When calls on it are timed.
-    pub watch: Watch,
+    pub timer: CallTimer,
     /// What the CPU's copies cost here.
     pub cost: RingCost,
     /// No other ring has or had it.
@@ -59,7 +59,7 @@ impl OwnRing {
             ring,
             call,
             reported: Box::default(),
-            watch: Watch::default(),
+            timer: CallTimer::default(),
             cost: RingCost::default(),
             id: new_id(),
             closing: false,

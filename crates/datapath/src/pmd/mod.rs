@@ -305,7 +305,10 @@ impl Worker {
         if now_ms >= self.timers.tuned_ms + INTERVAL_MS {
             self.timers.tuned_ms = now_ms;
             table.tune(self.settings.signature_cache);
-            self.rx.rxqs.iter_mut().for_each(|slot| slot.cell.cycles.add(slot.rx.owed()));
+            self.rx
+                .rxqs
+                .iter_mut()
+                .for_each(|slot| slot.cell.cycles.add(slot.rx.take_port_penalty()));
             if now_ms >= self.timers.lookups_reported_ms + REPORT_LOOKUPS_INTERVAL_MS {
                 self.timers.lookups_reported_ms = now_ms;
                 self.reports.send_lookups(table.show());
