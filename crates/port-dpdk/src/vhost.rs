@@ -86,8 +86,8 @@ impl RxQueue for OwnRx {
         self.0.take_port_penalty()
     }
 
-    fn prepare(&mut self, step: usize) {
-        self.0.prepare(step);
+    fn prepare(&mut self, phase: usize) {
+        self.0.prepare(phase);
     }
 
     fn notify(&mut self, all: bool) {
@@ -118,8 +118,8 @@ impl TxQueue for OwnTx {
         true
     }
 
-    fn prepare(&mut self, step: usize, n: usize) {
-        self.0.prepare(step, n);
+    fn prepare(&mut self, phase: usize, n: usize) {
+        self.0.prepare(phase, n);
     }
 
     fn notify(&mut self, all: bool) {

@@ -47,11 +47,11 @@ pub trait RxQueue: Send {
     /// Exactly `max` means that there may be more which `fd` does not announce: call again before
     /// waiting.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize;
-    /// Starts to fetch what the next `rx` will read: step 0, and some time later step 1, which
-    /// needs what step 0 fetched. Called for many queues in turn, so that they do not wait one
+    /// Starts to fetch what the next `rx` will read: phase 0, and some time later phase 1, which
+    /// needs what phase 0 fetched. Called for many queues in turn, so that they do not wait one
     /// after the other. Changes nothing that the outcome of `rx` depends on.
-    fn prepare(&mut self, step: usize) {
-        let _ = step;
+    fn prepare(&mut self, phase: usize) {
+        let _ = phase;
     }
     /// Tells the other side, if it sleeps, of what `rx` took. Called at the end of a round for each
     /// queue that brought packets, after a full fence, which so serves them all. Not `all`: it may
@@ -105,8 +105,8 @@ pub trait TxQueue: Send {
         false
     }
     /// As [`RxQueue::prepare`] for the next `tx`, of `n` packets.
-    fn prepare(&mut self, step: usize, n: usize) {
-        let _ = (step, n);
+    fn prepare(&mut self, phase: usize, n: usize) {
+        let _ = (phase, n);
     }
 }
 

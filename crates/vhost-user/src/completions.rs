@@ -156,7 +156,7 @@ impl Copies {
                 own.ring.done(flight.job.slot);
                 gone.extend(flight.packet);
             }
-            known.to_notify |= own.ring.publish();
+            known.to_notify |= own.ring.publish_done();
         } else {
             // It was given up with copies in flight.
             flights.drain(..n).for_each(|flight| gone.extend(flight.packet));

@@ -371,7 +371,7 @@ impl Copies {
         self.cost.handed_over(n);
         self.targets[target].in_flight += n;
         if n < jobs.len() {
-            own.ring.publish();
+            own.ring.publish_done();
             at.pool.free(&self.gone);
             self.gone.clear();
         }

@@ -92,13 +92,13 @@ impl<P: Pool + 'static> Rx<P> {
 
     /// Starts to fetch what the next burst will read: see `port::RxQueue::prepare`.
     #[inline]
-    pub fn prepare(&self, step: usize) {
+    pub fn prepare(&self, phase: usize) {
         let mask = self.shared.rx_mask(self.index);
         if mask != 0
             && let Some(pair) = Turn::new(mask, self.next).pair()
         {
-            let (ring, n) = (2 * pair as usize + 1, self.expected.max(FEW * step));
-            self.shared.prepare(ring, step, n);
+            let (ring, n) = (2 * pair as usize + 1, self.expected.max(FEW * phase));
+            self.shared.prepare(ring, phase, n);
         }
     }
 
@@ -275,9 +275,9 @@ impl<P: Pool + 'static> Tx<P> {
 
     /// Starts to fetch what the next burst will touch: see `port::RxQueue::prepare`.
     #[inline]
-    pub fn prepare(&self, step: usize, n: usize) {
+    pub fn prepare(&self, phase: usize, n: usize) {
         if let Some(ring) = self.ring() {
-            self.shared.prepare(ring.into(), step, n);
+            self.shared.prepare(ring.into(), phase, n);
         }
     }
 

@@ -237,11 +237,11 @@ impl Shared {
 
     /// Lets ring `i` fetch what its next burst touches, if no thread holds it.
     #[inline]
-    pub fn prepare(&self, i: usize, step: usize, n: usize) {
+    pub fn prepare(&self, i: usize, phase: usize, n: usize) {
         if let Some(mut held) = self.rings.try_hold(i)
             && let Some(own) = held.get()
         {
-            own.ring.prepare(step, n as u16, i % 2 == 1);
+            own.ring.prepare(phase, n as u16, i % 2 == 1);
         }
     }
 

@@ -409,7 +409,7 @@ impl TxState {
 
     /// Sends what these ports have buffered; what each will touch is fetched while others send.
     fn flush_all(&mut self, ports: &[PortNo]) {
-        let prepare = |all: &mut [Option<TxPort>], k: usize, step| {
+        let prepare = |all: &mut [Option<TxPort>], k: usize, phase| {
             if let Some(no) = ports.get(k)
                 && let Some(Some(TxPort {
                     full: PHASED_BURST_PACKETS,
@@ -418,7 +418,7 @@ impl TxState {
                     ..
                 })) = all.get_mut(*no as usize)
             {
-                q.prepare(step, buf.len());
+                q.prepare(phase, buf.len());
             }
         };
         (0..DESCRIPTOR_PREFETCH_PORTS).for_each(|k| prepare(&mut self.ports, k, 0));
