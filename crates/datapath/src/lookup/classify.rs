@@ -59,8 +59,8 @@ impl Table {
         let mut search =
             std::mem::take(&mut self.search).unwrap_or_else(|| Box::new(Search::new()));
         search.begin(keys, todo);
-        let caching = self.some_port.cached && search.groups.iter().any(|g| self.caches(g));
-        if self.some_port.hashed {
+        let caching = self.any_port.cached && search.groups.iter().any(|g| self.caches(g));
+        if self.any_port.hashed {
             self.hash_for_cache(keys, &search);
         }
         if caching {
@@ -116,7 +116,7 @@ impl Table {
         let port = port_of(keys.line.0[usize::from(i)][4]);
         let p = self
             .classifier(port.into())
-            .filter(|p| !self.some_port.cached || p.policy.cache != CacheUse::On)?;
+            .filter(|p| !self.any_port.cached || p.policy.cache != CacheUse::On)?;
         self.visited(p).first().map(|slot| usize::from(*slot))
     }
 

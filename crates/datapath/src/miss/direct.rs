@@ -56,7 +56,7 @@ impl Misses {
         let (mut done, mut n) = ([false; VECTOR], 0);
         for i in todo.iter().take(self.left).map(|i| usize::from(*i)) {
             let key = v.batch.keys.get(i);
-            if v.table.is_uncached(&key) {
+            if v.table.is_direct(&key) {
                 uncached_batch.add(i, &key);
             }
             if uncached_batch.len == RESOLVE_PACKETS_MAX {
@@ -90,7 +90,7 @@ impl Misses {
         for a in 0..n {
             let (i, d) = (all.packets[a], &mut all.decisions[a]);
             done[i] = answers >> a & 1 != 0;
-            v.table.count_uncached(&v.batch.keys.get(i), done[i]);
+            v.table.count_direct(&v.batch.keys.get(i), done[i]);
             if !done[i] {
                 continue;
             }

@@ -184,7 +184,7 @@ impl Misses {
 
     fn resolve_missed(&mut self, mut v: Scope<'_>, missed: &mut Vec<u8>) {
         let (start, v) = (cycles(), &mut v);
-        let direct = if v.table.some_port.direct { self.resolve_uncached(v, missed) } else { 0 };
+        let direct = if v.table.any_port.direct { self.resolve_uncached(v, missed) } else { 0 };
         let mut left = self.left - direct;
         if !missed.is_empty() {
             left = self.resolve_all(v, missed, left);
@@ -285,7 +285,7 @@ impl Misses {
         let (i, d) = (miss_batch.packets[n], &mut miss_batch.decisions[n]);
         let holds = d.holds.take();
         let mut position = miss_batch.positions[n].take();
-        if position.as_ref().is_some_and(|s| !v.table.holds(s)) {
+        if position.as_ref().is_some_and(|s| !v.table.is_current(s)) {
             position = Some(
                 v.table.insert_position(packet_words(&miss_batch.keys[n]), packet_words(&d.mask)),
             );

@@ -311,12 +311,12 @@ impl Worker {
                 .for_each(|slot| slot.cell.cycles.add(slot.rx.take_port_penalty()));
             if now_ms >= self.timers.lookups_reported_ms + REPORT_LOOKUPS_INTERVAL_MS {
                 self.timers.lookups_reported_ms = now_ms;
-                self.reports.send_lookups(table.show());
+                self.reports.send_lookups(table.snapshot());
             }
         }
         self.shared.flows.store(table.live, Ordering::Relaxed);
         self.shared.masks.store(table.masks() as u32, Ordering::Relaxed);
-        self.shared.cache_on.store(table.some_port.cached, Ordering::Relaxed);
+        self.shared.cache_on.store(table.any_port.cached, Ordering::Relaxed);
         self.inbound.retain_mut(|r| !r.is_abandoned() || !r.is_empty());
     }
 
