@@ -91,7 +91,7 @@ pub(crate) enum Report {
         effects: Effects,
     },
     /// What must live until the megaflow is unlinked.
-    Holds(u32, Arc<dyn Any + Send + Sync>),
+    KeepAlive(u32, Arc<dyn Any + Send + Sync>),
     Unlinked(u32),
     Uncached(Box<UncachedReport>),
     RxBack(Box<RxSlot>),

@@ -180,7 +180,7 @@ impl Flows {
     }
 
     /// Keeps what must live as long as a megaflow that came.
-    pub fn holds(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
+    pub fn keep_alive(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
         self.held.insert(idx, what);
     }
 

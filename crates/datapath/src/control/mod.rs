@@ -692,7 +692,7 @@ impl Datapath {
                     w.flows.installed(idx, bytes, credits, effects);
                     self.recent.installed(w, idx);
                 }
-                Report::Holds(idx, what) => w.flows.holds(idx, what),
+                Report::KeepAlive(idx, what) => w.flows.keep_alive(idx, what),
                 Report::Unlinked(idx) => w.flows.unlinked(idx),
                 Report::Uncached(uncached) => {
                     w.shared.taken.fetch_add(1, Ordering::Release);

@@ -68,7 +68,7 @@ pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decis
 /// As [`resolve`] by a version of the tables, of up to [`UNMASKED_PACKETS_MAX`] packets; says
 /// nothing of what was looked at. Lines 4 and 5 of the keys are empty, or as an earlier call left
 /// them.
-pub(crate) fn resolve_once(
+pub(crate) fn resolve_unmasked(
     view: View<'_>,
     version: u64,
     keys: &mut [Key],
@@ -376,13 +376,13 @@ mod tests {
         let mut used: Vec<Key> = keys.iter().rev().copied().collect();
         let mut out: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
         out.iter_mut().for_each(Decision::clear);
-        lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut used, &mut out);
+        lab.sw.pipeline().resolve_unmasked(lab.sw.pin(), &mut used, &mut out);
         // What that left behind does not matter.
         for (used, key) in used.iter_mut().zip(keys) {
             used.words[..PACKET_LINES * 8].copy_from_slice(&key.words[..PACKET_LINES * 8]);
         }
         out.iter_mut().for_each(Decision::clear);
-        let done = lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut used, &mut out);
+        let done = lab.sw.pipeline().resolve_unmasked(lab.sw.pin(), &mut used, &mut out);
         assert_eq!(done, expected);
         assert_eq!(twice(lab, keys), (done, out.iter().map(text).collect()));
         let decided = keys.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 != 0);
@@ -400,7 +400,7 @@ mod tests {
         };
         let (mut used, mut out, mut twins) = (keys.to_vec(), cleared(), cleared());
         let pipeline = lab.sw.pipeline();
-        let done = pipeline.resolve_twice(lab.sw.pin(), &requests, &mut used, &mut out, &mut twins);
+        let done = pipeline.resolve_both(lab.sw.pin(), &requests, &mut used, &mut out, &mut twins);
         keys.iter().zip(&twins).for_each(|(k, d)| assert_eq!(text(d), text(&lab.decide(k))));
         (done, out.iter().map(text).collect())
     }

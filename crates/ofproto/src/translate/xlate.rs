@@ -583,7 +583,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.out.effects = Some(Arc::new(std::mem::take(&mut self.effects)));
         }
         if !self.holds.is_empty() {
-            self.out.holds = Some(Arc::new(std::mem::take(&mut self.holds)));
+            self.out.keep_alive = Some(Arc::new(std::mem::take(&mut self.holds)));
         }
         self.finish_mask();
     }
