@@ -373,7 +373,7 @@ impl Flows {
             bytes: own.1 + more.bytes,
             used_ms: c.used_ms.load(o).max(more.used_ms),
             dead: payload.0 & DEAD != 0,
-            id: offload::FlowId { worker: slot as u32, rule: i },
+            id: offload::FlowId { worker: slot as u32, megaflow: i },
             pps: self.marks.pps(i),
         }
     }
