@@ -417,7 +417,7 @@ fn database_number(port: OfPort) -> u16 {
 
 fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
     let local = (conf.name == br.name).then_some(mac);
-    let mut config = ports::port_config(conf, local, s.dp.senders());
+    let mut config = ports::port_config(conf, local, s.dp.tx_threads());
     // A dummy datapath has no devices: internal ports are inert, as in ovs-vswitchd.
     if local.is_some() || conf.kind == "internal" {
         let dummy = br.datapath_type == "dummy";

@@ -9,7 +9,7 @@ use crate::actions::program::Programs;
 use crate::batch::Batch;
 use crate::batch::keys::{KeyRef, PWORDS};
 use crate::lookup::flow_store::Store;
-use crate::parse::parser::port_word;
+use crate::parse::job::port_word;
 use crate::stats::clock::cycles;
 use action::Op;
 use flow::{Key, Mask, PortNo};

@@ -167,7 +167,7 @@ impl Gatherer {
             }
             held.frame.ct = meta;
             let f = &mut held.frame;
-            ct::show(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
+            ct::write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
             self.ready.push_back(held);
         }
     }

@@ -249,7 +249,7 @@ fn take_prediction(
     tx: &TxState,
 ) -> bool {
     if tracked.state & (state::SNAT | state::DNAT) != 0 {
-        show_translation(batch, i);
+        write_translation(batch, i);
     }
     let line = &mut batch.keys.line.0[i];
     let words = tracked_words(line, tracked, id);
@@ -259,7 +259,7 @@ fn take_prediction(
         let keys = &mut batch.keys;
         let meta = &mut batch.columns.ct[i];
         tx.conntrack.describe(ct, tracked, meta);
-        ct::show(meta, &mut keys.line.0[i], &mut keys.ext[i][2], &mut keys.have[i]);
+        ct::write_ct_fields(meta, &mut keys.line.0[i], &mut keys.ext[i][2], &mut keys.have[i]);
         if !ways.table.confirms(&prediction, &keys.get(i)) {
             return false;
         }
@@ -322,7 +322,7 @@ fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
         tx.dropped(batch.in_port[i], Drop::RecircLimit);
         return tx.free(p);
     }
-    show(batch, i);
+    write_ct_fields(batch, i);
     // Behind those that went through the interpreter, as it came behind them.
     if !tx.recirculated.is_empty() {
         let mut frame = batch.frame(i);
@@ -334,19 +334,19 @@ fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
 
 /// Patches a packet's key.
 #[inline]
-fn show(batch: &mut Batch, i: usize) {
+fn write_ct_fields(batch: &mut Batch, i: usize) {
     let keys = &mut batch.keys;
     let line = &mut keys.line.0[i];
     let meta = &batch.columns.ct[i];
-    ct::show(meta, line, &mut keys.ext[i][2], &mut keys.have[i]);
+    ct::write_ct_fields(meta, line, &mut keys.ext[i][2], &mut keys.have[i]);
     if meta.state & (state::SNAT | state::DNAT) != 0 {
-        show_translation(batch, i);
+        write_translation(batch, i);
     }
 }
 
 /// Patches the key of a packet that was translated, so all of its headers is there.
 #[inline]
-fn show_translation(batch: &mut Batch, i: usize) {
+fn write_translation(batch: &mut Batch, i: usize) {
     let (keys, layout) = (&mut batch.keys, batch.columns.layout[i]);
     let line = &mut keys.line.0[i];
     let (l3, l4, d) = (usize::from(layout.l3), usize::from(layout.l4), batch.packets[i].data());

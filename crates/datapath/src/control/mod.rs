@@ -230,16 +230,16 @@ impl Datapath {
     /// move live.
     pub fn set_pmd_cores(&mut self, cores: &[usize]) -> Result<(), Error> {
         self.cores = cores.to_vec();
-        self.staff()
+        self.update_pmd_threads()
     }
 
     /// Workers that send when every core asked for has its PMD thread.
-    pub fn senders(&self) -> usize {
+    pub fn tx_threads(&self) -> usize {
         self.cores.len() + 1
     }
 
     /// Starts and stops PMD threads so that they are as wanted: none where nothing is polled.
-    fn staff(&mut self) -> Result<(), Error> {
+    fn update_pmd_threads(&mut self) -> Result<(), Error> {
         let polled = self.ports.values().any(|p| p.port.service() == Service::Poll);
         let cores = if polled { self.cores.clone() } else { Vec::new() };
         let running = self.workers.iter().flatten().filter(|w| w.id != WorkerId::Kernel);
@@ -492,10 +492,10 @@ impl Datapath {
                 marks: None,
             },
         );
-        let staffed = self.staff();
+        let updated = self.update_pmd_threads();
         self.route(no, None);
         self.place(&[]);
-        match staffed {
+        match updated {
             Ok(()) => Ok(no),
             Err(e) => self.del_port(no).and(Err(e)),
         }
@@ -732,7 +732,7 @@ impl Datapath {
         moved
     }
 
-    pub(crate) fn pump(&mut self) {
+    pub(crate) fn read_all_reports(&mut self) {
         for slot in 0..self.workers.len() {
             if let Some(mut w) = self.workers[slot].take() {
                 // `advance` may address this worker: it must be in place, so reports are read

@@ -37,7 +37,7 @@ impl Datapath {
         let gone = nos.into_iter().map(|no| self.forget_port(no)).collect();
         self.place(&[]);
         // Fewer threads can only fail to start what is not wanted any more.
-        let _ = self.staff();
+        let _ = self.update_pmd_threads();
         gone
     }
 

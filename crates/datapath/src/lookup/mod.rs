@@ -59,7 +59,7 @@ impl Lookup {
 
     /// Finds the megaflow and program of each packet; those without are in `missed` then.
     pub fn classify(&mut self, batch: &mut Batch, reports: &mut Reports) {
-        if batch.marked == batch.len() && !self.validate {
+        if batch.known_count == batch.len() && !self.validate {
             return self.missed.clear();
         }
         let mut todo = std::mem::take(&mut self.missed);
@@ -98,7 +98,7 @@ impl Lookup {
         self.runs = runs;
         todo.clear();
         todo.extend_from_slice(&self.leaders[..runs]);
-        if batch.marked > 0 {
+        if batch.known_count > 0 {
             leave_out_known(todo, &batch.columns.known);
         }
     }

@@ -8,7 +8,7 @@ use crate::cpu::Level;
 use crate::mem::fold;
 use crate::miss::policy::NewFlows;
 use crate::miss::rates::SUBTABLES_PROBED_MAX;
-use crate::parse::parser::port_word;
+use crate::parse::job::port_word;
 use crate::settings::Tri;
 use crate::verify::levels::is_available;
 use packet::VECTOR;

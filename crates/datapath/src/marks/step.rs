@@ -92,7 +92,7 @@ impl PortMarks {
         } else if found.known != 0 {
             settle(batch, &range, &found);
         }
-        batch.marked += found.counts.hits as usize;
+        batch.known_count += found.counts.hits as usize;
         total(&batch.columns.len[range])
     }
 }

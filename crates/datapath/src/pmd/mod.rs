@@ -80,7 +80,7 @@ impl Parsers<'_> {
             // A burst whose way is known is not parsed, unless every packet needs its key: for the
             // validating mode or a capture.
             let known = (!parser.all)
-                .then(|| known_way::pass(batch, &burst, table, programs, tx))
+                .then(|| known_way::assign(batch, &burst, table, programs, tx))
                 .flatten();
             known.unwrap_or_else(|| parser.parse_burst(batch, burst, reports))
         };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use telemetry::Drop;
 
 /// What became of a port's burst.
-pub(super) enum Burst {
+pub(super) enum FlushOutcome {
     /// Another thread has the queue, so it waits; or nothing of it was left to be sent.
     Stays,
     /// The queue took what it has room for.
@@ -78,21 +78,25 @@ impl TxPort {
     }
 
     /// Sends what is buffered on the port's queue.
-    pub(super) fn send_on_queue(&mut self, perf: &PerfCell, to_free: &mut Vec<Packet>) -> Burst {
+    pub(super) fn send_on_queue(
+        &mut self,
+        perf: &PerfCell,
+        to_free: &mut Vec<Packet>,
+    ) -> FlushOutcome {
         if self.longest > self.limit {
             self.drop_long(to_free);
         }
         if self.policer.is_some() {
             self.police(to_free);
         }
-        let Route::Queue(q) = &mut self.route else { return Burst::Stays };
+        let Route::Queue(q) = &mut self.route else { return FlushOutcome::Stays };
         if self.buf.is_empty() {
-            return Burst::Stays;
+            return FlushOutcome::Stays;
         }
         let n = q.tx(&self.buf).min(self.buf.len());
         if n == 0 && q.is_busy() && self.buf.len() < VECTOR {
             self.passed = self.buf.len();
-            return Burst::Stays;
+            return FlushOutcome::Stays;
         }
         self.was_full |= n < self.buf.len() && !q.is_busy();
         if n == self.buf.len() {
@@ -107,7 +111,7 @@ impl TxPort {
         perf.tx_packets.add(n as u64);
         perf.tx_batches.add(1);
         let left = if q.is_busy() { Drop::TxBusy } else { Drop::TxFull };
-        Burst::Taken { left, notifies: q.notifies() }
+        FlushOutcome::Taken { left, notifies: q.notifies() }
     }
 
     /// Drops frames that are longer than the port takes.

@@ -15,7 +15,7 @@ use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::tx::bond::Bond;
-use crate::tx::buffer::{Burst, TxPort};
+use crate::tx::buffer::{FlushOutcome, TxPort};
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use crate::tx::punts::Punts;
 use flow::PortNo;
@@ -346,8 +346,8 @@ impl TxState {
         }
         let left = match port.route {
             Route::Queue(_) => match port.send_on_queue(&self.shared.perf, &mut self.to_free) {
-                Burst::Stays => return,
-                Burst::Taken { left, notifies } => {
+                FlushOutcome::Stays => return,
+                FlushOutcome::Taken { left, notifies } => {
                     if notifies {
                         self.pending_notify.push(no);
                     }
