@@ -150,7 +150,7 @@ impl Engines {
             match DmaEngine::start(eal, &device.info) {
                 Ok(engine) => {
                     device.user = User::Pmd(core);
-                    device.tell(core, numa, is_near);
+                    device.log_assignment(core, numa, is_near);
                     self.past = self.past.plus(&seat.tally.read());
                     return seat.give(Box::new(engine));
                 }
@@ -175,7 +175,7 @@ impl Device {
     }
 
     /// Says who has it.
-    fn tell(&self, core: usize, numa: usize, is_near: bool) {
+    fn log_assignment(&self, core: usize, numa: usize, is_near: bool) {
         let DmaInfo { name, id, .. } = &self.info;
         let own = self.info.numa.unwrap_or(numa);
         let what = format!(

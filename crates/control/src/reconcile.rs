@@ -32,7 +32,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         crate::vhost_async::apply(&mut s, desired);
         crate::ct_timeouts::apply(&mut s, desired);
         await_flows(&mut s, desired);
-        tell(&mut s, desired);
+        log_notices(&mut s, desired);
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
         let gone: Vec<String> =
             s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
@@ -85,7 +85,7 @@ fn await_flows(s: &mut State, desired: &Desired) {
 }
 
 /// Says once what is set and has no effect, and again when it was changed.
-fn tell(s: &mut State, desired: &Desired) {
+fn log_notices(s: &mut State, desired: &Desired) {
     for notice in desired.notices.difference(&s.applied.notices) {
         let level = if notice.known { vlog::Level::Warn } else { vlog::Level::Info };
         // Each says something else: no limit on messages from one place.

@@ -6,7 +6,7 @@ use super::conn::{Conn, ConnId, Kind};
 use super::io::{Task, UnixSocket, drained, error_text, write};
 use super::pace::Paced;
 use super::{dispatch, snoop};
-use crate::listener::{self, Room, Seat, Seats};
+use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue};
 use crate::state::Shared;
 use crate::vlog;
 use openflow::Reply;
@@ -57,12 +57,12 @@ pub fn listen_unix(
     let (state, bridge) = (state.clone(), bridge.to_string());
     let name = path.display().to_string();
     let task = Task::spawn(async move {
-        let seats = Seats::new(CONNECTIONS_MAX);
+        let slots = ConnectionSlots::new(CONNECTIONS_MAX);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let Some(seat) = seat(&state, &seats, &name).await else { continue };
-                    accept(&state, &bridge, &service, Timing::default(), (stream, seat));
+                    let Some(slot) = take_slot(&state, &slots, &name).await else { continue };
+                    accept(&state, &bridge, &service, Timing::default(), (stream, slot));
                 }
                 Err(e) => {
                     vlog::warn!(MODULE, "{bridge}: accept: {e}");
@@ -91,13 +91,13 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
             tokio::time::sleep(Duration::from_secs(5)).await;
         };
         let service = Service::OpenFlow(kind);
-        let seats = Seats::new(CONNECTIONS_MAX);
+        let slots = ConnectionSlots::new(CONNECTIONS_MAX);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let Some(seat) = seat(&state, &seats, &row).await else { continue };
+                    let Some(slot) = take_slot(&state, &slots, &row).await else { continue };
                     let _ = stream.set_nodelay(true);
-                    accept(&state, &bridge, &service, timing, (stream, seat));
+                    accept(&state, &bridge, &service, timing, (stream, slot));
                 }
                 // Out of descriptors, say: leave others time to give some back.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -107,14 +107,14 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
 }
 
 /// A place for a connection that was accepted; None: it ends at once.
-async fn seat(state: &Shared, seats: &Seats, name: &str) -> Option<Seat> {
-    let seat = seats.take().await;
-    if seat.is_none() {
-        let most = seats.most();
+async fn take_slot(state: &Shared, slots: &ConnectionSlots, name: &str) -> Option<ConnectionSlot> {
+    let slot = slots.take().await;
+    if slot.is_none() {
+        let most = slots.most();
         vlog::warn!(MODULE, "{name}: {most} connections at once are the most: refusing another");
         state.borrow_mut().of.counts.not_served += 1;
     }
-    seat
+    slot
 }
 
 fn accept<S: AsyncRead + AsyncWrite + 'static>(
@@ -122,16 +122,16 @@ fn accept<S: AsyncRead + AsyncWrite + 'static>(
     bridge: &str,
     service: &Service,
     timing: Timing,
-    (stream, seat): (S, Seat),
+    (stream, slot): (S, ConnectionSlot),
 ) {
     match service {
         Service::OpenFlow(kind) => {
             let (state, bridge, kind) = (state.clone(), bridge.to_string(), kind.clone());
             tokio::task::spawn_local(async move {
-                serve(&state, &bridge, kind, timing, (stream, seat.room())).await;
+                serve_paced(&state, &bridge, kind, timing, (stream, slot.eviction())).await;
             });
         }
-        Service::Snoop => snoop::serve(state, bridge, stream, seat),
+        Service::Snoop => snoop::serve(state, bridge, stream, slot),
     }
 }
 
@@ -209,18 +209,18 @@ async fn attempt(
     let wait_max = wait_max.max(Duration::from_secs(1));
     let late = || io::Error::from_raw_os_error(libc::ETIMEDOUT);
     // A connection that the switch began has no place that others want.
-    let room = Room::default();
+    let eviction = EvictionQueue::default();
     match target {
         Target::Tcp(addr) => {
             let connecting = tokio::time::timeout(wait_max, TcpStream::connect(addr));
             let stream = connecting.await.map_err(|_| late())??;
             let _ = stream.set_nodelay(true);
-            serve(state, bridge, kind, timing, (stream, &room)).await;
+            serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
         }
         Target::Unix(path) => {
             let connecting = tokio::time::timeout(wait_max, UnixStream::connect(path));
             let stream = connecting.await.map_err(|_| late())??;
-            serve(state, bridge, kind, timing, (stream, &room)).await;
+            serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
         }
     }
     Ok(())
@@ -228,23 +228,23 @@ async fn attempt(
 
 /// One connection from hello to the end, with its bridge's share of the control thread. While
 /// nothing is heard from the peer it makes room.
-async fn serve<S: AsyncRead + AsyncWrite + 'static>(
+async fn serve_paced<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     kind: Kind,
     timing: Timing,
-    stream: (S, &Room),
+    stream: (S, &EvictionQueue),
 ) {
     let pace = state.borrow().of.paces.of(bridge);
-    Paced::new(pace, converse(state, bridge, kind, timing, stream)).await;
+    Paced::new(pace, run_connection(state, bridge, kind, timing, stream)).await;
 }
 
-async fn converse<S: AsyncRead + AsyncWrite + 'static>(
+async fn run_connection<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     kind: Kind,
     timing: Timing,
-    (stream, room): (S, &Room),
+    (stream, eviction): (S, &EvictionQueue),
 ) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
@@ -260,12 +260,12 @@ async fn converse<S: AsyncRead + AsyncWrite + 'static>(
         }
         s.add_conn(conn)
     };
-    let guard = Leave { state: state.clone(), id };
-    greet(state, id);
+    let guard = RemoveOnDrop { state: state.clone(), id };
+    send_hello(state, id);
     let name = state.borrow().conn_name(id);
     let mut made_room = false;
     tokio::select! {
-        why = read(state, id, timing, reader, Peer { backlog: &backlog, room }) => {
+        why = read(state, id, timing, reader, Peer { backlog: &backlog, eviction }) => {
             made_room = why == CloseReason::Replaced;
             if made_room {
                 vlog::warn!(MODULE, "{name}: another connection gets its place, disconnecting");
@@ -303,12 +303,12 @@ pub enum CloseReason {
 }
 
 /// Removes the connection when its task ends, however it ends.
-struct Leave {
+struct RemoveOnDrop {
     state: Shared,
     id: ConnId,
 }
 
-impl Drop for Leave {
+impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         if let Ok(mut s) = self.state.try_borrow_mut() {
             s.remove_conn(self.id);
@@ -316,7 +316,7 @@ impl Drop for Leave {
     }
 }
 
-fn greet(state: &Shared, id: ConnId) {
+fn send_hello(state: &Shared, id: ConnId) {
     let mut s = state.borrow_mut();
     let versions = s.versions_of(id);
     let hello = openflow::codec::encode_hello(1, versions);
@@ -349,7 +349,7 @@ struct Peer<'a> {
     /// Bytes that wait for it.
     backlog: &'a Cell<usize>,
     /// Says when this connection must make room for another one.
-    room: &'a Room,
+    eviction: &'a EvictionQueue,
 }
 
 impl Peer<'_> {
@@ -359,7 +359,7 @@ impl Peer<'_> {
             drained(self.backlog, REPLY_BYTES_MAX).await;
             Ok(())
         };
-        self.backlog.get() <= REPLY_BYTES_MAX || self.room.unless_wanted(drained).await.is_ok()
+        self.backlog.get() <= REPLY_BYTES_MAX || self.eviction.unless_evicted(drained).await.is_ok()
     }
 }
 
@@ -397,15 +397,17 @@ async fn read<R: AsyncRead>(
         };
         let got = match soon {
             Some(r) => r,
-            None => match within(wait_max, peer.room.unless_wanted(reader.read(&mut buf))).await {
-                Ok(r) => r,
-                Err(_) if probed || !ready => return CloseReason::Silent,
-                Err(_) => {
-                    probed = true;
-                    state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
-                    continue;
+            None => {
+                match within(wait_max, peer.eviction.unless_evicted(reader.read(&mut buf))).await {
+                    Ok(r) => r,
+                    Err(_) if probed || !ready => return CloseReason::Silent,
+                    Err(_) => {
+                        probed = true;
+                        state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
+                        continue;
+                    }
                 }
-            },
+            }
         };
         pause = since.elapsed();
         probed = false;

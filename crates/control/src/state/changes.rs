@@ -85,7 +85,7 @@ pub async fn collect(state: &Shared) {
 
 /// Waits until every change made so far is seen by every packet. Changes that others make meanwhile
 /// do not prolong it.
-pub async fn settle(state: &Shared) {
+pub async fn wait_for_changes(state: &Shared) {
     let change = state.borrow().last_change();
     for round in 0u32.. {
         let progress = {

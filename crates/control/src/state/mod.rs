@@ -8,7 +8,7 @@ mod fail_mode;
 mod of_ports;
 mod packets;
 
-pub use changes::{collect, settle};
+pub use changes::{collect, wait_for_changes};
 
 use crate::of::controller::Controller;
 use crate::of::snoops::Snoops;
