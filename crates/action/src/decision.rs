@@ -24,16 +24,16 @@ pub trait Pipeline: Send + Sync {
 
     /// Decides about these packets alone, at most 32, where that is simple: bit i of the answer
     /// says that packet i is decided about as [`Pipeline::resolve`] would. Their decisions
-    /// ([`Decision::clear_keep_mask`]) have no effects, and what is in `mask` means nothing; nor does what is
-    /// in the other decisions. Lines 4 and 5 of the keys are used: they are empty at first, and for
-    /// later calls as this one left them.
+    /// ([`Decision::clear_keep_mask`]) have no effects, and what is in `mask` means nothing; nor
+    /// does what is in the other decisions. Lines 4 and 5 of the keys are used: they are empty at
+    /// first, and for later calls as this one left them.
     fn resolve_unmasked(&self, _: Guard<'_>, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
         0
     }
 
-    /// As [`Pipeline::resolve_unmasked`] about the packets of these requests, whose keys are `keys`. To
-    /// compare, `twins` (cleared by the caller) gets what [`Pipeline::resolve`] says about them,
-    /// from the same version of the same tables.
+    /// As [`Pipeline::resolve_unmasked`] about the packets of these requests, whose keys are
+    /// `keys`. To compare, `twins` (cleared by the caller) gets what [`Pipeline::resolve`] says
+    /// about them, from the same version of the same tables.
     fn resolve_both(
         &self,
         guard: Guard<'_>,

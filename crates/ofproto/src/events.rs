@@ -31,8 +31,9 @@ pub struct StagedPacket {
     pub decision: Decision,
 }
 
-/// More regions than this (3 MB) are merged into one that covers them all. The packet side finds the
-/// megaflows of a region without looking at others, so many narrow ones cost less than one wide.
+/// More regions than this (3 MB) are merged into one that covers them all. The packet side finds
+/// the megaflows of a region without looking at others, so many narrow ones cost less than one
+/// wide.
 const REGIONS_MAX: usize = 4096;
 
 /// Collected until the control side takes it.

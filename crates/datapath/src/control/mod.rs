@@ -55,7 +55,7 @@ pub(crate) struct Rxq {
     pub at: Option<usize>,
     /// Slot of the worker that should.
     pub want: Option<usize>,
-    /// The worker that has it was told to give it back.
+    /// The worker that has it was asked to give it back.
     pub moving: bool,
     /// Here, between two workers.
     pub spare: Option<Box<RxSlot>>,

@@ -369,7 +369,7 @@ impl Store {
             cell.store(0, Ordering::Relaxed);
         }
         c.hash.store(hash, Ordering::Relaxed);
-        // Control gave the index back: nobody looks at the megaflow that had it before.
+        // Control gave the index back: no thread looks at the megaflow that had it before.
         self.ended(i).store(0, Ordering::Relaxed);
         self.word7(i).store(payload.0, Ordering::Release);
         if i >= self.high.load(Ordering::Relaxed) {
