@@ -5,7 +5,7 @@
 use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
 use crate::tables::table::{FlowRule, Plain, Table};
-use crate::translate::xlate::{DEPTH_MAX, beginning, may_receive, no_action_set};
+use crate::translate::xlate::{DEPTH_MAX, initial_key, may_receive, no_action_set};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
@@ -47,7 +47,7 @@ pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decis
     let View { shared, guard, published } = view;
     let version = shared.version();
     let mut keys: [Key; MASKED_PACKETS_MAX] = std::array::from_fn(|i| match requests.get(i) {
-        Some(r) => beginning(r.key, &mut out[i].mask),
+        Some(r) => initial_key(r.key, &mut out[i].mask),
         None => Key::ZERO,
     });
     let keys = &mut keys[..requests.len()];
@@ -57,11 +57,11 @@ pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decis
             if let Some(path) = path
                 && let At::Table(table) = path.at
             {
-                path.on(guard, table, key, version, d);
+                path.advance(guard, table, key, version, d);
             }
         }
     }
-    out.iter_mut().for_each(|d| close(&mut d.mask));
+    out.iter_mut().for_each(|d| complete_mask(&mut d.mask));
     finish(&paths, out)
 }
 
@@ -78,13 +78,13 @@ pub(crate) fn resolve_unmasked(
     keys.iter_mut().for_each(no_action_set);
     let mut paths = start(published, keys);
     while let Some((bridge, table)) = paths.iter().flatten().find_map(Path::place) {
-        together((bridge, table), guard, version, &mut paths, keys, out);
+        advance_together((bridge, table), guard, version, &mut paths, keys, out);
     }
     finish(&paths, out)
 }
 
 /// All paths through one table, where they are.
-fn together<'a>(
+fn advance_together<'a>(
     (bridge, table): (&'a BridgeView, u8),
     guard: Guard<'a>,
     version: u64,
@@ -105,7 +105,7 @@ fn together<'a>(
     if bridge.tables.get(table).is_some_and(Table::has_clauses) {
         for (key, i) in keys.into_iter().zip(who).take(n) {
             let Some(path) = &mut paths[i] else { continue };
-            path.on(guard, table, key, version, &mut out[i]);
+            path.advance(guard, table, key, version, &mut out[i]);
         }
         return;
     }
@@ -122,7 +122,7 @@ fn together<'a>(
     let options = looked >> (at::TUN_MATCH / 8) & 1 != 0;
     for (i, rule) in who.into_iter().zip(rules) {
         let Some(path) = &mut paths[i] else { continue };
-        path.at = if options { At::Lost } else { path.step(table, *rule, &mut out[i]) };
+        path.at = if options { At::Lost } else { path.apply_rule(table, *rule, &mut out[i]) };
     }
 }
 
@@ -207,7 +207,7 @@ impl<'a> EntryCache<'a> {
 }
 
 /// Completes the mask of a plain decision.
-fn close(wc: &mut Mask) {
+fn complete_mask(wc: &mut Mask) {
     wc.words[PACKET_LINES * 8..].fill(0);
     crate::tunnel::forget(wc);
     if wc.u16(at::VLAN) != 0 {
@@ -240,16 +240,16 @@ impl<'a> Path<'a> {
 
     /// Through one table.
     #[inline]
-    fn on(&mut self, guard: Guard<'a>, table: u8, key: &Key, version: u64, d: &mut Decision) {
+    fn advance(&mut self, guard: Guard<'a>, table: u8, key: &Key, version: u64, d: &mut Decision) {
         let mut steps = 0;
         let rules = self.bridge.tables.get(table);
         let rule = rules.and_then(|t| t.lookup(guard, key, version, &mut d.mask, &mut steps));
         let lost = steps > LOOKUP_STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
-        self.at = if lost { At::Lost } else { self.step(table, rule, d) };
+        self.at = if lost { At::Lost } else { self.apply_rule(table, rule, d) };
     }
 
     /// Through one table; where to then.
-    fn step(&mut self, table: u8, rule: Option<&FlowRule>, out: &mut Decision) -> At {
+    fn apply_rule(&mut self, table: u8, rule: Option<&FlowRule>, out: &mut Decision) -> At {
         self.tables += 1;
         if self.tables > DEPTH_MAX {
             return At::Lost;
