@@ -40,6 +40,7 @@ pub mod testing;
 mod tunnel;
 mod tx;
 mod verify;
+mod wake;
 
 pub use capture::{CaptureFilter, Captured, Fate};
 pub use control::Datapath;
@@ -47,7 +48,6 @@ pub use control::marks::SampleCursor;
 pub use control::topology::{assume_cores, assumed_cores};
 pub use control::watches::WatchId;
 pub use cpu::Level;
-pub use messages::Bell;
 pub use miss::policy::{
     CACHE_SAVES_VISITS_MIN, CACHE_STAYS_VISITS_MIN, CacheUse, NewFlows, PortLookup, PortPolicy,
 };
@@ -62,3 +62,4 @@ pub use tx::bond::{BOND_BUCKETS, Bond, BondHash};
 pub use verify::VALIDATE_VARIABLE;
 pub use verify::compose::compose;
 pub use verify::levels::{LEVEL_VARIABLE, is_available, preferred_level};
+pub use wake::Bell;

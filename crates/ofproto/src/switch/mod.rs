@@ -23,11 +23,12 @@ mod trace_forks;
 mod underlay;
 
 use crate::bridge::{Bridge, mac_limit};
-use crate::events::{Event, Outbox, Rewritten};
+use crate::events::{Event, Outbox};
 use crate::learned::Learned;
 use crate::mcast::members::McastTable;
 use crate::meter_table::MeterNumbers;
 use crate::published::{PublishedState, Shared, View};
+use crate::rewritten::Rewritten;
 use crate::tables::counters::{Slot, Slots};
 use crate::tables::table::N_TABLES;
 use crate::trace::StateNumbers;
