@@ -101,7 +101,8 @@ pub(crate) struct Table {
     pub(super) masks: Box<[MaskLine; MASKS]>,
     /// By input port.
     pub(super) classifiers: Vec<Option<Box<PortClassifier>>>,
-    /// Packets are looked up in all subtables of their port, whatever that costs.
+    /// A test has packets looked up in all subtables of their port, whatever that costs.
+    #[cfg(test)]
     pub(super) exhaustive: bool,
     /// What was met before and may be met again.
     pub(super) history: History,
@@ -167,6 +168,7 @@ impl Table {
             subtables: std::array::from_fn(|_| None),
             masks: Box::new([MaskLine { words: [0; 7], ext: false }; MASKS]),
             classifiers: Vec::new(),
+            #[cfg(test)]
             exhaustive: false,
             history: History {
                 subtable_memo: SubtableMemo::new(),

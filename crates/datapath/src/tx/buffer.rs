@@ -5,6 +5,7 @@ use crate::police::Policer;
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::stats::worker_stats::PerfCell;
+use crate::tx::PHASED_BURST_PACKETS;
 use crate::tx::flush::FlushTimer;
 use packet::{Packet, VECTOR};
 use std::sync::Arc;
@@ -50,6 +51,18 @@ pub(super) struct TxPort {
 }
 
 impl TxPort {
+    /// Does the queue fetch ahead what sending will touch ([`port::TxQueue::has_phases`])?
+    #[inline]
+    pub(super) fn is_phased(&self) -> bool {
+        self.full == PHASED_BURST_PACKETS
+    }
+
+    /// Has the packet that was just buffered completed a burst?
+    #[inline]
+    pub(super) fn burst_is_complete(&self) -> bool {
+        self.missing() == self.full
+    }
+
     /// Packets that are missing until a burst is full.
     #[inline]
     pub(super) fn missing(&self) -> usize {

@@ -289,7 +289,7 @@ impl TxState {
         port.longest = port.longest.max(length);
         port.promised = port.promised.saturating_sub(1);
         port.buf.push(packet);
-        if port.missing() == port.full {
+        if port.burst_is_complete() {
             self.flush(no);
         }
     }
@@ -316,7 +316,7 @@ impl TxState {
             unsafe { packet::append(&mut port.buf, &rest[..n]) };
             port.promised = port.promised.saturating_sub(n);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
-            if port.missing() == port.full {
+            if port.burst_is_complete() {
                 self.flush(no);
             }
         }
@@ -412,14 +412,11 @@ impl TxState {
     fn flush_all(&mut self, ports: &[PortNo]) {
         let prepare = |all: &mut [Option<TxPort>], k: usize, phase| {
             if let Some(no) = ports.get(k)
-                && let Some(Some(TxPort {
-                    full: PHASED_BURST_PACKETS,
-                    route: Route::Queue(q),
-                    buf,
-                    ..
-                })) = all.get_mut(*no as usize)
+                && let Some(Some(port)) = all.get_mut(*no as usize)
+                && port.is_phased()
+                && let Route::Queue(q) = &mut port.route
             {
-                q.prepare(phase, buf.len());
+                q.prepare(phase, port.buf.len());
             }
         };
         (0..DESCRIPTOR_PREFETCH_PORTS).for_each(|k| prepare(&mut self.ports, k, 0));
