@@ -4,8 +4,8 @@
 use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
 use crate::config::{FailMode, FlowTableConf, VlanMode};
 use crate::of::Kind;
+use crate::of::connect::{self, Service};
 use crate::of::controller::is_active;
-use crate::of::server::{self, Service};
 use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
 use crate::tunnel_options::{self, is_tunnel};
@@ -254,7 +254,7 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
         .into_iter()
         .filter_map(|(suffix, service)| {
             let path = rundir.join(format!("{}.{suffix}", conf.name));
-            server::listen_unix(state, &path, &conf.name, service)
+            connect::listen_unix(state, &path, &conf.name, service)
                 .inspect_err(|e| vlog::err!(MODULE, "{}: {e}", path.display()))
                 .ok()
         })
