@@ -10,6 +10,7 @@ use crate::listener::{self, EvictionQueue};
 use crate::state::Shared;
 use crate::vlog;
 use openflow::Reply;
+use openflow::framing::Framer;
 use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
@@ -187,7 +188,7 @@ async fn read<R: AsyncRead>(
     peer: Peer<'_>,
 ) -> CloseReason {
     let mut reader = std::pin::pin!(reader);
-    let mut framer = openflow::framing::Framer::new();
+    let mut framer = Framer::new();
     let mut buf = vec![0; 64 * 1024];
     let mut probed = false;
     let mut turn = Turn::begin();
@@ -224,39 +225,51 @@ async fn read<R: AsyncRead>(
             Ok(0) | Err(_) => return CloseReason::Closed,
             Ok(n) => framer.push(&buf[..n]),
         }
-        for n in 1u32.. {
-            match framer.next() {
-                Some(Ok(message)) => {
-                    if n.is_multiple_of(FLUSH_INTERVAL_MESSAGES) {
-                        state.borrow_mut().flush_changes();
-                    }
-                    if !dispatch::message(state, id, message).await {
-                        return CloseReason::Protocol;
-                    }
-                    // A peer that always has more to say gives others their turn.
-                    if turn.is_over() {
-                        state.borrow_mut().settle_accounts();
-                        tokio::task::yield_now().await;
-                        turn = Turn::begin();
-                    }
-                    if peer.backlog.get() > REPLY_BYTES_MAX {
-                        state.borrow_mut().flush_changes();
-                        if !peer.drained().await {
-                            return CloseReason::Replaced;
-                        }
-                    }
-                }
-                Some(Err(e)) => {
-                    let name = state.borrow().conn_name(id);
-                    vlog::warn!(MODULE, "{name}: {e}, disconnecting");
-                    return CloseReason::Protocol;
-                }
-                None => break,
-            }
+        if let Some(why) = handle_buffered(state, id, &mut framer, &mut turn, &peer).await {
+            return why;
         }
         state.borrow_mut().flush_changes();
         if !peer.drained().await {
             return CloseReason::Replaced;
         }
     }
+}
+
+/// Handles the messages that were read whole; Some: the connection ends.
+async fn handle_buffered(
+    state: &Shared,
+    id: ConnId,
+    framer: &mut Framer,
+    turn: &mut Turn,
+    peer: &Peer<'_>,
+) -> Option<CloseReason> {
+    for n in 1u32.. {
+        let message = match framer.next()? {
+            Ok(message) => message,
+            Err(e) => {
+                let name = state.borrow().conn_name(id);
+                vlog::warn!(MODULE, "{name}: {e}, disconnecting");
+                return Some(CloseReason::Protocol);
+            }
+        };
+        if n.is_multiple_of(FLUSH_INTERVAL_MESSAGES) {
+            state.borrow_mut().flush_changes();
+        }
+        if !dispatch::message(state, id, message).await {
+            return Some(CloseReason::Protocol);
+        }
+        // A peer that always has more to say gives others their turn.
+        if turn.is_over() {
+            state.borrow_mut().settle_accounts();
+            tokio::task::yield_now().await;
+            *turn = Turn::begin();
+        }
+        if peer.backlog.get() > REPLY_BYTES_MAX {
+            state.borrow_mut().flush_changes();
+            if !peer.drained().await {
+                return Some(CloseReason::Replaced);
+            }
+        }
+    }
+    None
 }
