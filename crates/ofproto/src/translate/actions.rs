@@ -370,18 +370,14 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         let mark = self.mark();
-        let saved =
-            (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked);
-        let tun = self.tunnel.fields.clone();
+        let saved = self.save();
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.actions(inner.iter());
         // A clone is a pipeline of its own: it ends as one.
         self.run_set();
         self.freeze();
         (self.set, self.stack) = (set, stack);
-        (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked) =
-            saved;
-        self.tunnel.fields = tun;
+        self.restore(saved);
         self.end.exit |= self.end.exited || self.end.failed.is_some();
         self.isolate(mark);
     }

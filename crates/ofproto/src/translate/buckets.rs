@@ -52,9 +52,7 @@ impl<'a> Xlate<'a, '_> {
         self.note_bucket(b.bucket.id);
         self.credit(b.credit);
         let mark = self.mark();
-        let saved =
-            (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked);
-        let (tun, exited) = (self.tunnel.fields.clone(), self.end.exited);
+        let (saved, exited) = (self.save(), self.end.exited);
         let list: Vec<_> = b.bucket.actions.iter().collect();
         if list.is_empty() {
             self.note_action(|| "drop".into());
@@ -63,9 +61,7 @@ impl<'a> Xlate<'a, '_> {
         self.end_alone();
         self.freeze();
         self.trace_close();
-        (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked) =
-            saved;
-        self.tunnel.fields = tun;
+        self.restore(saved);
         self.end.exit |= self.end.failed.is_some();
         self.end.exited = exited;
         self.isolate(mark);

@@ -110,11 +110,10 @@ impl<'a> Xlate<'a, '_> {
         }
         peer.port(in_port).and_then(|p| p.counts).iter().for_each(|c| self.credit(*c));
         let mark = self.mark();
-        let (key, was_mpls, labels) = (self.key, self.layers.was_mpls, self.layers.labels);
-        let tun = self.tunnel.fields.clone();
+        let saved = self.save();
         self.visit(peer, in_port);
-        (self.key, self.layers.was_mpls, self.layers.labels, self.tunnel.fields) =
-            (key, was_mpls, labels, tun);
+        self.restore(saved);
+        self.end.exit |= self.end.failed.is_some();
         self.isolate(mark);
     }
 

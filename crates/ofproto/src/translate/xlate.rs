@@ -384,6 +384,21 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.pays(steps).then_some(found).flatten()
     }
 
+    /// What a copy of the packet may change: the packet gets it back by [`Xlate::restore`].
+    pub(super) fn save(&self) -> Saved {
+        let Layers { was_mpls, labels, .. } = self.layers;
+        let (exit, tracked) = (self.end.exit, self.ct.tracked);
+        Saved { key: self.key, was_mpls, labels, exit, tracked, tun: self.tunnel.fields.clone() }
+    }
+
+    /// The packet goes on as it was before a copy of it was worked on.
+    pub(super) fn restore(&mut self, saved: Saved) {
+        let Saved { key, was_mpls, labels, exit, tracked, tun } = saved;
+        self.key = key;
+        (self.layers.was_mpls, self.layers.labels) = (was_mpls, labels);
+        (self.end.exit, self.ct.tracked, self.tunnel.fields) = (exit, tracked, tun);
+    }
+
     /// [`Xlate::spend`] for what may have taken no step.
     fn pays(&mut self, steps: usize) -> bool {
         steps == 0 || self.spend(steps)
@@ -645,6 +660,16 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.trace_close();
         self.finish();
     }
+}
+
+/// A packet's state while a copy of it goes through a clone, a bucket or another bridge.
+pub(super) struct Saved {
+    key: Key,
+    was_mpls: bool,
+    labels: u8,
+    exit: bool,
+    tracked: bool,
+    tun: Vec<TunMetadata>,
 }
 
 /// Where the actions that run now come from, for the reason of packet-ins (1.4 and later).
