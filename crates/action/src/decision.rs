@@ -24,17 +24,17 @@ pub trait Pipeline: Send + Sync {
 
     /// Decides about these packets alone, at most 32, where that is simple: bit i of the answer
     /// says that packet i is decided about as [`Pipeline::resolve`] would. Their decisions
-    /// ([`Decision::begin`]) have no effects, and what is in `mask` means nothing; nor does what is
-    /// in the other decisions. Lines 4 and 5 of the keys are used: they are empty at first, and for
-    /// later calls as this one left them.
-    fn resolve_once(&self, _: Guard<'_>, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
+    /// ([`Decision::clear_keep_mask`]) have no effects, and what is in `mask` means nothing; nor
+    /// does what is in the other decisions. Lines 4 and 5 of the keys are used: they are empty at
+    /// first, and for later calls as this one left them.
+    fn resolve_unmasked(&self, _: Guard<'_>, _keys: &mut [Key], _out: &mut [Decision]) -> u32 {
         0
     }
 
-    /// As [`Pipeline::resolve_once`] about the packets of these requests, whose keys `keys` are;
-    /// and for who compares the two, in `twins` (cleared by the caller), what [`Pipeline::resolve`]
-    /// says about them, made of the same version of the same tables.
-    fn resolve_twice(
+    /// As [`Pipeline::resolve_unmasked`] about the packets of these requests, whose keys are
+    /// `keys`. To compare, `twins` (cleared by the caller) gets what [`Pipeline::resolve`] says
+    /// about them, from the same version of the same tables.
+    fn resolve_both(
         &self,
         guard: Guard<'_>,
         requests: &[Request<'_>],
@@ -42,7 +42,7 @@ pub trait Pipeline: Send + Sync {
         out: &mut [Decision],
         twins: &mut [Decision],
     ) -> u32 {
-        let done = self.resolve_once(guard, keys, out);
+        let done = self.resolve_unmasked(guard, keys, out);
         self.resolve_all(guard, requests, twins);
         done
     }
@@ -50,7 +50,7 @@ pub trait Pipeline: Send + Sync {
 
 /// A packet to decide about.
 pub struct Request<'a> {
-    /// Its key, lines 0..4 filled by the parser; `at::IN_PORT` and `at::RECIRC` set.
+    /// Its key, lines 0 to 3 filled by the parser; `at::IN_PORT` and `at::RECIRC` set.
     pub key: &'a Key,
     /// The Geneve options of the header that it came in with; empty: none.
     pub options: &'a [u8],
@@ -61,7 +61,7 @@ pub struct Request<'a> {
 /// The outcome. Valid for every packet that equals the request's key under `mask`.
 #[derive(Default)]
 pub struct Decision {
-    /// Bits of lines 0..4 that were looked at. The datapath always adds in_port and recirc id.
+    /// Bits of lines 0 to 3 that were looked at. The datapath always adds in_port and recirc id.
     pub mask: Mask,
     /// What to do, in order. Empty: drop.
     pub ops: Vec<Op>,
@@ -75,7 +75,7 @@ pub struct Decision {
     pub effects: Option<Arc<dyn Any + Send + Sync>>,
     /// What must live for as long as a cached flow that is made of the decision: the pipeline may
     /// free it some seconds after the last copy of this is gone. Opaque here. None: nothing.
-    pub holds: Option<Arc<dyn Any + Send + Sync>>,
+    pub keep_alive: Option<Arc<dyn Any + Send + Sync>>,
     /// False: do not cache; ask again for the next packet.
     pub cacheable: bool,
 }
@@ -84,16 +84,16 @@ impl Decision {
     /// Ready for the next request, keeping the buffers.
     pub fn clear(&mut self) {
         self.mask = Mask::ZERO;
-        self.begin();
+        self.clear_keep_mask();
     }
 
-    /// As [`Decision::clear`], for who does not ask for the mask.
-    pub fn begin(&mut self) {
+    /// As [`Decision::clear`], for callers that do not ask for the mask.
+    pub fn clear_keep_mask(&mut self) {
         self.ops.clear();
         self.drop = None;
         self.credits.clear();
         self.effects = None;
-        self.holds = None;
+        self.keep_alive = None;
         self.cacheable = true;
     }
 }
@@ -102,7 +102,7 @@ impl Decision {
 /// must go before the change is acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Values (only lines 0..4 matter; fields that the pipeline may rewrite are left out).
+    /// Values (only lines 0 to 3 matter; fields that the pipeline may rewrite are left out).
     pub key: Key,
     /// Bits that count; all zero means "everything".
     pub mask: Mask,

@@ -50,7 +50,8 @@ const PATH_NODES_MAX: usize = 2 * (DEPTHS as usize + 1);
 /// The destination and the source prefix of a rule.
 pub(crate) type Place = [(u32, u8); 2];
 
-/// See the module. Readers share it with the one writer.
+/// A trie of destination prefixes with tries of sources across it. Readers share it with the one
+/// writer.
 pub(crate) struct PrefixTrie<T: Send + Sync + 'static> {
     pub root: Node<T>,
     /// How often rules were moved.

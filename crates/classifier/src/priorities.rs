@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// See the module.
+/// Number of rules by priority.
 #[derive(Default)]
 pub(crate) struct Priorities(BTreeMap<u16, u32>);
 

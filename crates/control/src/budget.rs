@@ -1,4 +1,4 @@
-//! What a peer may have the control side do: some at once, and then so much per time.
+//! What a peer may have the control side do: some at once, then at a rate.
 
 /// Units that come over time, up to a limit; each is for one piece of work.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Ports that are closed side by side: 500 take some tenths of a second instead of nine.
 const CLOSING_THREADS_MAX: usize = 16;
-/// How often who waits for all ports to be closed looks whether they are.
+/// How often a task that waits for all ports to be closed looks whether they are.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Ports that are being closed, by name.

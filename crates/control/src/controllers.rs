@@ -2,9 +2,9 @@
 
 use crate::config::ControllerConf;
 use crate::of::Kind;
+use crate::of::connect::{self, Target, Timing};
 use crate::of::controller::{Controller, Keep, is_active};
 use crate::of::io::error_text;
-use crate::of::server::{self, Target, Timing};
 use crate::state::Shared;
 use crate::vlog;
 use std::collections::BTreeMap;
@@ -74,21 +74,21 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
         }
         "tcp" => {
             let target = Target::Tcp(host_port(rest));
-            Keep::Task(server::connect(state, bridge, row, target, timing))
+            Keep::Task(connect::connect(state, bridge, row, target, timing))
         }
         "unix" => {
             let target = Target::Unix(PathBuf::from(rest));
-            Keep::Task(server::connect(state, bridge, row, target, timing))
+            Keep::Task(connect::connect(state, bridge, row, target, timing))
         }
         "ptcp" => {
             let addr = listen_addr(rest);
-            Keep::Task(server::listen_tcp(state, addr, bridge, row, timing))
+            Keep::Task(connect::listen_tcp(state, addr, bridge, row, timing))
         }
-        "punix" => match server::listen_unix(
+        "punix" => match connect::listen_unix(
             state,
             &PathBuf::from(rest),
             bridge,
-            server::Service::OpenFlow(row),
+            connect::Service::OpenFlow(row),
         ) {
             Ok(socket) => Keep::Socket(socket),
             Err(e) => {
@@ -106,9 +106,9 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
     Controller::new(conf, keep, last_error)
 }
 
-/// Whoever may write the database must not have us connect to sockets, or replace files, anywhere:
-/// `unix:` must be below the run-time directory, `punix:` in it and start with the bridge's name,
-/// as ovs-vswitchd has it.
+/// A client that may write the database must not have us connect to sockets, or replace files,
+/// anywhere: `unix:` must be below the run-time directory, `punix:` in it and start with the
+/// bridge's name, as ovs-vswitchd has it.
 fn refusal(target: &str, bridge: &str, run: &Path) -> Option<String> {
     let (kind, path) = target.split_once(':')?;
     let path = Path::new(path);

@@ -53,7 +53,7 @@ impl Walker {
     }
 
     /// Ends the connections that the filter fits. Once begun it goes on to its end, whatever
-    /// becomes of who asked for it.
+    /// becomes of the client that asked for it.
     ///
     /// # Errors
     /// The filter names a single connection, and there is none.

@@ -1,4 +1,4 @@
-//! Which copy engine serves which PMD thread (`other_config:vhost-async-support`, papers/004).
+//! Which copy engine serves which PMD thread (`other_config:vhost-async-support`).
 //!
 //! Each PMD thread gets an engine of its NUMA node, or of another one, as long as there are any;
 //! the others copy by the CPU. A thread that finds that its engine hangs, or fails too often, gives
@@ -45,7 +45,7 @@ impl Engines {
         self.enabled
     }
 
-    /// All engines: name, NUMA node, and who has it.
+    /// All engines: name, NUMA node, and the thread that has it.
     pub fn devices(&self) -> impl Iterator<Item = (&str, Option<usize>, User)> {
         let all = self.devices.iter().flatten();
         all.map(|d| (d.info.name.as_str(), d.info.numa, d.user))
@@ -150,7 +150,7 @@ impl Engines {
             match DmaEngine::start(eal, &device.info) {
                 Ok(engine) => {
                     device.user = User::Pmd(core);
-                    device.tell(core, numa, is_near);
+                    device.log_assignment(core, numa, is_near);
                     self.past = self.past.plus(&seat.tally.read());
                     return seat.give(Box::new(engine));
                 }
@@ -175,7 +175,7 @@ impl Device {
     }
 
     /// Says who has it.
-    fn tell(&self, core: usize, numa: usize, is_near: bool) {
+    fn log_assignment(&self, core: usize, numa: usize, is_near: bool) {
         let DmaInfo { name, id, .. } = &self.info;
         let own = self.info.numa.unwrap_or(numa);
         let what = format!(

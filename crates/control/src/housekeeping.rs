@@ -166,7 +166,7 @@ fn turn(s: &mut State, most: usize) -> bool {
         }
     }
     s.flush_changes();
-    s.settled();
+    s.settled(s.last_change());
     s.ofproto.reclaim(SLICE_FLOWS_MAX);
     s.pending.progress.notify_waiters();
     s.ofproto.free_retired();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixSocket};
 use tokio::sync::Notify;
 
-/// Owner and group may connect: who connects has a controller's power. As ovs-vswitchd.
+/// Owner and group may connect: a client has a controller's power. As ovs-vswitchd.
 const SOCKET_MODE: u32 = 0o770;
 /// Connections that may wait to be accepted, as with ovs-vswitchd.
 const WAITING_MAX: u32 = 64;
@@ -33,26 +33,29 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 /// The connections that one listener serves at once. When all places are taken, a connection that
 /// comes gets that of another one from which nothing is heard, if there is one.
 #[derive(Clone)]
-pub struct Seats {
+pub struct ConnectionSlots {
     taken: Arc<AtomicUsize>,
     most: usize,
-    room: Room,
+    eviction: EvictionQueue,
 }
 
 /// One connection's place; free again when dropped.
-pub struct Seat {
+pub struct ConnectionSlot {
     taken: Arc<AtomicUsize>,
-    room: Room,
+    eviction: EvictionQueue,
 }
 
 /// Connections that neither say anything nor take an answer, in the order in which that began: the
 /// first makes room when another one is to be served and all places are taken.
 #[derive(Clone, Default)]
-pub struct Room(Arc<Notify>);
+pub struct EvictionQueue(Arc<Notify>);
 
-impl Room {
+impl EvictionQueue {
     /// Waits for a client to say or take something; fails if it is to make room first.
-    pub async fn unless_wanted<T>(&self, io: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    pub async fn unless_evicted<T>(
+        &self,
+        io: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
         tokio::select! {
             biased;
             done = io => done,
@@ -71,19 +74,19 @@ pub fn is_replaced(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::QuotaExceeded && e.raw_os_error().is_none()
 }
 
-impl Seats {
-    /// Places for so many connections.
+impl ConnectionSlots {
+    /// Places for `most` connections.
     pub fn new(most: usize) -> Self {
-        Seats { taken: Arc::default(), most, room: Room::default() }
+        ConnectionSlots { taken: Arc::default(), most, eviction: EvictionQueue::default() }
     }
 
     /// A place: that of another connection, if all are taken and one waits.
-    pub async fn take(&self) -> Option<Seat> {
+    pub async fn take(&self) -> Option<ConnectionSlot> {
         let free = self.free();
         if free.is_some() {
             return free;
         }
-        self.room.0.notify_one();
+        self.eviction.0.notify_one();
         for _ in 0..LEAVE_TIME_MAX.as_millis() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let free = self.free();
@@ -95,10 +98,10 @@ impl Seats {
     }
 
     /// A place that no connection has.
-    fn free(&self) -> Option<Seat> {
+    fn free(&self) -> Option<ConnectionSlot> {
         let one_more = |n: usize| (n < self.most).then_some(n + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Seat { taken: self.taken.clone(), room: self.room.clone() })
+        Some(ConnectionSlot { taken: self.taken.clone(), eviction: self.eviction.clone() })
     }
 
     /// How many there are.
@@ -107,14 +110,14 @@ impl Seats {
     }
 }
 
-impl Seat {
-    /// Where who has it waits for its peer.
-    pub fn room(&self) -> &Room {
-        &self.room
+impl ConnectionSlot {
+    /// Says when this connection must make room for another one.
+    pub fn eviction(&self) -> &EvictionQueue {
+        &self.eviction
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.taken.fetch_sub(1, Ordering::Relaxed);
     }
@@ -126,33 +129,33 @@ mod tests {
 
     #[tokio::test]
     async fn places_are_bounded_and_come_back() {
-        let seats = Seats::new(2);
-        let first = seats.take().await;
-        let second = seats.take().await;
-        assert!(first.is_some() && second.is_some() && seats.take().await.is_none());
+        let slots = ConnectionSlots::new(2);
+        let first = slots.take().await;
+        let second = slots.take().await;
+        assert!(first.is_some() && second.is_some() && slots.take().await.is_none());
         drop(first);
-        assert!(seats.take().await.is_some());
+        assert!(slots.take().await.is_some());
     }
 
     #[tokio::test]
     async fn who_waits_longest_makes_room() {
-        let seats = Seats::new(3);
+        let slots = ConnectionSlots::new(3);
         let (ended, mut has_ended) = tokio::sync::mpsc::unbounded_channel();
         for i in 0..3 {
-            let (seat, ended) = (seats.take().await.unwrap(), ended.clone());
+            let (slot, ended) = (slots.take().await.unwrap(), ended.clone());
             tokio::spawn(async move {
                 let nothing = std::future::pending::<io::Result<()>>();
-                let _ = seat.room().unless_wanted(nothing).await;
+                let _ = slot.eviction().unless_evicted(nothing).await;
                 let _ = ended.send(i);
             });
             tokio::task::yield_now().await;
         }
         for i in 0..3 {
-            let busy = seats.take().await;
+            let busy = slots.take().await;
             assert!(busy.is_some());
             assert_eq!(has_ended.recv().await, Some(i));
             std::mem::forget(busy);
         }
-        assert!(seats.take().await.is_none(), "no connection waits");
+        assert!(slots.take().await.is_none(), "no connection waits");
     }
 }

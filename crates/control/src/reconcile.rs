@@ -4,8 +4,8 @@
 use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
 use crate::config::{FailMode, FlowTableConf, VlanMode};
 use crate::of::Kind;
+use crate::of::connect::{self, Service};
 use crate::of::controller::is_active;
-use crate::of::server::{self, Service};
 use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
 use crate::tunnel_options::{self, is_tunnel};
@@ -32,7 +32,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         crate::vhost_async::apply(&mut s, desired);
         crate::ct_timeouts::apply(&mut s, desired);
         await_flows(&mut s, desired);
-        tell(&mut s, desired);
+        log_notices(&mut s, desired);
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
         let gone: Vec<String> =
             s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
@@ -64,7 +64,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         s.status_dirty = true;
         s.closing.clone()
     };
-    // Who waits for the configuration finds devices gone that the switch had made.
+    // A client that waits for the configuration finds devices gone that the switch had made.
     closing.finished().await;
 }
 
@@ -85,7 +85,7 @@ fn await_flows(s: &mut State, desired: &Desired) {
 }
 
 /// Says once what is set and has no effect, and again when it was changed.
-fn tell(s: &mut State, desired: &Desired) {
+fn log_notices(s: &mut State, desired: &Desired) {
     for notice in desired.notices.difference(&s.applied.notices) {
         let level = if notice.known { vlog::Level::Warn } else { vlog::Level::Info };
         // Each says something else: no limit on messages from one place.
@@ -254,7 +254,7 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
         .into_iter()
         .filter_map(|(suffix, service)| {
             let path = rundir.join(format!("{}.{suffix}", conf.name));
-            server::listen_unix(state, &path, &conf.name, service)
+            connect::listen_unix(state, &path, &conf.name, service)
                 .inspect_err(|e| vlog::err!(MODULE, "{}: {e}", path.display()))
                 .ok()
         })
@@ -417,7 +417,7 @@ fn database_number(port: OfPort) -> u16 {
 
 fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
     let local = (conf.name == br.name).then_some(mac);
-    let mut config = ports::port_config(conf, local, s.dp.senders());
+    let mut config = ports::port_config(conf, local, s.dp.tx_threads());
     // A dummy datapath has no devices: internal ports are inert, as in ovs-vswitchd.
     if local.is_some() || conf.kind == "internal" {
         let dummy = br.datapath_type == "dummy";

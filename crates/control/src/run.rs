@@ -55,7 +55,7 @@ impl Applying {
         let (state, rundir) = (state.clone(), rundir.to_owned());
         self.0 = Some(Box::pin(async move {
             reconcile::apply(&state, &new, &rundir).await;
-            crate::state::settle(&state).await;
+            crate::state::wait_for_changes(&state).await;
             new
         }));
     }
@@ -151,7 +151,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
                 }
                 daemon.leave_terminal();
                 if desired.replace(new).is_none() {
-                    tell_dpdk();
+                    log_dpdk();
                 }
                 daemon.ready();
             }
@@ -288,7 +288,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
 
 /// What the log says of DPDK once the daemon has left the terminal: scripts and ovs-vswitchd's own
 /// test suite take unexpected lines on standard error for a failure.
-fn tell_dpdk() {
+fn log_dpdk() {
     let Some(eal) = dpdk::Eal::get() else { return };
     let pages = if eal.hugepages() { "hugepages" } else { "no hugepages" };
     vlog::info!("dpdk", "{} ready, {pages}", dpdk::dpdk_version());
@@ -323,7 +323,7 @@ fn devices(pools: Arc<dpdk::Pools>, desired: &Desired) -> port_dpdk::Devices {
 fn register_thread(worker: datapath::WorkerId) {
     appctl::dummy::panic_if_asked();
     if let datapath::WorkerId::Pmd(core) = worker {
-        vhost_user::sit_down(core);
+        vhost_user::take_seat(core);
     }
     if let Some(guard) = dpdk::Eal::get().and_then(|eal| eal.register_thread().ok()) {
         std::mem::forget(guard);

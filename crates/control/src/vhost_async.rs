@@ -20,7 +20,7 @@ pub fn apply(s: &mut State, desired: &Desired) {
         port::set_turns(port::Turns {
             begin: vhost_user::begin_turn,
             end: vhost_user::end_turn,
-            stop: vhost_user::stand_up,
+            stop: vhost_user::leave_seat,
         });
         vhost_user::use_engines();
     }

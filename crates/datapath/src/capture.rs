@@ -9,7 +9,7 @@ use crate::actions::program::Programs;
 use crate::batch::Batch;
 use crate::batch::keys::{KeyRef, PWORDS};
 use crate::lookup::flow_store::Store;
-use crate::parse::parser::port_word;
+use crate::parse::job::port_word;
 use crate::stats::clock::cycles;
 use action::Op;
 use flow::{Key, Mask, PortNo};
@@ -49,9 +49,9 @@ pub struct Captured {
 
 /// What was decided about a captured packet.
 pub enum Fate {
-    /// It cannot be parsed, and ends.
+    /// The packet cannot be parsed, and ends.
     Unparsed(Drop),
-    /// It was looked up, or decided about.
+    /// The packet was looked up, or decided about.
     Decided {
         /// Key and mask of the megaflow that it takes; None: the decision is about this packet
         /// alone.

@@ -1,12 +1,12 @@
-//! The packet side: PMD threads, the five steps (rx, parse, lookup, act, tx), per-port output
+//! The packet side: PMD threads, the six steps of a packet (listed in `pmd`), per-port output
 //! queues, statistics, placement.
 //!
 //! *Place*: packet half. *Knows*: packets, ports, keys, operations, the [`action::Pipeline`] that
 //! decides. *Does not know*: OpenFlow, OVSDB, sockets; what a decision was made from.
 //!
-//! The loop is `pmd`'s `step`: five calls. Each worker owns its queues, its megaflow table and
-//! its counters; it meets the control side ([`Datapath`]) only at published tables, at bounded
-//! rings (`messages`) and at the payload word of a megaflow. See
+//! The loop is `Worker::run` in `pmd`; a packet's path is `Worker::vector`. Each worker owns its
+//! queues, its megaflow table and its counters; it meets the control side ([`Datapath`]) only at
+//! published tables, at bounded rings (`messages`) and at the payload word of a megaflow. See
 //! `docs/decisions/0001-per-core-megaflow-table.md`.
 //!
 //! Invariants
@@ -40,6 +40,7 @@ pub mod testing;
 mod tunnel;
 mod tx;
 mod verify;
+mod wake;
 
 pub use capture::{CaptureFilter, Captured, Fate};
 pub use control::Datapath;
@@ -47,7 +48,6 @@ pub use control::marks::SampleCursor;
 pub use control::topology::{assume_cores, assumed_cores};
 pub use control::watches::WatchId;
 pub use cpu::Level;
-pub use messages::Bell;
 pub use miss::policy::{
     CACHE_SAVES_VISITS_MIN, CACHE_STAYS_VISITS_MIN, CacheUse, NewFlows, PortLookup, PortPolicy,
 };
@@ -62,3 +62,4 @@ pub use tx::bond::{BOND_BUCKETS, Bond, BondHash};
 pub use verify::VALIDATE_VARIABLE;
 pub use verify::compose::compose;
 pub use verify::levels::{LEVEL_VARIABLE, is_available, preferred_level};
+pub use wake::Bell;

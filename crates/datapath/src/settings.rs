@@ -118,7 +118,7 @@ pub struct PolledQueue {
 /// What `pmd-auto-lb` found when load had been high for a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalanceCheck {
-    /// It found one of the next two before, and cores and queues are still the same.
+    /// An earlier check found one of the next two, and cores and queues are still the same.
     Unchanged,
     /// Queues are placed in turn, whatever they cost.
     RoundRobin,
@@ -154,14 +154,15 @@ impl BalanceCheck {
 /// When queues move by themselves (`pmd-auto-lb`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AutoLb {
-    /// They do (`pmd-auto-lb`).
+    /// Queues do move (`pmd-auto-lb`).
     pub enabled: bool,
     /// Least time between two attempts (`pmd-auto-lb-rebal-interval`), minutes.
     pub interval_min: u64,
-    /// A PMD thread is busy for so much of a minute (`pmd-auto-lb-load-threshold`), percent.
+    /// Ports are moved only if a PMD thread is busy for this share of a minute
+    /// (`pmd-auto-lb-load-threshold`), percent.
     pub load_threshold: u8,
-    /// The variance of their load would fall by so much (`pmd-auto-lb-improvement-threshold`),
-    /// percent.
+    /// Ports are moved only if the variance of the threads' load falls by this share
+    /// (`pmd-auto-lb-improvement-threshold`), percent.
     pub improvement: u8,
 }
 
@@ -199,10 +200,10 @@ pub struct Settings {
     /// Most cached flows over all workers (`flow-limit`); at most `Config::max_flows` in one. A
     /// worker may have what the others leave, and an equal part in any case.
     pub flow_limit: u32,
-    /// Flows unused for so long are removed (`max-idle`), milliseconds.
+    /// Megaflows that were unused for this long are removed (`max-idle`), milliseconds.
     pub max_idle_ms: u64,
-    /// Hold less than full transmit bursts so long (`tx-flush-interval`), microseconds; None: as
-    /// load and rate suggest, at most 25.
+    /// How long transmit bursts that are not full are held (`tx-flush-interval`), microseconds;
+    /// None: as load and rate suggest, at most 25.
     pub tx_flush_interval_us: Option<u64>,
     /// Longest sleep of an idle PMD thread (`pmd-sleep-max`), microseconds; 0: never sleeps.
     pub pmd_sleep_max_us: u64,
@@ -360,7 +361,7 @@ pub enum Error {
     Thread(String),
 }
 
-/// Who serves a queue.
+/// The worker that serves a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkerId {
     /// The thread that serves kernel ports.
@@ -436,7 +437,7 @@ pub struct Used<'a> {
 /// A cached flow.
 #[derive(Clone, Debug)]
 pub struct FlowDump {
-    /// Whose table it is in.
+    /// The worker whose table it is in.
     pub worker: WorkerId,
     /// Values, masked.
     pub key: Key,
@@ -460,7 +461,7 @@ pub struct FlowDump {
     pub pps: u32,
 }
 
-/// A receive queue and who serves it.
+/// A receive queue and the worker that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RxqInfo {
     /// Port.

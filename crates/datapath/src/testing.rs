@@ -29,7 +29,7 @@ struct Wire {
 impl Wire {
     fn lose(&mut self) {
         if self.lost_per_call > 0 {
-            port::lose(self.lost_per_call);
+            port::charge_penalty(self.lost_per_call);
             self.owed += self.lost_per_call;
         }
     }
@@ -175,7 +175,7 @@ impl RxQueue for Rx {
         w.pending_notify += n;
         n
     }
-    fn owed(&mut self) -> u64 {
+    fn take_port_penalty(&mut self) -> u64 {
         std::mem::take(&mut self.0.lock().unwrap().owed)
     }
     fn notify(&mut self, all: bool) {

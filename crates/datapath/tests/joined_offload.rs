@@ -209,7 +209,7 @@ fn one_rule_does_what_two_lookups_do() {
 #[test]
 fn tunnels_that_adapters_do_not_know_are_the_hosts() {
     let key = Key::ZERO;
-    let id = offload::FlowId { worker: 0, rule: 1 };
+    let id = offload::FlowId { worker: 0, megaflow: 1 };
     for (kind, known) in [
         (TunnelKind::Vxlan, true),
         (TunnelKind::VxlanGbp, false),

@@ -71,7 +71,7 @@ mod tests {
         fn the_hottest_stay(rates in proptest::collection::vec(0u16..500, 0..3 * CANDIDATES_MAX)) {
             let mut list = Candidates::default();
             for (i, pps) in rates.iter().enumerate() {
-                let flow = FlowId { worker: 0, rule: i as u32 };
+                let flow = FlowId { worker: 0, megaflow: i as u32 };
                 list.push(Candidate { flow, pps: f32::from(*pps) });
                 prop_assert!(list.0.len() < 2 * CANDIDATES_MAX);
             }

@@ -50,8 +50,8 @@ struct Barred {
     reason: Reason,
 }
 
-/// See the module. One thread owns it; [`Port::next`] and [`Port::binding`] say what others are to
-/// do.
+/// One port's rules. One thread owns it; [`Port::next`] and [`Port::binding`] say what others are
+/// to do.
 pub struct Port {
     limits: Limits,
     marks: Marks,

@@ -11,7 +11,7 @@ pub struct FlowId {
     /// Number of the worker.
     pub worker: u32,
     /// Index in its table.
-    pub rule: u32,
+    pub megaflow: u32,
 }
 
 /// What the machine is like.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn flow(n: u16) -> FlowId {
-    FlowId { worker: 0, rule: u32::from(n) }
+    FlowId { worker: 0, megaflow: u32::from(n) }
 }
 
 /// What takes the outer headers of every fourth flow's packets off, if they have one.
@@ -142,7 +142,7 @@ proptest! {
             a.fails.extend(fails);
             rates.iter().for_each(|(n, pps)| t.observe(flow(*n), *pps));
             t.decide(now, &mut |f| {
-                rates.contains_key(&(f.rule as u16)).then(|| plan(f.rule as u16)).into_iter().collect()
+                rates.contains_key(&(f.megaflow as u16)).then(|| plan(f.megaflow as u16)).into_iter().collect()
             });
             t.count(now);
             let mut flush = work(&mut t, &mut a, &mut dp, now, most);

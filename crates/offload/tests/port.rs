@@ -23,7 +23,7 @@ fn udp(n: u16) -> (Key, Mask) {
 }
 
 fn flow(n: u16) -> FlowId {
-    FlowId { worker: u32::from(n % 2), rule: u32::from(n) }
+    FlowId { worker: u32::from(n % 2), megaflow: u32::from(n) }
 }
 
 fn error(errno: i32) -> RuleError {
@@ -97,7 +97,9 @@ fn settle(port: &mut Port, adapter: &mut Adapter, bound: &mut BTreeMap<FlowId, M
 
 fn second(port: &mut Port, now: u64, rates: &BTreeMap<u16, f32>) {
     rates.iter().for_each(|(n, pps)| port.observe(flow(*n), *pps));
-    port.decide(now, &mut |f| rates.contains_key(&(f.rule as u16)).then(|| udp(f.rule as u16)));
+    port.decide(now, &mut |f| {
+        rates.contains_key(&(f.megaflow as u16)).then(|| udp(f.megaflow as u16))
+    });
 }
 
 proptest! {
@@ -206,8 +208,8 @@ fn one_mask_per_type() {
     let mut port = Port::new(Limits::default(), 0);
     let mut adapter: BTreeMap<RuleId, MarkRule> = BTreeMap::new();
     let find = |f: FlowId| {
-        let (key, mut mask) = udp(f.rule as u16);
-        if f.rule >= 100 {
+        let (key, mut mask) = udp(f.megaflow as u16);
+        if f.megaflow >= 100 {
             mask.set_u32(at::IP_DST, !0);
         }
         Some((key, mask))
@@ -215,9 +217,9 @@ fn one_mask_per_type() {
     let mut next = 0;
     for s in 1..=60u64 {
         // Ten flows of one mask from the beginning, fifty of another later.
-        (0..10).for_each(|n| port.observe(FlowId { worker: 0, rule: n }, 1000.0));
+        (0..10).for_each(|n| port.observe(FlowId { worker: 0, megaflow: n }, 1000.0));
         if s > 5 {
-            (100..150).for_each(|n| port.observe(FlowId { worker: 0, rule: n }, 1000.0));
+            (100..150).for_each(|n| port.observe(FlowId { worker: 0, megaflow: n }, 1000.0));
         }
         port.decide(s * 1000, &mut |f| find(f));
         while let Some(request) = port.next_request() {
@@ -239,8 +241,9 @@ fn one_mask_per_type() {
             };
             port.answer(s * 1000, MarkAnswer { outcome, took_us: 10, cpu_us: 5 });
         }
-        let (key, mask) = find(FlowId { worker: 0, rule: 120 }).unwrap();
-        let reason = port.reason(s * 1000, FlowId { worker: 0, rule: 120 }, &key, &mask, 1000.0);
+        let (key, mask) = find(FlowId { worker: 0, megaflow: 120 }).unwrap();
+        let reason =
+            port.reason(s * 1000, FlowId { worker: 0, megaflow: 120 }, &key, &mask, 1000.0);
         if s == 20 {
             assert_eq!((adapter.len(), reason), (10, Reason::MaskConflict));
         }

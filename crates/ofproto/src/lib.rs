@@ -28,6 +28,7 @@ mod mcast;
 mod meter_table;
 mod mirroring;
 mod published;
+mod rewritten;
 mod shares;
 mod switch;
 mod tables;

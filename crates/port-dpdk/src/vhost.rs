@@ -69,25 +69,25 @@ impl TxQueue for LibraryTx {
 
 /// Tells the calling thread what it lost to a guest.
 #[inline]
-fn tell(lost: u64) {
-    if lost > 0 {
-        port::lose(lost);
+fn charge(penalty: u64) {
+    if penalty > 0 {
+        port::charge_penalty(penalty);
     }
 }
 
 impl RxQueue for OwnRx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let n = self.0.burst(out, max);
-        tell(self.0.take_lost());
+        charge(self.0.take_penalty());
         n
     }
 
-    fn owed(&mut self) -> u64 {
-        self.0.owed()
+    fn take_port_penalty(&mut self) -> u64 {
+        self.0.take_port_penalty()
     }
 
-    fn prepare(&mut self, step: usize) {
-        self.0.prepare(step);
+    fn prepare(&mut self, phase: usize) {
+        self.0.prepare(phase);
     }
 
     fn notify(&mut self, all: bool) {
@@ -102,7 +102,7 @@ impl RxQueue for OwnRx {
 impl TxQueue for OwnTx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
         let n = self.0.burst(packets);
-        tell(self.0.take_lost());
+        charge(self.0.take_penalty());
         n
     }
 
@@ -118,8 +118,8 @@ impl TxQueue for OwnTx {
         true
     }
 
-    fn prepare(&mut self, step: usize, n: usize) {
-        self.0.prepare(step, n);
+    fn prepare(&mut self, phase: usize, n: usize) {
+        self.0.prepare(phase, n);
     }
 
     fn notify(&mut self, all: bool) {

@@ -16,6 +16,7 @@ mod netlink;
 mod packet_rx;
 mod packet_tx;
 mod pcap;
+mod penalty;
 mod stats;
 mod sys;
 mod system;
@@ -25,14 +26,13 @@ mod tunnel;
 mod turn;
 mod underlay;
 mod vnet;
-mod waste;
 mod watch;
 
 pub use adapter::*;
+pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;
 pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
 pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
-pub use waste::{lose, take_lost};
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 
 use packet::{Packet, Pool};
@@ -47,11 +47,11 @@ pub trait RxQueue: Send {
     /// Exactly `max` means that there may be more which `fd` does not announce: call again before
     /// waiting.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize;
-    /// Starts to fetch what the next `rx` will read: step 0, and some time later step 1, which
-    /// needs what step 0 fetched. Called for many queues in turn, so that they do not wait one
-    /// after the other. Changes nothing.
-    fn prepare(&mut self, step: usize) {
-        let _ = step;
+    /// Starts to fetch what the next `rx` will read: phase 0, and some time later phase 1, which
+    /// needs what phase 0 fetched. Called for many queues in turn, so that they do not wait one
+    /// after the other. Changes nothing that the outcome of `rx` depends on.
+    fn prepare(&mut self, phase: usize) {
+        let _ = phase;
     }
     /// Tells the other side, if it sleeps, of what `rx` took. Called at the end of a round for each
     /// queue that brought packets, after a full fence, which so serves them all. Not `all`: it may
@@ -64,8 +64,9 @@ pub trait RxQueue: Send {
         false
     }
     /// Cycles that any thread lost to violations of the other side of this port since this was
-    /// asked last ([`lose`]): one of the port's queues says so. Asked some times per second.
-    fn owed(&mut self) -> u64 {
+    /// asked last ([`charge_penalty`]): one of the port's queues says so. Asked some times per
+    /// second.
+    fn take_port_penalty(&mut self) -> u64 {
         0
     }
     /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays
@@ -104,8 +105,8 @@ pub trait TxQueue: Send {
         false
     }
     /// As [`RxQueue::prepare`] for the next `tx`, of `n` packets.
-    fn prepare(&mut self, step: usize, n: usize) {
-        let _ = (step, n);
+    fn prepare(&mut self, phase: usize, n: usize) {
+        let _ = (phase, n);
     }
 }
 

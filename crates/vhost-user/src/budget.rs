@@ -26,7 +26,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Uses so many units; returns how long to rest until what was used is there.
+    /// Uses `units`; returns how long to rest until what was used is there.
     pub fn spend(&mut self, units: u32, now: Instant) -> Option<Duration> {
         let came = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;

@@ -95,7 +95,7 @@ thread_local! {
 /// Adds one to the eventfd `fd`. Never waits, full or not, blocking or not.
 ///
 /// # Errors
-/// It is something else, or closed. Nothing was written to it.
+/// `fd` is something else, or closed. Nothing was written to it.
 #[cold]
 pub(crate) fn signal(fd: RawFd) -> Result<(), NoEventfd> {
     CONTEXT.with_borrow_mut(|context| {

@@ -3,14 +3,14 @@
 //! The oldest copies are *settled*, ring by ring: the ring is held, marks what is done, and shows
 //! it to the guest.
 
+use crate::call_timer::cycles;
 use crate::copies::{Copies, LISTS};
 use crate::seat::SeatState;
 use crate::tally::add;
-use crate::watch::cycles;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// An engine that makes nothing for so long hangs: a full one of 4,096 jumbo frames needs about a
+/// An engine that makes nothing for this long hangs: a full one of 4,096 jumbo frames needs about a
 /// millisecond.
 const HANG_AFTER: Duration = Duration::from_millis(100);
 /// Looks that find nothing between two looks at the clock.
@@ -19,9 +19,9 @@ const LOOKS_PER_CLOCK: u32 = 64;
 /// beyond: one of so many.
 const ERRORS_FREE: u64 = 100;
 const ERRORS_ONE_OF: u64 = 100;
-/// Failures are counted so long.
+/// How long failures are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Guests that seemed to poll are notified after so many turns.
+/// Guests that seemed to poll are notified after this many turns.
 const TURNS_PER_NOTICE: u32 = 8;
 
 impl Copies {
@@ -156,7 +156,7 @@ impl Copies {
                 own.ring.done(flight.job.slot);
                 gone.extend(flight.packet);
             }
-            known.to_notify |= own.ring.publish();
+            known.to_notify |= own.ring.publish_done();
         } else {
             // It was given up with copies in flight.
             flights.drain(..n).for_each(|flight| gone.extend(flight.packet));

@@ -5,12 +5,12 @@
 //! guest's memory, while copies of it are in flight (`Shared::take` waits for that), unless the
 //! engine was stopped.
 
+use crate::call_timer::cycles;
 use crate::cost::{EngineCost, Timed};
 use crate::rings::OwnRing;
 use crate::seat::{Order, Seat, SeatState, threshold};
 use crate::shared::Shared;
 use crate::tally::add;
-use crate::watch::cycles;
 use packet::{Packet, Pool};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ pub fn use_engines() {
 }
 
 /// The calling thread, of that core, moves packets.
-pub fn sit_down(core: usize) {
+pub fn take_seat(core: usize) {
     COPIES.with_borrow_mut(|copies| copies.seat = Some(Seat::new(core)));
 }
 
@@ -56,8 +56,8 @@ pub fn end_turn() -> bool {
 }
 
 /// The calling thread moves no more packets. Waits for its engine.
-pub fn stand_up() {
-    COPIES.with_borrow_mut(Copies::stand_up);
+pub fn leave_seat() {
+    COPIES.with_borrow_mut(Copies::leave_seat);
 }
 
 /// Does this thread have an engine, or copies in flight?
@@ -75,7 +75,7 @@ pub(crate) fn wants(own: &mut OwnRing, ring: usize, packets: &[Packet]) -> bool 
     })
 }
 
-/// The CPU copied a burst of so many bytes: no frame of it was for the engine.
+/// The CPU copied a burst of `bytes` bytes: no frame of it was for the engine.
 #[inline]
 pub(crate) fn count_short(bytes: u64) {
     COPIES.with_borrow(|copies| copies.tally(|tally| add(&tally.cpu_bytes, bytes)));
@@ -168,7 +168,7 @@ pub(crate) struct Copies {
     /// Copies were given to the engine since the last doorbell.
     pub waiting: bool,
     pub flights: VecDeque<Flight>,
-    /// Those that were made while another thread had their ring, and whether they are still to be
+    /// Flights that ended while another thread had their ring, and whether they are still to be
     /// made.
     pub late: Vec<(Flight, bool)>,
     pub targets: Vec<CopyTarget>,
@@ -371,7 +371,7 @@ impl Copies {
         self.cost.handed_over(n);
         self.targets[target].in_flight += n;
         if n < jobs.len() {
-            own.ring.publish();
+            own.ring.publish_done();
             at.pool.free(&self.gone);
             self.gone.clear();
         }
@@ -461,7 +461,7 @@ impl Copies {
     }
 
     #[cold]
-    fn stand_up(&mut self) {
+    fn leave_seat(&mut self) {
         self.end_turn();
         while self.in_flight() > 0 {
             self.complete();

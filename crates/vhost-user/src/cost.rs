@@ -25,9 +25,10 @@ const FLOOR_BYTES_MIN: usize = 128;
 const PACKET_CYCLES: [f32; 2] = [40.0, 25.0];
 /// Least cycles for a byte that are believed: one load and one store of 32 bytes in a cycle.
 const BYTE_CYCLES_MIN: f32 = 0.03;
-/// Of a new measurement one part in so many is taken over.
+/// One part in this many of a new measurement is taken over.
 const SMOOTHING: f32 = 8.0;
-/// A measurement counts as at most so many times the mean: the thread was interrupted meanwhile.
+/// A measurement counts as at most this many times the mean: more means that the thread was
+/// interrupted meanwhile.
 const OUTLIER: f32 = 4.0;
 /// An engine has to cost less than the CPU by this factor.
 const MARGIN: f32 = 1.125;
@@ -175,19 +176,19 @@ impl EngineCost {
         self.handed_over += n as u64;
     }
 
-    /// A call on such a ring listed and handed over `n` copies in so many cycles.
+    /// A call on such a ring listed and handed over `n` copies in `cycles`.
     pub fn listed(&mut self, ring: &RingCost, n: usize, cycles: u64) {
         self.list[ring.direction].add(cycles as f32 / n as f32);
     }
 
-    /// It took so many cycles to take in `n` completed copies.
+    /// Taking in `n` completed copies took `cycles`.
     pub fn completed(&mut self, n: usize, cycles: u64) {
         if n > 0 {
             self.complete.add(cycles as f32 / n as f32);
         }
     }
 
-    /// A doorbell took so many cycles.
+    /// A doorbell took `cycles`.
     pub fn rang(&mut self, cycles: u64) {
         self.doorbell.add(cycles as f32);
     }

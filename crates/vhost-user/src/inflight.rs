@@ -13,7 +13,7 @@ use crate::violation::Violation;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// A queue's part begins at a multiple of so many bytes.
+/// A queue's part begins at a multiple of this many bytes.
 const ALIGN_BYTES: u64 = 64;
 /// Bytes of the part before the entries, and of an entry, for split and packed rings.
 const SPLIT_BYTES: (u64, u64) = (16, 16);

@@ -18,6 +18,7 @@
 mod atomics;
 mod budget;
 mod call;
+mod call_timer;
 mod completions;
 mod copies;
 mod cost;
@@ -36,9 +37,8 @@ mod stream;
 mod tally;
 pub mod testing;
 mod violation;
-mod watch;
 
-pub use copies::{begin_turn, end_turn, sit_down, stand_up, use_engines};
+pub use copies::{begin_turn, end_turn, leave_seat, take_seat, use_engines};
 pub use counters::{Counters, Slot};
 pub use queue::{Rx, Turn, Tx, ring_of};
 pub use seat::{

@@ -145,7 +145,7 @@ pub enum Message {
     SetInflight(Inflight, OwnedFd),
     /// The device's status, as the driver wrote it.
     SetStatus(u64),
-    /// The same, back.
+    /// The front-end asks for the device's status.
     GetStatus,
 }
 

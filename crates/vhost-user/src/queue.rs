@@ -15,14 +15,14 @@ thread_local! {
     static BATCH: RefCell<Batch> = RefCell::default();
 }
 
-/// Fewest buffers that a receive queue fetches ahead, if there are any.
+/// Buffers that a receive queue fetches ahead, at least, if they are there.
 const FEW: usize = 4;
 
 /// Receives what a guest sends. Handle 0 also serves guest queues that have no handle.
 pub struct Rx<P> {
     shared: Arc<Shared>,
     pool: Arc<P>,
-    /// The same, for copies in flight.
+    /// `pool`, as copies in flight have it.
     shared_pool: Arc<dyn Pool>,
     /// What the thread's copies in flight know each guest queue by.
     targets: [usize; PAIRS_MAX],
@@ -33,17 +33,17 @@ pub struct Rx<P> {
     expected: usize,
     /// Guest queues that something was taken from since `notify`.
     pending_notify: u64,
-    /// One of them may want to be notified.
-    loud: bool,
+    /// One of the guest's queues may want to be notified.
+    wants_notify: bool,
     /// Cycles that bursts lost to the guest's violations, until they are taken.
-    lost: u64,
+    penalty: u64,
 }
 
 /// Sends to a guest, on the guest queue that falls to this handle.
 pub struct Tx<P> {
     shared: Arc<Shared>,
     pool: Arc<P>,
-    /// The same, for copies in flight.
+    /// `pool`, as copies in flight have it.
     shared_pool: Arc<dyn Pool>,
     /// What the thread's copies in flight know the guest's queue by.
     target: usize,
@@ -54,7 +54,7 @@ pub struct Tx<P> {
     /// notified.
     pending_notify: Option<(u16, bool)>,
     /// Cycles that bursts lost to the guest's violations, until they are taken.
-    lost: u64,
+    penalty: u64,
 }
 
 impl<P: Pool + 'static> Rx<P> {
@@ -73,8 +73,8 @@ impl<P: Pool + 'static> Rx<P> {
             next: 0,
             expected: 0,
             pending_notify: 0,
-            loud: false,
-            lost: 0,
+            wants_notify: false,
+            penalty: 0,
         })
     }
 
@@ -92,23 +92,23 @@ impl<P: Pool + 'static> Rx<P> {
 
     /// Starts to fetch what the next burst will read: see `port::RxQueue::prepare`.
     #[inline]
-    pub fn prepare(&self, step: usize) {
+    pub fn prepare(&self, phase: usize) {
         let mask = self.shared.rx_mask(self.index);
         if mask != 0
             && let Some(pair) = Turn::new(mask, self.next).pair()
         {
-            let (ring, n) = (2 * pair as usize + 1, self.expected.max(FEW * step));
-            self.shared.prepare(ring, step, n);
+            let (ring, n) = (2 * pair as usize + 1, self.expected.max(FEW * phase));
+            self.shared.prepare(ring, phase, n);
         }
     }
 
     /// Notifies the guest of what was taken, if it wants that: see `port::RxQueue::notify`.
     #[inline]
     pub fn notify(&mut self, all: bool) {
-        if !all && !self.loud {
+        if !all && !self.wants_notify {
             return;
         }
-        self.loud = false;
+        self.wants_notify = false;
         while self.pending_notify != 0 {
             let pair = self.pending_notify.trailing_zeros();
             self.pending_notify &= self.pending_notify - 1;
@@ -119,13 +119,13 @@ impl<P: Pool + 'static> Rx<P> {
     /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked
     /// last.
     #[inline]
-    pub fn take_lost(&mut self) -> u64 {
-        std::mem::take(&mut self.lost)
+    pub fn take_penalty(&mut self) -> u64 {
+        std::mem::take(&mut self.penalty)
     }
 
     /// Cycles that all handles lost, since this was asked last: handle 0 says so.
-    pub fn owed(&self) -> u64 {
-        if self.index == 0 { self.shared.take_lost() } else { 0 }
+    pub fn take_port_penalty(&self) -> u64 {
+        if self.index == 0 { self.shared.take_penalty() } else { 0 }
     }
 
     /// From the guest's queues in `mask`, until `out` is `end` long, or as many descriptors were
@@ -146,7 +146,7 @@ impl<P: Pool + 'static> Rx<P> {
             let Some(mut held) = self.shared.rings.try_hold(ring) else { continue };
             let Some(own) = held.get() else { continue };
             let room = end - out.len();
-            let (before, began) = (moved.packets + moved.dropped, own.watch.begin());
+            let (before, began) = (moved.packets + moved.dropped, own.timer.begin());
             let steps_before = own.ring.steps();
             BATCH.with_borrow_mut(|batch| match copies::lists() || own.ring.has_slots() {
                 false => own.ring.dequeue(batch, &*self.pool, out, room, &mut moved),
@@ -159,8 +159,8 @@ impl<P: Pool + 'static> Rx<P> {
             });
             steps += own.ring.steps() - steps_before;
             self.pending_notify |= u64::from(moved.packets + moved.dropped > before) << pair;
-            self.loud |= !own.ring.notifications_suppressed();
-            self.lost += self.shared.end(own, began, &mut moved);
+            self.wants_notify |= !own.ring.notifications_suppressed();
+            self.penalty += self.shared.end(own, began, &mut moved);
             moved.exhausted = false;
         }
         self.next = turn.next;
@@ -252,7 +252,7 @@ pub fn ring_of(mask: u64, index: usize) -> Option<u16> {
 }
 
 impl<P: Pool + 'static> Tx<P> {
-    /// None if this handle is out already, or there are not so many.
+    /// None if this handle is out already, or beyond the last one.
     pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
         (!taken).then(|| Tx {
@@ -263,11 +263,11 @@ impl<P: Pool + 'static> Tx<P> {
             index,
             busy: false,
             pending_notify: None,
-            lost: 0,
+            penalty: 0,
         })
     }
 
-    /// The guest's queue that is sent on, as things are.
+    /// The guest's ring that is sent on at present.
     #[inline]
     fn ring(&self) -> Option<u16> {
         ring_of(self.shared.tx_mask(), self.index)
@@ -275,16 +275,18 @@ impl<P: Pool + 'static> Tx<P> {
 
     /// Starts to fetch what the next burst will touch: see `port::RxQueue::prepare`.
     #[inline]
-    pub fn prepare(&self, step: usize, n: usize) {
+    pub fn prepare(&self, phase: usize, n: usize) {
         if let Some(ring) = self.ring() {
-            self.shared.prepare(ring.into(), step, n);
+            self.shared.prepare(ring.into(), phase, n);
         }
     }
 
     /// Notifies the guest of what was sent, if it wants that: see `port::TxQueue::notify`.
     #[inline]
     pub fn notify(&mut self, all: bool) {
-        if let Some((ring, _)) = self.pending_notify.take_if(|(_, loud)| all || *loud) {
+        if let Some((ring, _)) =
+            self.pending_notify.take_if(|(_, wants_notify)| all || *wants_notify)
+        {
             self.shared.notify(ring.into());
         }
     }
@@ -292,8 +294,8 @@ impl<P: Pool + 'static> Tx<P> {
     /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked
     /// last.
     #[inline]
-    pub fn take_lost(&mut self) -> u64 {
-        std::mem::take(&mut self.lost)
+    pub fn take_penalty(&mut self) -> u64 {
+        std::mem::take(&mut self.penalty)
     }
 
     /// How many of `n` packets the guest has room for, at most: those of them for which a buffer is
@@ -323,7 +325,7 @@ impl<P: Pool + 'static> Tx<P> {
         let Some(own) = held.get() else { return 0 };
         let most = self.shared.retries_max.load(Ordering::Relaxed);
         let (mut moved, mut retries) = (Moved::default(), 0);
-        let began = own.watch.begin();
+        let began = own.timer.begin();
         let lists =
             copies::lists() && copies::wants(own, ring.into(), packets) || own.ring.has_slots();
         loop {
@@ -342,7 +344,7 @@ impl<P: Pool + 'static> Tx<P> {
             }
             retries += 1;
         }
-        self.lost += self.shared.end(own, began, &mut moved);
+        self.penalty += self.shared.end(own, began, &mut moved);
         self.pending_notify = Some((ring, !own.ring.notifications_suppressed()));
         drop(held);
         let (taken, dropped) = (moved.packets, moved.dropped as u64);
@@ -451,18 +453,18 @@ mod tests {
         for round in 1..=3 {
             (0..2).for_each(|i| offer(i, round * RING_SIZE));
             assert_eq!(tx.burst(&packets), 0);
-            let sending = tx.take_lost();
+            let sending = tx.take_penalty();
             assert_eq!((0..2).map(|_| rx.burst(&mut out, 32)).sum::<usize>(), 0);
-            let receiving = rx.take_lost();
+            let receiving = rx.take_penalty();
             // The first call on a ring is not timed.
             assert!(receiving > 0 && (sending > 0) == (round > 1), "{round} {sending}");
-            assert_eq!(rx.owed(), sending + receiving);
+            assert_eq!(rx.take_port_penalty(), sending + receiving);
         }
-        assert_eq!((tx.take_lost(), rx.take_lost(), rx.owed()), (0, 0, 0));
+        assert_eq!((tx.take_penalty(), rx.take_penalty(), rx.take_port_penalty()), (0, 0, 0));
         let counted = shared.ring_errors()[vhost::RingError::Indirect as usize];
         assert_eq!(counted, (vhost::RingError::Indirect, 6 * u64::from(RING_SIZE)));
         // Nothing more is wrong: nothing more is lost.
-        assert_eq!((tx.burst(&packets), tx.take_lost()), (0, 0));
+        assert_eq!((tx.burst(&packets), tx.take_penalty()), (0, 0));
         pool.free(&packets);
         (0..2).for_each(|i| drop(shared.rings.put(i, None)));
     }

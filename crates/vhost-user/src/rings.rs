@@ -1,13 +1,13 @@
 //! The rings of the guest that is served.
 //!
-//! A ring is held by whoever moves packets on it, for one burst, and by the control side while it
-//! replaces it ([`sync::Place`]). Taking the rings away therefore waits for bursts under way and
-//! for nothing else.
+//! A ring is held by the thread that moves packets on it, for one burst, and by the control side
+//! while it replaces it ([`sync::Place`]). Taking the rings away therefore waits for bursts under
+//! way and for nothing else.
 
 use crate::call;
+use crate::call_timer::CallTimer;
 use crate::cost::RingCost;
 use crate::violation::Violation;
-use crate::watch::Watch;
 use packet::Pool;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -37,12 +37,12 @@ pub(crate) struct OwnRing {
     /// Violations that were counted at the port already.
     pub reported: Box<RingErrors>,
     /// When calls on it are timed.
-    pub watch: Watch,
+    pub timer: CallTimer,
     /// What the CPU's copies cost here.
     pub cost: RingCost,
     /// No other ring has or had it.
     pub id: u64,
-    /// It is about to be taken away: no more copies are listed.
+    /// The ring is about to be taken away: no more copies are listed.
     pub closing: bool,
     /// Where packets go back to that are not delivered.
     pub pool: Option<Arc<dyn Pool>>,
@@ -59,7 +59,7 @@ impl OwnRing {
             ring,
             call,
             reported: Box::default(),
-            watch: Watch::default(),
+            timer: CallTimer::default(),
             cost: RingCost::default(),
             id: new_id(),
             closing: false,
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// Writing to it may block whoever notifies.
+    /// Writing to it may block the thread that notifies.
     #[test]
     fn a_call_descriptor_that_is_no_eventfd_is_a_violation() {
         let (_reader, writer) = std::io::pipe().unwrap();

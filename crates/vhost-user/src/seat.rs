@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::Engine;
 
-/// The threshold that is shown while none is set (papers/004).
+/// The threshold that is shown while none is set (that of the paper "Packet Copy Offload
+/// in OVS with Intel DSA").
 pub const THRESHOLD_BYTES_DEFAULT: usize = 128;
-/// Longest frame that a threshold may name, as in the patches of papers/004.
+/// Longest frame that a threshold may name, as in that paper's patches.
 pub const THRESHOLD_BYTES_MAX: usize = 9728;
 
 /// No threshold is set.
@@ -40,7 +41,7 @@ pub(crate) enum Order {
     None,
     /// One is there for it.
     Take,
-    /// It is to give it back when nothing is in flight.
+    /// The thread is to give its engine back when nothing is in flight.
     Leave,
     /// The one that hung was stopped: what was in flight is to be copied by the CPU.
     Redo,
@@ -50,15 +51,15 @@ pub(crate) enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SeatState {
-    /// It has none.
+    /// The thread has no engine.
     Empty,
-    /// It has one.
+    /// The thread has an engine.
     Working,
-    /// It gave one back that made nothing for too long: to be stopped.
+    /// The thread gave an engine back that made nothing for too long: to be stopped.
     Stuck,
-    /// It gave one back that failed too often.
+    /// The thread gave an engine back that failed too often.
     Failing,
-    /// It gave one back as asked, or at its end.
+    /// The thread gave its engine back as asked, or at its end.
     Returned,
 }
 
@@ -71,7 +72,7 @@ pub struct Seat {
     /// Cycles that a copy to a guest by the engine costs the thread, and one from a guest, as
     /// measured; 0: not yet.
     pub copy_cycles: [AtomicU32; 2],
-    /// The same of a doorbell.
+    /// Cycles that a doorbell costs the thread, as measured; 0: not yet.
     pub doorbell_cycles: AtomicU32,
     /// The tally when its display was cleared.
     cleared: Mutex<Tallied>,

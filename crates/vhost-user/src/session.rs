@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vhost::{DirtyLog, Ring, RingSetup, feature};
 
-/// A connection whose turn it is not looks so often whether it is.
+/// How often a connection whose turn it is not looks whether it is.
 const TURN_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest log of dirty pages: that of 128 TB of memory.
 const LOG_BYTES_MAX: u64 = 1 << 32;
@@ -33,7 +33,7 @@ struct RingState {
     started: bool,
     enabled: bool,
     call: Option<Arc<Call>>,
-    /// It is in its place.
+    /// The ring is in its place.
     placed: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Session<'a> {
     numa: Option<usize>,
     /// Readable when something that is mapped was found to be gone.
     event: Arc<OwnedFd>,
-    /// It could be served, but another connection is.
+    /// The connection could be served, but another one is.
     waiting: bool,
     /// Work since it was asked last: see `crate::budget`.
     units: u32,

@@ -68,7 +68,7 @@ pub(crate) struct Counted {
     /// last measured; 0: not yet.
     pub floors: [AtomicU32; 2],
     /// Cycles lost to what guests did wrong, until they are charged to the port.
-    lost: AtomicU64,
+    penalty: AtomicU64,
     pub violations: Violations,
 }
 
@@ -121,7 +121,7 @@ impl Shared {
                 tx: slots(n_txq),
                 ring_errors: Default::default(),
                 floors: Default::default(),
-                lost: AtomicU64::new(0),
+                penalty: AtomicU64::new(0),
                 violations: Violations::default(),
             },
             rings: Rings::new(RINGS_MAX),
@@ -237,11 +237,11 @@ impl Shared {
 
     /// Lets ring `i` fetch what its next burst touches, if no thread holds it.
     #[inline]
-    pub fn prepare(&self, i: usize, step: usize, n: usize) {
+    pub fn prepare(&self, i: usize, phase: usize, n: usize) {
         if let Some(mut held) = self.rings.try_hold(i)
             && let Some(own) = held.get()
         {
-            own.ring.prepare(step, n as u16, i % 2 == 1);
+            own.ring.prepare(phase, n as u16, i % 2 == 1);
         }
     }
 
@@ -312,10 +312,10 @@ impl Shared {
     }
 
     /// What was lost since this was called last: cycles.
-    pub fn take_lost(&self) -> u64 {
-        match self.counted.lost.load(Ordering::Relaxed) {
+    pub fn take_penalty(&self) -> u64 {
+        match self.counted.penalty.load(Ordering::Relaxed) {
             0 => 0,
-            _ => self.counted.lost.swap(0, Ordering::Relaxed),
+            _ => self.counted.penalty.swap(0, Ordering::Relaxed),
         }
     }
 
@@ -323,14 +323,14 @@ impl Shared {
     /// returns the cycles that it cost.
     #[inline]
     pub fn end(&self, ring: &mut OwnRing, began: Option<u64>, moved: &mut Moved) -> u64 {
-        let lost = ring.watch.end(began, moved);
-        if lost > 0 {
-            self.counted.lost.fetch_add(lost, Ordering::Relaxed);
+        let penalty = ring.timer.end(began, moved);
+        if penalty > 0 {
+            self.counted.penalty.fetch_add(penalty, Ordering::Relaxed);
         }
         if std::mem::take(&mut moved.has_errors) {
             self.count_error(ring);
         }
-        lost
+        penalty
     }
 
     /// What guests did wrong, and how often.

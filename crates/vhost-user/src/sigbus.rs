@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 /// Mappings that can be registered at once: eight regions and a log of 900 guests.
 const MAPPINGS_MAX: usize = 8192;
 
-/// A registered mapping. Written by who registers it, read by the handler.
+/// A registered mapping. Written by the thread that registers it, read by the handler.
 struct Entry {
     /// First byte; 0 if the entry is free, 1 while it is being written.
     start: AtomicUsize,

@@ -73,7 +73,8 @@ impl Claim {
     /// Claims a path and checks that it can be one of a socket.
     ///
     /// # Errors
-    /// It cannot, or another port uses it. As a server: something else is there.
+    /// The path cannot be one of a socket, or another port uses it. As a server: something else is
+    /// there.
     pub fn new(path: &str, mode: Mode) -> Result<Claim, String> {
         let error = |reason: &str| Err(format!("vhost-user socket '{path}': {reason}"));
         if path.len() > PATH_BYTES_MAX {

@@ -155,7 +155,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// The same end; a violation then says during which request.
+/// `end`; if it is a violation, it says during which request.
 fn with(end: End, request: u32) -> End {
     match end {
         End::Violation(what, None) => End::Violation(what, Some(request)),

@@ -84,7 +84,7 @@ impl World {
         let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let (stop, count, frames) = (end.clone(), came.clone(), pool.clone());
         let thread = std::thread::spawn(move || {
-            vhost_user::sit_down(77);
+            vhost_user::take_seat(77);
             let (mut next, mut last) = (1, 0);
             while !stop.load(Ordering::Relaxed) {
                 vhost_user::begin_turn();
@@ -107,7 +107,7 @@ impl World {
                 vhost_user::end_turn();
                 std::thread::yield_now();
             }
-            vhost_user::stand_up();
+            vhost_user::leave_seat();
         });
         let seat = || vhost_user::seats().into_iter().find(|s| s.core == 77 && !s.is_gone());
         wait("the thread sits", || seat().is_some());

@@ -156,7 +156,7 @@ impl World {
             attacked.iter().map(|port| (port.rx(0).unwrap(), port.tx(0).unwrap())).collect();
         let (stop, count) = (end.clone(), echoed.clone());
         let poller = std::thread::spawn(move || {
-            vhost_user::sit_down(SEAT);
+            vhost_user::take_seat(SEAT);
             let seat = vhost_user::seats().pop().unwrap();
             let keeper = engine.map(|faults| {
                 vhost_user::use_engines();
@@ -170,7 +170,7 @@ impl World {
                 vhost_user::end_turn();
                 std::thread::yield_now();
             }
-            vhost_user::stand_up();
+            vhost_user::leave_seat();
             keeper.map(JoinHandle::join);
             drop(seat.take_back());
             vhost_user::forget_seat(&seat);

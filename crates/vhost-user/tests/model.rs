@@ -262,7 +262,7 @@ impl Mover {
     }
 
     /// True: the thread has ended.
-    fn stand_up(&mut self) -> bool {
+    fn leave_seat(&mut self) -> bool {
         let seat = self.world.seat.clone();
         for _ in 0..LOOKS_MAX {
             if !self.is_busy() {
@@ -342,7 +342,7 @@ fn run(hangs: bool) {
     mover.turn();
     let mover = thread::spawn(move || {
         (0..TURNS).for_each(|_| mover.turn());
-        let has_ended = mover.stand_up();
+        let has_ended = mover.leave_seat();
         (mover, has_ended)
     });
     let of_connection = world.clone();
@@ -351,7 +351,7 @@ fn run(hangs: bool) {
     let (mut mover, has_ended) = mover.join().unwrap();
     let is_taken = connection.join().unwrap();
     // One after the other, nothing is left to wait for.
-    assert!(has_ended || mover.stand_up(), "copies that are never settled");
+    assert!(has_ended || mover.leave_seat(), "copies that are never settled");
     assert!(is_taken || take(&world));
     assert!(is_back || control(&world.seat));
     assert!(world.seat.is_gone() && world.seat.put(None).is_none());

@@ -120,7 +120,7 @@ impl Ahead {
         }
     }
 
-    /// Notes that the first `n` buffers were prefetched, as far as there are so many.
+    /// Notes that the first `n` buffers, or all if they are fewer, were prefetched.
     #[inline]
     pub fn was_fetched(&mut self, n: usize) {
         let upto = self.next.wrapping_add(n.min(self.len()) as u32);

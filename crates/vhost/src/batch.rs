@@ -79,13 +79,13 @@ pub struct Batch {
     steps_max: u32,
 }
 
-/// Most descriptors that a call reads to serve so many packets before it begins no further buffer.
-/// The rest is for the next call.
+/// Descriptors that a call for `packets` packets may read; beyond, it begins no further buffer. The
+/// rest is for the next call.
 fn budget(packets: usize) -> usize {
     STEPS_MIN + STEPS_PER_PACKET * packets
 }
 
-/// Most descriptors that [`crate::Ring::prepare`] and the call that follows read, for so many
+/// Most descriptors that [`crate::Ring::prepare`] and the call that follows read for `packets`
 /// packets: the call's budget, the last buffer, which may exceed it, and plain buffers, which are
 /// read ahead.
 pub fn steps_max(packets: usize) -> usize {
@@ -157,7 +157,7 @@ pub(crate) struct Desc {
 }
 
 impl Desc {
-    /// Reads a descriptor from a table, a double word at a time.
+    /// Reads a descriptor from a table, 64 bits at a time.
     ///
     /// # Safety
     /// 16 bytes at `at` are valid for reads, and aligned to eight.

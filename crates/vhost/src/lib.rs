@@ -19,6 +19,7 @@
 
 mod ahead;
 mod batch;
+mod copier;
 mod dirty;
 mod engine;
 mod listed;
@@ -30,7 +31,6 @@ mod ring;
 mod ring_error;
 mod slots;
 mod split;
-mod way;
 
 pub use batch::{BATCH, Batch, steps_max};
 pub use dirty::DirtyLog;

@@ -2,11 +2,11 @@
 
 use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS};
 use crate::batch::{BATCH, Batch, Direction};
+use crate::copier::{Copier, EngineCopier};
 use crate::raw;
 use crate::ring::{Moved, PREFETCH_PACKETS, Ring, make_room};
 use crate::ring_error::RingError;
 use crate::slots::{List, Slots};
-use crate::way::{Listed, Way};
 use packet::{Packet, Pool};
 
 impl Ring {
@@ -44,9 +44,9 @@ impl Ring {
         moved: &mut Moved,
     ) {
         let mut slots = self.take_slots();
-        self.enqueue_by(batch, packets, moved, &mut Listed::new(&mut slots, list));
+        self.enqueue_by(batch, packets, moved, &mut EngineCopier::new(&mut slots, list));
         self.slots = Some(slots);
-        self.publish();
+        self.publish_done();
     }
 
     /// Notes that a job of this slot was made.
@@ -59,14 +59,14 @@ impl Ring {
 
     /// Shows the guest what is done of what was sent to it. True: there was something.
     #[inline]
-    pub fn publish(&mut self) -> bool {
+    pub fn publish_done(&mut self) -> bool {
         let Some(mut slots) = self.slots.take() else { return false };
         let before = self.base();
         while let Some((buffers, &mut None)) = slots.oldest() {
             self.put_oldest(&mut slots, buffers);
         }
         self.slots = Some(slots);
-        self.show(before);
+        self.publish_used(before);
         before != self.base()
     }
 
@@ -74,7 +74,7 @@ impl Ring {
     fn put_oldest(&mut self, slots: &mut Slots, buffers: u16) {
         for _ in 0..buffers {
             let used = slots.pop();
-            self.layout.publish(used.id, used.descs, used.len);
+            self.layout.write_used_taken(used.id, used.descs, used.len);
         }
     }
 
@@ -105,11 +105,11 @@ impl Ring {
                 self.slots = Some(slots);
                 return self.end(before, began, moved);
             }
-            let mut way = Listed::new(&mut slots, list);
+            let mut copier = EngineCopier::new(&mut slots, list);
             if n > 0 {
-                self.list_plain(pool, n, &mut way, moved);
+                self.list_plain(pool, n, &mut copier, moved);
             } else if other {
-                self.list_chains(batch, pool, max, &mut way, moved);
+                self.list_chains(batch, pool, max, &mut copier, moved);
             }
             self.deliver(&mut slots, out, end, moved);
         }
@@ -141,37 +141,43 @@ impl Ring {
     }
 
     /// Takes the first `n` plain buffers' packets.
-    fn list_plain(&mut self, pool: &dyn Pool, n: usize, way: &mut Listed, moved: &mut Moved) {
+    fn list_plain(
+        &mut self,
+        pool: &dyn Pool,
+        n: usize,
+        copier: &mut EngineCopier,
+        moved: &mut Moved,
+    ) {
         self.fetch(n, PREFETCH_BUFFERS);
-        if !fill(pool, way, n) {
+        if !fill(pool, copier, n) {
             moved.starved = true;
             return;
         }
         for i in 0..n {
             self.ahead.fetch(i + PREFETCH_BUFFERS, self.header);
-            if let Some(soon) = way.list.fresh.len().checked_sub(1 + PREFETCH_PACKETS) {
-                raw::prefetch_write(way.list.fresh[soon].data().as_ptr());
+            if let Some(soon) = copier.list.fresh.len().checked_sub(1 + PREFETCH_PACKETS) {
+                raw::prefetch_write(copier.list.fresh[soon].data().as_ptr());
             }
             let buffer = self.ahead.get(i);
             let len = buffer.len as usize - self.header;
-            match next(way, len as u64) {
+            match next(copier, len as u64) {
                 Ok((packet, to)) => {
-                    way.begin(len, || 1);
+                    copier.begin(len, || 1);
                     // SAFETY: the buffer is mapped and longer than the header; there is room for
                     // the rest.
-                    unsafe { way.copy(buffer.at.add(self.header), to, len) };
-                    way.put(&mut self.layout, buffer.id, 1, 0);
-                    way.end(Some(packet));
+                    unsafe { copier.copy(buffer.at.add(self.header), to, len) };
+                    copier.write_used(&mut self.layout, buffer.id, 1, 0);
+                    copier.end(Some(packet));
                 }
                 Err(error) => {
                     self.count_error(error);
                     moved.dropped += 1;
-                    way.give_back(&mut self.layout, buffer.id, 1);
+                    copier.return_unused(&mut self.layout, buffer.id, 1);
                 }
             }
         }
         self.ahead.used(n);
-        pool.free(&way.list.fresh);
+        pool.free(&copier.list.fresh);
     }
 
     /// As [`Ring::list_plain`], for buffers of any kind.
@@ -180,7 +186,7 @@ impl Ring {
         batch: &mut Batch,
         pool: &dyn Pool,
         max: usize,
-        way: &mut Listed,
+        copier: &mut EngineCopier,
         moved: &mut Moved,
     ) {
         self.begin(batch);
@@ -188,35 +194,35 @@ impl Ring {
         self.gather(Direction::FromGuest, max, batch);
         self.count_steps(batch, moved);
         batch.fetch(self.header, raw::prefetch);
-        if !fill(pool, way, batch.chains.len()) {
+        if !fill(pool, copier, batch.chains.len()) {
             moved.starved = true;
             return;
         }
         for chain in &batch.chains {
-            let frame = chain.frame(self.header).and_then(|len| Ok((len, next(way, len)?)));
+            let frame = chain.frame(self.header).and_then(|len| Ok((len, next(copier, len)?)));
             match frame {
                 Ok((len, (packet, mut to))) => {
                     let pieces = batch.pieces(chain);
-                    way.begin(len as usize, || pieces.len());
+                    copier.begin(len as usize, || pieces.len());
                     for (from, n) in behind(pieces, self.header) {
                         // SAFETY: the piece is mapped; the pieces without the header have len bytes
                         // together.
                         unsafe {
-                            way.copy(from, to, n);
+                            copier.copy(from, to, n);
                             to = to.add(n);
                         }
                     }
-                    way.put(&mut self.layout, chain.id, chain.descs, 0);
-                    way.end(Some(packet));
+                    copier.write_used(&mut self.layout, chain.id, chain.descs, 0);
+                    copier.end(Some(packet));
                 }
                 Err(error) => {
                     self.count_error(error);
                     moved.dropped += 1;
-                    way.give_back(&mut self.layout, chain.id, chain.descs);
+                    copier.return_unused(&mut self.layout, chain.id, chain.descs);
                 }
             }
         }
-        pool.free(&way.list.fresh);
+        pool.free(&copier.list.fresh);
     }
 
     /// The ring is not used any more, and no copy is in flight: packets that were to be delivered
@@ -230,18 +236,18 @@ impl Ring {
 }
 
 /// Gets `n` empty packets.
-fn fill(pool: &dyn Pool, way: &mut Listed, n: usize) -> bool {
-    way.list.fresh.clear();
-    pool.alloc(&mut way.list.fresh, n)
+fn fill(pool: &dyn Pool, copier: &mut EngineCopier, n: usize) -> bool {
+    copier.list.fresh.clear();
+    pool.alloc(&mut copier.list.fresh, n)
 }
 
 /// An empty packet with room for `len` bytes, and where they go. On an error it is used for the
 /// next frame.
 #[inline]
-fn next(way: &mut Listed, len: u64) -> Result<(Packet, *mut u8), RingError> {
-    let packet = way.list.fresh.last_mut().ok_or(RingError::Long)?;
+fn next(copier: &mut EngineCopier, len: u64) -> Result<(Packet, *mut u8), RingError> {
+    let packet = copier.list.fresh.last_mut().ok_or(RingError::Long)?;
     let to = make_room(packet, len)?;
-    let packet = way.list.fresh.pop().ok_or(RingError::Long)?;
+    let packet = copier.list.fresh.pop().ok_or(RingError::Long)?;
     Ok((packet, to))
 }
 

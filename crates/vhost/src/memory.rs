@@ -21,7 +21,7 @@ pub struct Memory {
     _owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: addresses; whoever follows them vouches for the mapping (`Ring::new`).
+// SAFETY: addresses; code that follows them vouches for the mapping (`Ring::new`).
 unsafe impl Send for Memory {}
 // SAFETY: as above; never written.
 unsafe impl Sync for Memory {}

@@ -249,9 +249,9 @@ impl Packed {
         Ok(())
     }
 
-    /// Gives the next buffer back with `len` bytes written. The guest sees it at `show`.
+    /// Gives the next buffer back with `len` bytes written. The guest sees it at `publish_used`.
     #[inline(always)]
-    pub fn put(&mut self, id: u16, descs: u16, len: u32) {
+    pub fn write_used(&mut self, id: u16, descs: u16, len: u32) {
         let i = self.at.i();
         let mut flags = if self.at.wrap() { flag::AVAIL | flag::USED } else { 0 };
         flags |= if len > 0 { flag::WRITE } else { 0 };
@@ -270,20 +270,20 @@ impl Packed {
 
     /// Takes the next buffer, of `descs` entries.
     #[inline]
-    pub fn take(&mut self, descs: u16) {
+    pub fn take_avail(&mut self, descs: u16) {
         self.taken += u32::from(descs);
     }
 
-    /// Gives the oldest buffer back that was taken, as `put`.
+    /// Gives the oldest buffer back that was taken, as `write_used`.
     #[inline]
-    pub fn publish(&mut self, id: u16, descs: u16, len: u32) {
+    pub fn write_used_taken(&mut self, id: u16, descs: u16, len: u32) {
         self.taken -= u32::from(descs);
-        self.put(id, descs, len);
+        self.write_used(id, descs, len);
     }
 
     /// Shows the guest the buffers that were given back.
     #[inline]
-    pub fn show(&mut self) {
+    pub fn publish_used(&mut self) {
         if let Some((i, flags)) = self.first.take() {
             // SAFETY: flags of an entry of the ring.
             unsafe { raw::store16(self.flags(i), flags) };
@@ -308,8 +308,7 @@ impl Packed {
         mark(self.desc, (n - first) * DESC);
     }
 
-    /// True if the guest asked not to be notified; unlike in [`crate::split::Split`] it is not
-    /// cached.
+    /// Always false: where the guest says that, only [`Packed::needs_notification`] reads it.
     #[inline]
     pub fn notifications_suppressed(&self) -> bool {
         false

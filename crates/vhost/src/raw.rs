@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-/// Reads a word; nothing after it is read earlier.
+/// Reads 16 bits; nothing after it is read earlier.
 ///
 /// # Safety
 /// `at` is valid for reads and writes, and aligned to two bytes.
@@ -13,7 +13,7 @@ pub(crate) unsafe fn load16(at: *mut u16) -> u16 {
     unsafe { AtomicU16::from_ptr(at) }.load(Ordering::Acquire)
 }
 
-/// Writes a word; everything before it is visible first.
+/// Writes 16 bits; everything before it is visible first.
 ///
 /// # Safety
 /// As [`load16`].
@@ -23,7 +23,7 @@ pub(crate) unsafe fn store16(at: *mut u16, value: u16) {
     unsafe { AtomicU16::from_ptr(at) }.store(value, Ordering::Release);
 }
 
-/// Writes a double word, in no particular order.
+/// Writes 32 bits, in no particular order.
 ///
 /// # Safety
 /// `at` is valid for writes and aligned to four bytes.

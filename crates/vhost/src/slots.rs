@@ -2,7 +2,7 @@
 //!
 //! Each buffer has a slot, in the order in which buffers were taken. A packet whose copies are all
 //! made is *done*; the guest is shown the longest row of done packets from the oldest on, so
-//! whoever makes copies, and in which order, is of no concern to it.
+//! it does not matter to it what makes the copies, and in which order.
 
 use crate::raw;
 use packet::Packet;
@@ -20,7 +20,7 @@ pub struct Job {
     pub slot: u32,
 }
 
-// SAFETY: addresses; whoever follows them vouches for the memory.
+// SAFETY: addresses; code that follows them vouches for the memory.
 unsafe impl Send for Job {}
 
 impl Job {
@@ -132,7 +132,7 @@ impl Slots {
         self.tail = tail.wrapping_add(1);
     }
 
-    /// The slots from `first` on are of one packet, with so many copies.
+    /// The slots from `first` on are of one packet, which has `jobs` copies.
     #[inline]
     pub fn close(&mut self, first: u32, jobs: u16, packet: Option<Packet>) {
         let buffers = self.tail.wrapping_sub(first) as u16;

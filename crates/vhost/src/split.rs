@@ -113,8 +113,8 @@ impl Split {
         }
     }
 
-    /// Fetches what tells that the next `n` buffers are used. Not called unless there are so many,
-    /// as the guest looks at it all the time.
+    /// Fetches the used index and the next `n` entries of the used ring, to be written. Called only
+    /// when `n` buffers are available: the driver polls these lines, so fetching them costs it.
     #[inline]
     pub fn fetch_used(&self, n: u32) {
         raw::prefetch_write(self.used);
@@ -245,23 +245,23 @@ impl Split {
         Err(RingError::Loop)
     }
 
-    /// Gives the next buffer back with `len` bytes written. The guest sees it at `show`.
+    /// Gives the next buffer back with `len` bytes written. The guest sees it at `publish_used`.
     #[inline(always)]
-    pub fn put(&mut self, id: u16, len: u32) {
+    pub fn write_used(&mut self, id: u16, len: u32) {
         let slot = self.slot(self.at);
         // SAFETY: the slot lies in the used ring, whose entries have 8 bytes.
         unsafe { raw::store64(self.used.add(4 + 8 * slot), u64::from(len) << 32 | u64::from(id)) };
         self.at = self.at.wrapping_add(1);
     }
 
-    /// As [`Split::put`] for each of these: id and bytes written.
+    /// As [`Split::write_used`] for each of these: id and bytes written.
     #[inline]
-    pub fn put_all(&mut self, buffers: impl Iterator<Item = (u16, u32)>) {
+    pub fn write_used_all(&mut self, buffers: impl Iterator<Item = (u16, u32)>) {
         // Copies: the compiler keeps no field in a register across stores into the guest's memory.
         let (used, mask, mut at) = (self.used, self.size - 1, self.at);
         for (id, len) in buffers {
             let slot = (at & mask) as usize;
-            // SAFETY: as in `put`.
+            // SAFETY: as in `write_used`.
             unsafe { raw::store64(used.add(4 + 8 * slot), u64::from(len) << 32 | u64::from(id)) };
             at = at.wrapping_add(1);
         }
@@ -270,20 +270,20 @@ impl Split {
 
     /// Takes the next buffer.
     #[inline]
-    pub fn take(&mut self) {
+    pub fn take_avail(&mut self) {
         self.taken += 1;
     }
 
-    /// Gives the oldest buffer back that was taken, as `put`.
+    /// Gives the oldest buffer back that was taken, as `write_used`.
     #[inline]
-    pub fn publish(&mut self, id: u16, len: u32) {
+    pub fn write_used_taken(&mut self, id: u16, len: u32) {
         self.taken -= 1;
-        self.put(id, len);
+        self.write_used(id, len);
     }
 
     /// Shows the guest the buffers that were given back.
     #[inline]
-    pub fn show(&mut self) {
+    pub fn publish_used(&mut self) {
         // SAFETY: the index is the second word of the used ring.
         unsafe { raw::store16(self.used.add(2).cast(), self.at as u16) };
     }

@@ -223,7 +223,7 @@ fn guest_receives(features: u64, size: u16, steps: &[Step]) {
             }
             Step::Make(n, at, twice) => {
                 b.make(*n, *at, *twice);
-                b.ring.publish();
+                b.ring.publish_done();
             }
             Step::Reap => reap(&mut b.driver, &mut places, &mut sent),
         }

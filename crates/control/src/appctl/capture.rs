@@ -26,7 +26,7 @@ pub const ARGS_MAX: usize = 4;
 const SNAPLEN_BYTES_MAX: u64 = 65_535;
 /// Packets per second that may be asked for: what the control thread formats in some tenths of one.
 const RATE_MAX: u64 = 10_000;
-/// About so many bytes of packets go into one answer.
+/// Bytes of packets that go into one answer, about.
 const ANSWER_BYTES: usize = 1 << 18;
 /// Stands for a port that was named, among OpenFlow's numbers: none has this one.
 const NAMED_PORT: u32 = 1 << 16;

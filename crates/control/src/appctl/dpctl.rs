@@ -257,7 +257,7 @@ pub(super) fn shown_mask(f: &FlowDump) -> Mask {
     mask
 }
 
-/// The same for programs, with names of ports; `age_ms` is absent for flows that were never used.
+/// Megaflows as JSON, with names of ports; `age_ms` is absent for flows that were never used.
 pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
     let names = port_names(s);
     let lookup = |no: u16| names.get(&no).map(|n| n.0.clone());
@@ -333,8 +333,9 @@ pub fn purge(s: &mut State, _: &[String]) -> Result<String, String> {
 /// `revalidator/wait`: nothing is revalidated later here; counters are brought up to date.
 pub fn wait(s: &mut State, _: &[String]) -> Result<String, String> {
     s.flush_changes();
+    let change = s.last_change();
     for _ in 0..1_000_000 {
-        if s.settled() {
+        if s.settled(change) {
             break;
         }
         std::hint::spin_loop();

@@ -33,7 +33,7 @@ pub fn set_threshold(s: &mut State, args: &[String]) -> Result<String, String> {
     }
 }
 
-/// `netdev-dpdk/get-vhost-async-thresh`: what was set. If nothing was, the default of papers/004.
+/// `netdev-dpdk/get-vhost-async-thresh`: what was set, or the default.
 pub fn get_threshold(s: &mut State, _: &[String]) -> Result<String, String> {
     if !s.engines.enabled() {
         return Err(DISABLED.into());
@@ -99,7 +99,7 @@ fn lines(out: &mut String, name: &str, seat: &Seat) {
     );
 }
 
-/// The same for all engines, as counters of `coverage/show`.
+/// What all engines did, as counters of `coverage/show`.
 pub fn coverage(s: &State) -> [(&'static str, u64); 9] {
     let t = s.engines.totals();
     [

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 const NETDEV: &str = "dpif_netdev";
 const DPIF: &str = "dpif";
-/// Flows that are there are logged so often, as often as ovs-vswitchd revalidates them.
+/// How often cached flows are logged: as often as ovs-vswitchd revalidates them.
 const DUMP_INTERVAL_MS: u64 = 500;
 /// Places of megaflows of each worker that are looked at for it; the log takes fewer flows at once.
 const DUMP_PLACES_MAX: usize = 1024;

@@ -134,7 +134,7 @@ fn advance(s: &mut State, iface: &str, now: u64) {
     let look = if e.session.conf().forwarding_if_rx { now + DATA_LOOK_MS } else { u64::MAX };
     let wake = e.session.wake().clamp(now + 1, look);
     s.bfd.schedule(iface, wake);
-    tell(s, iface, bridge, port, now);
+    record_state(s, iface, bridge, port, now);
 }
 
 fn send(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
@@ -154,9 +154,9 @@ fn send(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
     }
 }
 
-/// Writes down what the session has come to: for the log, the database, and whoever chooses among
-/// ports.
-fn tell(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
+/// Writes down what the session has come to: for the log, the database, and the code that chooses
+/// among ports.
+fn record_state(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
     let Some(e) = s.bfd.all.get_mut(iface) else { return };
     for change in e.session.take_state_changes() {
         vlog::info!(MODULE, "{iface}: {change}");

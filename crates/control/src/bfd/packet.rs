@@ -6,7 +6,7 @@ use wire::{Ipv4, Udp};
 
 /// Of BFD control packets (RFC 5881, section 4).
 pub const UDP_PORT: u16 = 3784;
-/// Who is more than one hop away cannot send this TTL (RFC 5881, section 5).
+/// A peer more than one hop away cannot send this TTL (RFC 5881, section 5).
 pub const TTL: u8 = 255;
 const ETH_LEN: usize = 14;
 const LEN: usize = 24;

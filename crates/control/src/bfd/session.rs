@@ -77,11 +77,11 @@ pub struct Session {
     diag: Diag,
     flags: u8,
     peer: Peer,
-    /// It outlives what else is known of the peer.
+    /// The peer's detection multiplier; it outlives what else is known of the peer.
     peer_mult: u8,
     /// In use; they differ from the configuration's until a poll sequence has ended.
     intervals: Intervals,
-    /// Those that a poll sequence is about.
+    /// The intervals that a poll sequence is about.
     poll: Intervals,
     last_tx: u64,
     /// 0: at once.
@@ -167,7 +167,7 @@ impl Session {
     pub fn configure(&mut self, conf: Conf, now: u64, received: u64) {
         let old = std::mem::replace(&mut self.conf, conf);
         let (tx, rx) = (self.conf.min_tx != old.min_tx, self.conf.min_rx != old.min_rx);
-        // Who is not up, or only asks more of himself, need not wait for the peer.
+        // A session that is not up, or only asks more of itself, need not wait for the peer.
         let (down, free) = (self.state != State::Up, !self.polls());
         if tx && (down || free && self.conf.min_tx < self.intervals.tx) {
             self.intervals.tx = self.conf.min_tx;

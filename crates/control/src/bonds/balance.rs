@@ -81,7 +81,7 @@ impl Buckets {
     }
 
     /// Gives the buckets of interfaces that are not enabled to those that are, and its share to one
-    /// that has none: those that carry least, of who has most.
+    /// that has none: those that carry least, of the interface that has most.
     pub fn assign(&mut self, enabled: &[OfPort]) {
         let mut have: Vec<(usize, OfPort)> = enabled
             .iter()

@@ -19,7 +19,7 @@ const SLOW_MS: u64 = 30_000;
 /// many at once.
 const PDU_MS: u64 = 166;
 const PDUS_BURST: u64 = 16;
-/// So many packets may be lost before a partner counts as gone.
+/// LACPDUs that may be lost before a partner counts as gone.
 const LOST_PDUS_MAX: u64 = 3;
 
 /// How a port speaks LACP.
@@ -48,9 +48,9 @@ pub struct MemberConf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Current,
-    /// It was not heard for too long, and is asked once more.
+    /// The partner was not heard for too long, and is asked once more.
     Expired,
-    /// It is not there.
+    /// There is no partner.
     Defaulted,
 }
 

@@ -12,8 +12,8 @@ const MAPS: [&str; 2] = ["other_config", "bfd"];
 pub struct Notice {
     /// For the log.
     pub text: String,
-    /// Open vSwitch knows the setting, so whoever set it counts on it; otherwise the name may be
-    /// misspelt.
+    /// Open vSwitch knows the setting, so the user who set it counts on it; otherwise the name may
+    /// be misspelt.
     pub known: bool,
     /// The column, or `COLUMN:KEY`.
     pub name: String,

@@ -31,7 +31,7 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwitchStatus {
     /// The configuration that is in effect: a `next_cfg` that has been applied. Written with or
-    /// after all else, so that who waits for it sees the outcome.
+    /// after all else, so that a client that waits for it sees the outcome.
     pub cur_cfg: Option<i64>,
     /// Whether DPDK is up.
     pub dpdk_initialized: Option<bool>,

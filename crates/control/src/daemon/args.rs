@@ -78,7 +78,7 @@ pub struct Args {
     pub unixctl: Option<String>,
     /// Lock all memory.
     pub mlockall: bool,
-    /// Get ready beside the switch that runs, and wait for who starts the next one.
+    /// Get ready beside the switch that runs, and wait for the command that starts the next one.
     pub standby: bool,
     /// `--enable-dummy`.
     pub dummy: Option<Dummy>,

@@ -1,5 +1,5 @@
-//! What a process inherits from who starts it, compared and taken over from another process: the
-//! one that stood by is then what the new one would have become.
+//! What a process inherits from the one that starts it, compared and taken over from another
+//! process: the one that stood by is then what the new one would have become.
 
 use super::paths::Dirs;
 use std::ffi::OsString;

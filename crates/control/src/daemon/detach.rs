@@ -37,7 +37,8 @@ const CRASHES: [i32; 9] = [
     libc::SIGXFSZ,
 ];
 
-/// Set in a process that started itself again: the pipe to who waits for it, or nothing.
+/// Set in a process that started itself again: the pipe to the process that waits for it, or
+/// nothing.
 const AGAIN: &str = "WEFT_STARTED_AGAIN";
 
 /// Why the daemon did not start; one line for standard error.
@@ -100,7 +101,7 @@ impl Daemon {
         // -SEGV`) and goes on. SAFETY: back to the default, which runs no code of ours.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
         let is_second = again.is_some();
-        // Whoever started itself again is that user already.
+        // A process that started itself again is that user already.
         if let Some(spec) = args.user.as_deref().filter(|_| !is_second) {
             User::find(spec)?.become_it()?;
         }
@@ -191,7 +192,7 @@ impl Daemon {
     }
 }
 
-/// Forks as asked; the pipe to who waits for the daemon.
+/// Forks as asked; returns the pipe to the process that waits for the daemon.
 fn into_background(args: &Args) -> Result<Option<File>, StartError> {
     let ready = if args.detach { Some(fork_and_wait_ready()?) } else { None };
     if args.monitor { monitor(ready) } else { Ok(ready) }
@@ -268,7 +269,7 @@ fn locked_bytes_max() -> Option<u64> {
     (!may).then_some(limit.rlim_cur)
 }
 
-/// Points the standard streams at nothing, so that whoever waits for their end is let go.
+/// Points the standard streams at nothing, so that a process that waits for their end goes on.
 fn leave_terminal() {
     let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
     for stream in 0..=2 {

@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 
 /// No command line is longer, in bytes: longer ones are started without help.
 const WORDS_BYTES_MAX: usize = 64 << 10;
-/// How long whoever connects may take to say its words.
+/// How long a peer that connects may take to say its words.
 const WORDS_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Has a process that stands by for these arguments be the daemon; true once it is configured.

@@ -11,7 +11,7 @@ pub const SLICE_FLOWS_MAX: usize = 2048;
 /// Comparisons of a slice's flows with monitors of their bridge, half a microsecond each.
 const WATCHES_SLICE_MAX: usize = 16_384;
 
-/// Flows of a slice in a bridge that has so many monitors.
+/// Flows of a slice in a bridge that has `monitors` monitors.
 pub fn slice_flows(monitors: usize) -> usize {
     (WATCHES_SLICE_MAX / monitors.max(1)).clamp(1, SLICE_FLOWS_MAX)
 }

@@ -41,7 +41,7 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         }
     }
     if waits {
-        crate::state::settle(state).await;
+        crate::state::wait_for_changes(state).await;
     }
     let mut s = state.borrow_mut();
     match reply {
@@ -71,7 +71,7 @@ async fn perform(
     request: Request,
     bytes: &[u8],
 ) -> Result<Option<Reply>, OfError> {
-    if changes(&request) {
+    if is_write(&request) {
         change::wait_until_idle(state).await;
         let s = state.borrow();
         if s.conns.get(&id).is_some_and(|c| c.role == Role::Secondary) {
@@ -91,7 +91,9 @@ async fn perform(
         Request::Multipart(MultipartRequest::FlowMonitor(requests)) => {
             multipart::monitor(state, id, to, requests).await.map(|()| None)
         }
-        Request::FlowMod(fm) if loose(&fm) => flow_mods(state, id, to.xid, fm).await.map(|()| None),
+        Request::FlowMod(fm) if is_non_strict(&fm) => {
+            flow_mod_sliced(state, id, to.xid, fm).await.map(|()| None)
+        }
         Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
             commit(state, id, to.xid, b, flags).await?;
             Ok(Some(Reply::BundleControl { id: b, step: BundleStep::CommitReply, flags: 0 }))
@@ -107,7 +109,7 @@ async fn perform(
 /// Answers a message with an error.
 fn refuse(s: &mut State, id: ConnId, to: ReplyTo, error: OfError, bytes: &[u8]) {
     let data = bytes[..bytes.len().min(ERROR_DATA)].to_vec();
-    tell(s, id, error, bytes);
+    log_error_reply(s, id, error, bytes);
     if let Some(conn) = s.conns.get_mut(&id) {
         conn.counts.refused += 1;
     }
@@ -115,7 +117,7 @@ fn refuse(s: &mut State, id: ConnId, to: ReplyTo, error: OfError, bytes: &[u8]) 
 }
 
 /// Says that a message is answered with an error, in ovs-vswitchd's words.
-fn tell(s: &State, id: ConnId, error: OfError, bytes: &[u8]) {
+fn log_error_reply(s: &State, id: ConnId, error: OfError, bytes: &[u8]) {
     let (name, kind) = (s.conn_name(id), codec::type_name(bytes));
     vlog::info!("connmgr", "{name}: sending {} error reply to {kind} message", error.ovs_name());
 }
@@ -146,7 +148,7 @@ fn decode(s: &mut State, id: ConnId, dialect: Dialect, bytes: &[u8]) -> Option<(
         Ok(decoded) => Some(decoded),
         Err(e) => {
             let xid = e.xid;
-            tell(s, id, e.error, bytes);
+            log_error_reply(s, id, e.error, bytes);
             if let Some(conn) = s.conns.get_mut(&id) {
                 conn.counts.malformed += 1;
             }
@@ -309,7 +311,7 @@ async fn ct_flush(state: &Shared, flush: &CtFlush) {
 }
 
 /// Requests that a secondary controller may not make.
-fn changes(r: &Request) -> bool {
+fn is_write(r: &Request) -> bool {
     matches!(
         r,
         Request::FlowMod(_)
@@ -365,7 +367,7 @@ fn table_mod(
 }
 
 /// May a flow-mod change many flows?
-fn loose(fm: &FlowMod) -> bool {
+fn is_non_strict(fm: &FlowMod) -> bool {
     matches!(fm.command, FlowModCommand::Modify | FlowModCommand::Delete)
 }
 
@@ -375,8 +377,8 @@ fn flow_mod(s: &mut State, id: ConnId, fm: &FlowMod, now: u64) -> Result<(), OfE
     s.ofproto.flow_mod(bridge, fm, now)
 }
 
-/// As [`flow_mod`], for many flows.
-async fn flow_mods(state: &Shared, id: ConnId, xid: u32, fm: FlowMod) -> Result<(), OfError> {
+/// As [`flow_mod`], for a flow-mod of many flows, a slice at a time.
+async fn flow_mod_sliced(state: &Shared, id: ConnId, xid: u32, fm: FlowMod) -> Result<(), OfError> {
     let bridge = {
         let s = state.borrow();
         check(version(&s, id)?, &fm)?;
@@ -428,7 +430,7 @@ async fn commit(
         }
         Err((index, error)) => {
             if let Some((xid, data)) = messages.describe(index) {
-                tell(&s, id, error, &data);
+                log_error_reply(&s, id, error, &data);
                 s.reply(id, xid, &Reply::Error { error, data });
             }
             Err(OfError::BundleMsgFailed)

@@ -60,8 +60,8 @@ pub(super) async fn write<W: AsyncWrite>(
         }
         let n = bytes.len();
         if writer.write_all(&bytes).await.is_err() {
-            // Nothing more goes out, so nothing waits: who waits for that comes to the end of the
-            // connection.
+            // Nothing more goes out, so nothing waits: a task that waits for that comes to the end
+            // of the connection.
             drop(queue);
             backlog.set(0);
             return;

@@ -5,6 +5,7 @@ pub mod async_msgs;
 pub mod bundle;
 pub mod change;
 pub mod conn;
+pub mod connect;
 pub mod controller;
 pub mod dispatch;
 pub mod io;

@@ -95,7 +95,7 @@ pub struct Paced<F: Future> {
     pace: Rc<Pace>,
     number: u64,
     waits: bool,
-    /// It has ended, which is said once others had their turn.
+    /// What the future returned; it is handed on once others had their turn.
     done: Option<F::Output>,
 }
 

@@ -1,23 +1,22 @@
-//! Sockets: listeners (`<bridge>.mgmt`, `<bridge>.snoop`, passive controllers), active controllers
-//! with backoff, and the tasks that read and write one connection.
+//! One connection: the tasks that read and write it. What makes connections is in `connect.rs`.
 
-use super::account::{CONNECTIONS_MAX, REPLY_BYTES_MAX, Turn};
+use super::account::{REPLY_BYTES_MAX, Turn};
 use super::conn::{Conn, ConnId, Kind};
-use super::io::{Task, UnixSocket, drained, error_text, write};
+use super::connect::Timing;
+use super::dispatch;
+use super::io::{Task, drained, write};
 use super::pace::Paced;
-use super::{dispatch, snoop};
-use crate::listener::{self, Room, Seat, Seats};
+use crate::listener::{self, EvictionQueue};
 use crate::state::Shared;
 use crate::vlog;
 use openflow::Reply;
+use openflow::framing::Framer;
 use std::cell::Cell;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::error::Elapsed;
 
@@ -25,8 +24,8 @@ const MODULE: &str = "rconn";
 /// How long a controller may take for its hello.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// Messages after which changes are handed to the packet side, lest the switch half lumps the
-/// changes together and more cached decisions go than must.
+/// Messages after which changes are handed to the packet side. With more, the switch half would
+/// merge their regions, and more cached decisions would go than must.
 const FLUSH_INTERVAL_MESSAGES: u32 = 64;
 
 /// A peer that sent something this soon after the last time is waited for awake.
@@ -36,215 +35,25 @@ const PROMPT_PEER_PAUSE_MAX: Duration = Duration::from_micros(300);
 /// which on virtual machines is most of the time that it waits.
 const AWAKE_WAIT_MAX: Duration = Duration::from_micros(150);
 
-/// What a listener makes of those who connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// An OpenFlow connection of this kind.
-    OpenFlow(Kind),
-    /// A reader of what controllers and the switch say to each other.
-    Snoop,
-}
-
-/// Listens on a unix socket for a bridge.
-pub fn listen_unix(
-    state: &Shared,
-    path: &Path,
-    bridge: &str,
-    service: Service,
-) -> io::Result<UnixSocket> {
-    let _ = std::fs::remove_file(path);
-    let listener = listener::bind_unix(path)?;
-    let (state, bridge) = (state.clone(), bridge.to_string());
-    let name = path.display().to_string();
-    let task = Task::spawn(async move {
-        let seats = Seats::new(CONNECTIONS_MAX);
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let Some(seat) = seat(&state, &seats, &name).await else { continue };
-                    accept(&state, &bridge, &service, Timing::default(), (stream, seat));
-                }
-                Err(e) => {
-                    vlog::warn!(MODULE, "{bridge}: accept: {e}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    });
-    Ok(UnixSocket { path: path.into(), _task: task })
-}
-
-/// Listens on TCP for a bridge and a row of the database (`ptcp:[PORT][:ADDR]`).
-pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing: Timing) -> Task {
-    let (state, bridge) = (state.clone(), bridge.to_string());
-    let row = kind.target().unwrap_or_default().to_string();
-    Task::spawn(async move {
-        let listener = loop {
-            match TcpListener::bind(&addr).await {
-                Ok(l) => break l,
-                Err(e) => {
-                    let error = error_text(&e);
-                    vlog::warn!(MODULE, "{bridge}: listening on {addr}: {error}");
-                    state.borrow_mut().controller_failed(&bridge, &row, &error);
-                }
-            }
-            tokio::time::sleep(Duration::from_secs(5)).await;
-        };
-        let service = Service::OpenFlow(kind);
-        let seats = Seats::new(CONNECTIONS_MAX);
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let Some(seat) = seat(&state, &seats, &row).await else { continue };
-                    let _ = stream.set_nodelay(true);
-                    accept(&state, &bridge, &service, timing, (stream, seat));
-                }
-                // Out of descriptors, say: leave others time to give some back.
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-    })
-}
-
-/// A place for a connection that was accepted; None: it ends at once.
-async fn seat(state: &Shared, seats: &Seats, name: &str) -> Option<Seat> {
-    let seat = seats.take().await;
-    if seat.is_none() {
-        let most = seats.most();
-        vlog::warn!(MODULE, "{name}: {most} connections at once are the most: refusing another");
-        state.borrow_mut().of.counts.not_served += 1;
-    }
-    seat
-}
-
-fn accept<S: AsyncRead + AsyncWrite + 'static>(
-    state: &Shared,
-    bridge: &str,
-    service: &Service,
-    timing: Timing,
-    (stream, seat): (S, Seat),
-) {
-    match service {
-        Service::OpenFlow(kind) => {
-            let (state, bridge, kind) = (state.clone(), bridge.to_string(), kind.clone());
-            tokio::task::spawn_local(async move {
-                serve(&state, &bridge, kind, timing, (stream, seat.room())).await;
-            });
-        }
-        Service::Snoop => snoop::serve(state, bridge, stream, seat),
-    }
-}
-
-/// Times of an active connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// Longest pause between attempts (`Controller.max_backoff`).
-    pub max_backoff: Duration,
-    /// Silence after which the peer is asked, and then given up (`inactivity_probe`); zero: never.
-    pub probe: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Timing { max_backoff: Duration::from_secs(8), probe: Duration::ZERO }
-    }
-}
-
-/// Where an active controller is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// `tcp:HOST[:PORT]`
-    Tcp(String),
-    /// `unix:FILE`
-    Unix(PathBuf),
-}
-
-/// Keeps a connection to a controller: connect, serve, back off, again.
-pub fn connect(state: &Shared, bridge: &str, kind: Kind, target: Target, timing: Timing) -> Task {
-    let (state, bridge) = (state.clone(), bridge.to_string());
-    let row = kind.target().unwrap_or_default().to_string();
-    Task::spawn(async move {
-        let first = Duration::from_secs(1).min(timing.max_backoff);
-        // After the longest pause attempts go on, without a word.
-        let (mut pause, mut quiet) = (first, false);
-        loop {
-            let since = Instant::now();
-            let error = attempt(&state, &bridge, kind.clone(), &target, timing, pause).await;
-            let mut failed = false;
-            if let Err(e) = error {
-                let text = error_text(&e);
-                failed = true;
-                if !quiet {
-                    vlog::warn!(MODULE, "{bridge}<->{row}: connection failed ({text})");
-                }
-                state.borrow_mut().controller_failed(&bridge, &row, &text);
-            }
-            // A connection that lasted starts again with the shortest pause.
-            if !failed || since.elapsed() > timing.max_backoff {
-                (pause, quiet) = (first, false);
-            }
-            if failed && !quiet && pause >= timing.max_backoff {
-                quiet = true;
-                vlog::info!(
-                    MODULE,
-                    "{bridge}<->{row}: continuing to retry connections in the background but \
-                     suppressing further logging"
-                );
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(timing.max_backoff);
-        }
-    })
-}
-
-/// Connects, within `wait_max`, and serves until the connection ends.
-async fn attempt(
-    state: &Shared,
-    bridge: &str,
-    kind: Kind,
-    target: &Target,
-    timing: Timing,
-    wait_max: Duration,
-) -> io::Result<()> {
-    let wait_max = wait_max.max(Duration::from_secs(1));
-    let late = || io::Error::from_raw_os_error(libc::ETIMEDOUT);
-    // A connection that the switch began has no place that others want.
-    let room = Room::default();
-    match target {
-        Target::Tcp(addr) => {
-            let connecting = tokio::time::timeout(wait_max, TcpStream::connect(addr));
-            let stream = connecting.await.map_err(|_| late())??;
-            let _ = stream.set_nodelay(true);
-            serve(state, bridge, kind, timing, (stream, &room)).await;
-        }
-        Target::Unix(path) => {
-            let connecting = tokio::time::timeout(wait_max, UnixStream::connect(path));
-            let stream = connecting.await.map_err(|_| late())??;
-            serve(state, bridge, kind, timing, (stream, &room)).await;
-        }
-    }
-    Ok(())
-}
-
 /// One connection from hello to the end, with its bridge's share of the control thread. While
 /// nothing is heard from the peer it makes room.
-async fn serve<S: AsyncRead + AsyncWrite + 'static>(
+pub(super) async fn serve_paced<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     kind: Kind,
     timing: Timing,
-    stream: (S, &Room),
+    stream: (S, &EvictionQueue),
 ) {
     let pace = state.borrow().of.paces.of(bridge);
-    Paced::new(pace, converse(state, bridge, kind, timing, stream)).await;
+    Paced::new(pace, run_connection(state, bridge, kind, timing, stream)).await;
 }
 
-async fn converse<S: AsyncRead + AsyncWrite + 'static>(
+async fn run_connection<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     kind: Kind,
     timing: Timing,
-    (stream, room): (S, &Room),
+    (stream, eviction): (S, &EvictionQueue),
 ) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
@@ -260,12 +69,12 @@ async fn converse<S: AsyncRead + AsyncWrite + 'static>(
         }
         s.add_conn(conn)
     };
-    let guard = Leave { state: state.clone(), id };
-    greet(state, id);
+    let guard = RemoveOnDrop { state: state.clone(), id };
+    send_hello(state, id);
     let name = state.borrow().conn_name(id);
     let mut made_room = false;
     tokio::select! {
-        why = read(state, id, timing, reader, Peer { backlog: &backlog, room }) => {
+        why = read(state, id, timing, reader, Peer { backlog: &backlog, eviction }) => {
             made_room = why == CloseReason::Replaced;
             if made_room {
                 vlog::warn!(MODULE, "{name}: another connection gets its place, disconnecting");
@@ -303,12 +112,12 @@ pub enum CloseReason {
 }
 
 /// Removes the connection when its task ends, however it ends.
-struct Leave {
+struct RemoveOnDrop {
     state: Shared,
     id: ConnId,
 }
 
-impl Drop for Leave {
+impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         if let Ok(mut s) = self.state.try_borrow_mut() {
             s.remove_conn(self.id);
@@ -316,7 +125,7 @@ impl Drop for Leave {
     }
 }
 
-fn greet(state: &Shared, id: ConnId) {
+fn send_hello(state: &Shared, id: ConnId) {
     let mut s = state.borrow_mut();
     let versions = s.versions_of(id);
     let hello = openflow::codec::encode_hello(1, versions);
@@ -344,12 +153,12 @@ async fn read_awake<R: AsyncRead>(
     }
 }
 
-/// What a connection has of its peer besides what it reads.
+/// A connection's peer: what waits to be sent to it.
 struct Peer<'a> {
     /// Bytes that wait for it.
     backlog: &'a Cell<usize>,
-    /// Where is waited for it.
-    room: &'a Room,
+    /// Says when this connection must make room for another one.
+    eviction: &'a EvictionQueue,
 }
 
 impl Peer<'_> {
@@ -359,7 +168,7 @@ impl Peer<'_> {
             drained(self.backlog, REPLY_BYTES_MAX).await;
             Ok(())
         };
-        self.backlog.get() <= REPLY_BYTES_MAX || self.room.unless_wanted(drained).await.is_ok()
+        self.backlog.get() <= REPLY_BYTES_MAX || self.eviction.unless_evicted(drained).await.is_ok()
     }
 }
 
@@ -379,7 +188,7 @@ async fn read<R: AsyncRead>(
     peer: Peer<'_>,
 ) -> CloseReason {
     let mut reader = std::pin::pin!(reader);
-    let mut framer = openflow::framing::Framer::new();
+    let mut framer = Framer::new();
     let mut buf = vec![0; 64 * 1024];
     let mut probed = false;
     let mut turn = Turn::begin();
@@ -397,15 +206,17 @@ async fn read<R: AsyncRead>(
         };
         let got = match soon {
             Some(r) => r,
-            None => match within(wait_max, peer.room.unless_wanted(reader.read(&mut buf))).await {
-                Ok(r) => r,
-                Err(_) if probed || !ready => return CloseReason::Silent,
-                Err(_) => {
-                    probed = true;
-                    state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
-                    continue;
+            None => {
+                match within(wait_max, peer.eviction.unless_evicted(reader.read(&mut buf))).await {
+                    Ok(r) => r,
+                    Err(_) if probed || !ready => return CloseReason::Silent,
+                    Err(_) => {
+                        probed = true;
+                        state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
+                        continue;
+                    }
                 }
-            },
+            }
         };
         pause = since.elapsed();
         probed = false;
@@ -414,39 +225,51 @@ async fn read<R: AsyncRead>(
             Ok(0) | Err(_) => return CloseReason::Closed,
             Ok(n) => framer.push(&buf[..n]),
         }
-        for n in 1u32.. {
-            match framer.next() {
-                Some(Ok(message)) => {
-                    if n.is_multiple_of(FLUSH_INTERVAL_MESSAGES) {
-                        state.borrow_mut().flush_changes();
-                    }
-                    if !dispatch::message(state, id, message).await {
-                        return CloseReason::Protocol;
-                    }
-                    // A peer that always has more to say gives others their turn.
-                    if turn.is_over() {
-                        state.borrow_mut().settle_accounts();
-                        tokio::task::yield_now().await;
-                        turn = Turn::begin();
-                    }
-                    if peer.backlog.get() > REPLY_BYTES_MAX {
-                        state.borrow_mut().flush_changes();
-                        if !peer.drained().await {
-                            return CloseReason::Replaced;
-                        }
-                    }
-                }
-                Some(Err(e)) => {
-                    let name = state.borrow().conn_name(id);
-                    vlog::warn!(MODULE, "{name}: {e}, disconnecting");
-                    return CloseReason::Protocol;
-                }
-                None => break,
-            }
+        if let Some(why) = handle_buffered(state, id, &mut framer, &mut turn, &peer).await {
+            return why;
         }
         state.borrow_mut().flush_changes();
         if !peer.drained().await {
             return CloseReason::Replaced;
         }
     }
+}
+
+/// Handles the messages that were read whole; Some: the connection ends.
+async fn handle_buffered(
+    state: &Shared,
+    id: ConnId,
+    framer: &mut Framer,
+    turn: &mut Turn,
+    peer: &Peer<'_>,
+) -> Option<CloseReason> {
+    for n in 1u32.. {
+        let message = match framer.next()? {
+            Ok(message) => message,
+            Err(e) => {
+                let name = state.borrow().conn_name(id);
+                vlog::warn!(MODULE, "{name}: {e}, disconnecting");
+                return Some(CloseReason::Protocol);
+            }
+        };
+        if n.is_multiple_of(FLUSH_INTERVAL_MESSAGES) {
+            state.borrow_mut().flush_changes();
+        }
+        if !dispatch::message(state, id, message).await {
+            return Some(CloseReason::Protocol);
+        }
+        // A peer that always has more to say gives others their turn.
+        if turn.is_over() {
+            state.borrow_mut().settle_accounts();
+            tokio::task::yield_now().await;
+            *turn = Turn::begin();
+        }
+        if peer.backlog.get() > REPLY_BYTES_MAX {
+            state.borrow_mut().flush_changes();
+            if !peer.drained().await {
+                return Some(CloseReason::Replaced);
+            }
+        }
+    }
+    None
 }

@@ -2,7 +2,7 @@
 
 use super::io::{Task, write};
 use super::snoops::Snoop;
-use crate::listener::Seat;
+use crate::listener::ConnectionSlot;
 use crate::state::Shared;
 use openflow::codec;
 use std::cell::Cell;
@@ -15,7 +15,7 @@ pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     stream: S,
-    seat: Seat,
+    slot: ConnectionSlot,
 ) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
@@ -30,8 +30,8 @@ pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
         let _writer = Task::spawn(write(writer, queue, backlog));
         let mut reader = std::pin::pin!(reader);
         let mut buf = [0; 512];
-        // A reader never says anything: who came first makes room.
-        let room = seat.room();
-        while matches!(room.unless_wanted(reader.read(&mut buf)).await, Ok(n) if n > 0) {}
+        // A reader never says anything: the one that came first makes room.
+        let eviction = slot.eviction();
+        while matches!(eviction.unless_evicted(reader.read(&mut buf)).await, Ok(n) if n > 0) {}
     });
 }

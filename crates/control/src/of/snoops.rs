@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Bytes that may wait for a reader who does not read; messages beyond are left out.
+/// Bytes that may wait for a client that does not read; messages beyond are left out.
 const SNOOP_BACKLOG_BYTES_MAX: usize = 1 << 20;
 
 /// A reader: bridge, writer, bytes waiting.

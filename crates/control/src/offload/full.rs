@@ -16,7 +16,7 @@ use std::sync::Arc;
 const MODULE: &str = "netdev_offload";
 /// A change that would wait longer for single rules ends all rules of the adapter at once.
 const VALVE_MS: u64 = 50;
-/// After so long a change is complete all the same; the log says so.
+/// How long a change waits for adapters at most; then it counts as complete, and the log says so.
 const WAIT_MS_MAX: u64 = 2000;
 /// Of an adapter that does not say what its rules had, idle timeouts do not wait longer.
 const SILENCE_MS_MAX: u64 = 10_000;

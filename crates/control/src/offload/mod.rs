@@ -33,9 +33,9 @@ const SAMPLE_MEGAFLOWS_MAX: usize = 8192;
 const SECOND_MS: u64 = 1000;
 /// As in ovs-vswitchd.
 const THREADS_MAX: u64 = 10;
-/// A port's refusals are logged so often at most.
+/// How often a port's refusals are logged, at most.
 const REFUSAL_LOG_MS: u64 = 1000;
-/// An adapter that has not answered for so long is named in the log.
+/// An adapter that has not answered for this long is named in the log.
 const SILENCE_LOG: Duration = Duration::from_secs(5);
 
 /// A port with an adapter.
@@ -75,7 +75,7 @@ struct Logged {
 pub struct Offload {
     /// `hw-offload` is true, and a thread could be started.
     pub enabled: bool,
-    /// Those that ask adapters.
+    /// Threads that ask adapters.
     pub threads: Vec<Thread>,
     /// Ports with an adapter.
     pub ports: BTreeMap<PortNo, OffloadPort>,
@@ -194,7 +194,7 @@ impl OffloadPort {
     }
 
     /// As ovs-vswitchd does, once a second at most.
-    fn tell_refusal(&mut self, now_ms: u64, what: &str, why: &port::RuleError) {
+    fn log_refusal(&mut self, now_ms: u64, what: &str, why: &port::RuleError) {
         if now_ms >= self.logged.refusal_ms + REFUSAL_LOG_MS {
             self.logged.refusal_ms = now_ms;
             let (name, kind, message) = (&self.name, why.kind, &why.message);
@@ -207,7 +207,7 @@ impl OffloadPort {
 
     /// What the adapter did since the last second that it was not asked for. `silence`: it owes an
     /// answer since then.
-    fn tell(&mut self, silence: Duration) {
+    fn log_changes(&mut self, silence: Duration) {
         let (now, before, name) = (self.port.stats(), &self.logged.stats, &self.name);
         if now.rules.wider > before.rules.wider {
             let n = now.rules.wider - before.rules.wider;
@@ -337,7 +337,7 @@ impl Offload {
                 let some = s.dp.take_marked(*no, mark.slot());
                 e.port.compared(now_ms, mark, wrong, some || e.ignores_marks());
             }
-            e.tell(self.threads[e.thread].silence());
+            e.log_changes(self.threads[e.thread].silence());
             let (dp, full) = (&s.dp, &e.full);
             e.port.decide(now_ms, &mut |flow| {
                 let f = dp.megaflow(flow)?;
@@ -389,7 +389,7 @@ impl Offload {
         }
     }
 
-    /// The port's adapter owes an answer since so long.
+    /// How long the port's adapter has owed an answer.
     pub fn silence_of(&self, e: &OffloadPort) -> Duration {
         self.threads[e.thread].silence()
     }
@@ -457,12 +457,12 @@ impl OffloadPort {
     fn take_answer(&mut self, now_ms: u64, reply: Reply) {
         match &reply {
             Reply::Mark(a) => match &a.outcome {
-                Outcome::Created(_, Err(why)) => self.tell_refusal(now_ms, "creation", why),
-                Outcome::Destroyed(_, Err(why)) => self.tell_refusal(now_ms, "destruction", why),
+                Outcome::Created(_, Err(why)) => self.log_refusal(now_ms, "creation", why),
+                Outcome::Destroyed(_, Err(why)) => self.log_refusal(now_ms, "destruction", why),
                 _ => {}
             },
             Reply::Full(offload::full::Outcome::Created(_, Err(why)), ..) => {
-                self.tell_refusal(now_ms, "creation", why);
+                self.log_refusal(now_ms, "creation", why);
             }
             _ => {}
         }
@@ -489,9 +489,9 @@ impl OffloadPort {
 pub enum How {
     /// Nothing.
     Not,
-    /// It marks packets.
+    /// The adapter marks packets.
     Partial,
-    /// It forwards them.
+    /// The adapter forwards packets.
     Full,
 }
 

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Requests that wait for one thread, at most: so many that it has something to do until control
+/// Requests that wait for one thread, at most: enough for it to have something to do until control
 /// comes by again.
 pub const JOBS_MAX: usize = 256;
 
@@ -151,7 +151,7 @@ impl Thread {
         self.send(table, What::Do(MarkRequest::Flush), true);
     }
 
-    /// The adapter owes an answer since so long.
+    /// How long the adapter has owed an answer.
     pub fn silence(&self) -> Duration {
         match self.under_way {
             0 => Duration::ZERO,

@@ -33,14 +33,20 @@ impl State {
         }
     }
 
-    /// Have all changes so far reached every packet?
-    pub fn settled(&mut self) -> bool {
+    /// The last invalidation that was asked for, counted from 1.
+    pub fn last_change(&self) -> u64 {
+        self.pending.tickets_done + self.pending.tickets.len() as u64
+    }
+
+    /// Has what [`State::last_change`] counted up to `change` reached every packet?
+    pub fn settled(&mut self, change: u64) -> bool {
         let now_ms = datapath::now_ms();
         self.dp.poll(now_ms);
         let done = self.pending.tickets.iter().take_while(|t| self.dp.ticket_done(**t)).count();
         let passed = self.offload.pass(&mut self.dp, now_ms, done);
         self.pending.tickets.drain(..passed);
-        self.pending.tickets.is_empty()
+        self.pending.tickets_done += passed as u64;
+        self.pending.tickets_done >= change
     }
 
     /// Brings the rules' counters up to date with the packet side.
@@ -49,8 +55,8 @@ impl State {
         self.collect_some(usize::MAX);
     }
 
-    /// The same after [`datapath::Datapath::fold`], for `most` lists of counters. True: there is
-    /// more.
+    /// As [`State::collect`], after [`datapath::Datapath::fold`], for `most` lists of counters.
+    /// True: there is more.
     fn collect_some(&mut self, most: usize) -> bool {
         let ofproto = &mut self.ofproto;
         self.dp.collect_some(most, &mut |used| {
@@ -77,17 +83,19 @@ pub async fn collect(state: &Shared) {
     }
 }
 
-/// Waits until every change made so far is seen by every packet.
-pub async fn settle(state: &Shared) {
+/// Waits until every change made so far is seen by every packet. Changes that others make meanwhile
+/// do not prolong it.
+pub async fn wait_for_changes(state: &Shared) {
+    let change = state.borrow().last_change();
     for round in 0u32.. {
         let progress = {
             let mut s = state.borrow_mut();
-            if s.settled() {
+            if s.settled(change) {
                 return;
             }
             s.pending.progress.clone()
         };
-        // Few rounds only: who waits without sleeping keeps the workers from their cores.
+        // Few rounds only: waiting without sleep keeps the workers from their cores.
         if round < 8 {
             tokio::task::yield_now().await;
         } else {

@@ -8,7 +8,7 @@ mod fail_mode;
 mod of_ports;
 mod packets;
 
-pub use changes::{collect, settle};
+pub use changes::{collect, wait_for_changes};
 
 use crate::of::controller::Controller;
 use crate::of::snoops::Snoops;
@@ -57,10 +57,12 @@ impl Default for OfShared {
 pub struct Pending {
     /// Notified when the packet side's queues were emptied and changes may be complete.
     pub progress: Rc<tokio::sync::Notify>,
-    /// Held by who brings counters up to date some at a time; who wants to next waits its turn.
+    /// Held by the task that brings counters up to date, some at a time; the next one waits for it.
     collecting: Rc<tokio::sync::Mutex<()>>,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
+    /// Invalidations that were done before those.
+    tickets_done: u64,
 }
 
 /// What is configured of the network under the tunnels.

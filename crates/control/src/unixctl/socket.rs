@@ -1,7 +1,7 @@
 //! The listening socket and its connections.
 
 use super::{Answer, Reply, Request};
-use crate::listener::{self, Room, Seat, Seats};
+use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue};
 use crate::vlog;
 use ovsdb::framing::Framer;
 use serde_json::{Value, json};
@@ -104,12 +104,12 @@ impl Drop for Owed {
 type Queue = mpsc::Sender<Request>;
 
 async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
-    let seats = Seats::new(CLIENTS_MAX);
+    let slots = ConnectionSlots::new(CLIENTS_MAX);
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => match seats.take().await {
-                Some(seat) => {
-                    tokio::spawn(serve(stream, seat, requests.clone(), owed.clone()));
+            Ok((stream, _)) => match slots.take().await {
+                Some(slot) => {
+                    tokio::spawn(serve(stream, slot, requests.clone(), owed.clone()));
                 }
                 None => vlog::warn!(
                     "unixctl",
@@ -124,17 +124,22 @@ async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
     }
 }
 
-async fn serve(mut stream: UnixStream, seat: Seat, requests: Queue, owed: Arc<AtomicUsize>) {
-    if let Err(error) = converse(&mut stream, &requests, &owed, seat.room()).await {
+async fn serve(
+    mut stream: UnixStream,
+    slot: ConnectionSlot,
+    requests: Queue,
+    owed: Arc<AtomicUsize>,
+) {
+    if let Err(error) = run_connection(&mut stream, &requests, &owed, slot.eviction()).await {
         vlog::warn!("unixctl", "closing connection: {error}");
     }
 }
 
-async fn converse(
+async fn run_connection(
     stream: &mut UnixStream,
     requests: &Queue,
     owed: &Arc<AtomicUsize>,
-    room: &Room,
+    eviction: &EvictionQueue,
 ) -> io::Result<()> {
     let mut framer = Framer::with_limit(REQUEST_BYTES_MAX);
     let mut buffer = vec![0; 4096];
@@ -149,13 +154,15 @@ async fn converse(
             }
             match answer.await {
                 Ok(Answer::Whole(answer)) => {
-                    room.unless_wanted(stream.write_all(response(id, answer).as_bytes())).await?;
+                    eviction
+                        .unless_evicted(stream.write_all(response(id, answer).as_bytes()))
+                        .await?;
                 }
-                Ok(Answer::Pieces(pieces)) => write_pieces(stream, &id, pieces, room).await?,
+                Ok(Answer::Pieces(pieces)) => write_pieces(stream, &id, pieces, eviction).await?,
                 Err(_) => return Ok(()),
             }
         }
-        match room.unless_wanted(stream.read(&mut buffer)).await? {
+        match eviction.unless_evicted(stream.read(&mut buffer)).await? {
             0 => return Ok(()),
             n => framer.push(&buffer[..n]),
         }
@@ -167,12 +174,12 @@ async fn write_pieces(
     stream: &mut UnixStream,
     id: &Value,
     mut pieces: mpsc::Receiver<String>,
-    room: &Room,
+    eviction: &EvictionQueue,
 ) -> io::Result<()> {
     stream.write_all(format!("{{\"error\":null,\"id\":{id},\"result\":\"").as_bytes()).await?;
     while let Some(piece) = pieces.recv().await {
         let quoted = json!(piece).to_string();
-        room.unless_wanted(stream.write_all(&quoted.as_bytes()[1..quoted.len() - 1])).await?;
+        eviction.unless_evicted(stream.write_all(&quoted.as_bytes()[1..quoted.len() - 1])).await?;
     }
     stream.write_all(b"\"}").await
 }

@@ -38,7 +38,7 @@ pub(crate) fn track<S: Sink>(sink: &mut S, ct: &Ct, p: &mut Packet, f: &mut Fram
     if ct.nat.is_some() {
         f.reparse(p.data(), f.tags);
     }
-    show(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
+    write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
 }
 
 /// Replaces a text in a packet; false: there is no room for a longer one.
@@ -62,12 +62,12 @@ pub(crate) fn fragment(ct: &Ct, p: &Packet, f: &Frame) -> Option<Fragment> {
 /// Executes `ct_clear`.
 pub(crate) fn clear(f: &mut Frame) {
     f.ct = Meta::default();
-    show(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
+    write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
 }
 
 /// Writes the key's fields: in line 0, in line 3, and whether there is a line 3.
 #[inline]
-pub(crate) fn show(ct: &Meta<Ref>, line: &mut Line, line3: &mut Line, have: &mut u8) {
+pub(crate) fn write_ct_fields(ct: &Meta<Ref>, line: &mut Line, line3: &mut Line, have: &mut u8) {
     let line = bytes_mut(line);
     line[at::CT_STATE] = ct.state;
     line[at::CT_MARK..at::CT_MARK + 4].copy_from_slice(&ct.mark.to_be_bytes());

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use telemetry::Drop;
 
-/// Attempts at the lock: some ten microseconds, of which whoever has it needs a few.
+/// Attempts at the lock: some ten microseconds, of which the thread that has it needs a few.
 const ATTEMPTS_COUNT_MAX: usize = 1000;
 /// Fragments that a worker drops in one millisecond because they have waited for too long.
 const EXPIRED_COUNT_MAX: usize = 64;
@@ -99,7 +99,7 @@ pub(crate) struct Gatherer {
     waiting: Arc<Waiting>,
     /// Fragments that were just taken out of the store: of a complete datagram, or expired ones.
     taken: Vec<(Fragment, Held)>,
-    /// Those that go on now.
+    /// Fragments that go on now.
     ready: VecDeque<Held>,
     /// A datagram.
     whole: Box<[u8; DATAGRAM_BYTES_MAX]>,
@@ -167,7 +167,7 @@ impl Gatherer {
             }
             held.frame.ct = meta;
             let f = &mut held.frame;
-            ct::show(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
+            ct::write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
             self.ready.push_back(held);
         }
     }

@@ -1,4 +1,4 @@
-//! Step 4, actions: each packet's program is executed.
+//! The actions step: each packet's program is executed.
 
 pub(crate) mod ct;
 pub(crate) mod fragments;

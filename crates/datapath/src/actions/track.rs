@@ -32,9 +32,9 @@ enum Ahead {
     Other,
     /// An earlier `ct` found its connection.
     Known,
-    /// It was read, and this is where it is looked up.
+    /// The packet was read, and this is where its connection is looked up.
     Read(Asked),
-    /// It was read for the fast path.
+    /// The packet was read for the fast path.
     Fast,
 }
 
@@ -276,7 +276,7 @@ fn take_prediction(
     tx: &TxState,
 ) -> bool {
     if tracked.state & (state::SNAT | state::DNAT) != 0 {
-        show_translation(batch, i);
+        write_translation(batch, i);
     }
     let line = &mut batch.keys.line.0[i];
     let words = tracked_words(line, tracked, id);
@@ -289,7 +289,7 @@ fn take_prediction(
         let meta = if whole { &mut batch.columns.ct[i] } else { &mut own };
         tx.conntrack.describe(ct, tracked, meta);
         let keys = &mut batch.keys;
-        ct::show(meta, &mut keys.line.0[i], &mut keys.ext[i][2], &mut keys.have[i]);
+        ct::write_ct_fields(meta, &mut keys.line.0[i], &mut keys.ext[i][2], &mut keys.have[i]);
         if !ways.table.confirms(&prediction, &keys.get(i)) {
             return false;
         }
@@ -352,7 +352,7 @@ fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
         tx.dropped(batch.in_port[i], Drop::RecircLimit);
         return tx.free(p);
     }
-    show(batch, i);
+    write_ct_fields(batch, i);
     // Behind those that went through the interpreter, as it came behind them.
     if !tx.recirculated.is_empty() {
         let mut frame = batch.frame(i);
@@ -364,19 +364,19 @@ fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
 
 /// Patches a packet's key.
 #[inline]
-fn show(batch: &mut Batch, i: usize) {
+fn write_ct_fields(batch: &mut Batch, i: usize) {
     let keys = &mut batch.keys;
     let line = &mut keys.line.0[i];
     let meta = &batch.columns.ct[i];
-    ct::show(meta, line, &mut keys.ext[i][2], &mut keys.have[i]);
+    ct::write_ct_fields(meta, line, &mut keys.ext[i][2], &mut keys.have[i]);
     if meta.state & (state::SNAT | state::DNAT) != 0 {
-        show_translation(batch, i);
+        write_translation(batch, i);
     }
 }
 
 /// Patches the key of a packet that was translated, so all of its headers is there.
 #[inline]
-fn show_translation(batch: &mut Batch, i: usize) {
+fn write_translation(batch: &mut Batch, i: usize) {
     let (keys, layout) = (&mut batch.keys, batch.columns.layout[i]);
     let line = &mut keys.line.0[i];
     let (l3, l4, d) = (usize::from(layout.l3), usize::from(layout.l4), batch.packets[i].data());

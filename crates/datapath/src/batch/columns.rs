@@ -11,7 +11,8 @@ pub(crate) struct Columns {
     pub len: [u16; VECTOR],
     /// The packet has the same key as the packet before it.
     pub same: [bool; VECTOR],
-    /// Its megaflow is known by its adapter's mark. All false in vectors without marks.
+    /// Its megaflow and program are set already: by an adapter's mark, by its port, or for the
+    /// lookup after a recirculation. All false in vectors without such packets.
     pub known: [bool; VECTOR],
     /// How often a packet that waited was recirculated.
     pub depth: [u8; VECTOR],

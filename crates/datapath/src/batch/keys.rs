@@ -3,16 +3,20 @@
 use flow::Key;
 use packet::VECTOR;
 
-/// Words of one line.
+/// Words of one line. Word 7 of line 0 is no part of a key: in a megaflow it is the payload
+/// ([`KEY_WORDS`]).
 pub(crate) type Line = [u64; 8];
 
-/// Lines 1..3 of a key.
+/// Words of line 0 that are compared; the one behind them is not ([`flow::at::PAYLOAD`]).
+pub(crate) const KEY_WORDS: usize = flow::at::PAYLOAD / 8;
+
+/// Lines 1 to 3 of a key.
 pub(crate) type Ext = [Line; 3];
 
-/// Bits of [`Layout::ext`]: which of key lines 1..3 hold something.
+/// The bit of [`Layout::ext`] and of `have` for key line 1 (IPv6, ARP).
 pub(crate) const EXT1: u8 = 1;
 
-/// The bit of `have` for key line 2, which holds most of a tunnel's fields.
+/// The bit for key line 2, which holds most of a tunnel's fields.
 pub(crate) const EXT2: u8 = 2;
 
 /// 64-bit words of a packet-side key.
@@ -30,7 +34,7 @@ pub(crate) struct Layout {
     pub l4: u16,
     /// Bytes of the frame without padding behind the IP datagram.
     pub end: u16,
-    /// Lines of the key beyond line 0 that were written ([`EXT1`]).
+    /// Which of key lines 1 to 3 were written: a bit for each, from [`EXT1`] on.
     pub ext: u8,
     /// The header behind L2 is whole and sane (IPv4, IPv6, ARP, an MPLS entry).
     pub sane: bool,
@@ -84,10 +88,10 @@ impl KeyRef<'_> {
             0
         }
     }
-    /// All words.
+    /// All words; 0 in place of the one that is no part of the key.
     pub fn words(&self) -> Words {
         let mut words = [0; PWORDS];
-        words[..7].copy_from_slice(&self.line[..7]);
+        words[..KEY_WORDS].copy_from_slice(&self.line[..KEY_WORDS]);
         let ext = self.ext.iter().enumerate().filter(|(l, _)| self.have & (1 << l) != 0);
         ext.for_each(|(l, e)| words[8 * (l + 1)..8 * (l + 2)].copy_from_slice(e));
         words

@@ -33,17 +33,17 @@ pub(crate) struct Batch {
     pub in_port: Vec<PortNo>,
     pub keys: Box<Keys>,
     pub columns: Box<Columns>,
-    /// So many of the first packets waited for this vector, or for this pass of it. Of the others
-    /// the columns `depth` and `ct` say nothing.
+    /// Number of packets, the first ones, that waited for this vector or for this pass of it. Only
+    /// they have the columns `depth` and `ct`.
     pub waited: usize,
     /// Packets beyond the miss budget: they wait for the next vector, in order. At most a vector.
     pub postponed: Vec<Pending>,
     /// Packets of this vector whose megaflow is known by their adapter's mark, or by their port.
-    pub marked: usize,
+    pub known_count: usize,
     /// Packets that stay for one more pass, in order, with keys that say so.
     staying: Vec<u8>,
     /// How many of these have their megaflow for that pass already.
-    staying_known: usize,
+    next_known_count: usize,
     /// Tags that matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,
 }
@@ -57,9 +57,9 @@ impl Batch {
             columns: Box::new(Columns::new()),
             waited: 0,
             postponed: Vec::new(),
-            marked: 0,
+            known_count: 0,
             staying: Vec::with_capacity(VECTOR),
-            staying_known: 0,
+            next_known_count: 0,
             vlan_limit: 1,
         }
     }
@@ -85,9 +85,9 @@ impl Batch {
     /// recirculated ones, as many as fit. Returns how many those are.
     pub fn begin_pass(&mut self, recirculated: &mut Vec<Pending>) -> usize {
         self.waited = self.packets.len();
-        if self.marked > 0 || self.staying_known > 0 {
-            self.marked = std::mem::take(&mut self.staying_known);
-            let kept = if self.marked > 0 { self.waited } else { 0 };
+        if self.known_count > 0 || self.next_known_count > 0 {
+            self.known_count = std::mem::take(&mut self.next_known_count);
+            let kept = if self.known_count > 0 { self.waited } else { 0 };
             self.columns.known[kept..].fill(false);
         }
         if !recirculated.is_empty() {
@@ -163,7 +163,8 @@ impl Batch {
     }
 
     /// Packet `i` stays for one more pass, recirculated with `id`. Its key, its depth so far and
-    /// what connection tracking said of it are in its columns. Those that stay are named in order.
+    /// what connection tracking said of it are in its columns already. Packets that stay are named
+    /// in ascending order.
     #[inline]
     pub fn stay(&mut self, i: usize, id: u32) {
         let line = bytes_mut(&mut self.keys.line.0[i]);
@@ -172,13 +173,13 @@ impl Batch {
         self.note_staying(i);
     }
 
-    /// As [`Batch::stay`] for a packet that takes this megaflow, and its program, next. What is not
-    /// in its key and columns that program does not need.
+    /// As [`Batch::stay`], for a packet that takes this megaflow and program next. The caller
+    /// guarantees that the program reads neither key nor columns that are not set.
     #[inline]
     pub fn stay_known(&mut self, i: usize, (megaflow, program): (u32, u32)) {
         (self.keys.megaflow[i], self.keys.program[i]) = (megaflow, program);
         self.columns.known[i] = true;
-        self.staying_known += 1;
+        self.next_known_count += 1;
         self.note_staying(i);
     }
 

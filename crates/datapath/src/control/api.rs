@@ -4,11 +4,12 @@ use crate::control::Datapath;
 use crate::control::invalidate::{Change, RegionSet};
 use crate::control::topology::{CPUS, Core};
 use crate::control::worker::Handle;
-use crate::messages::{Bell, Command, Execute};
+use crate::messages::{Command, Execute};
 use crate::miss::policy::PortLookup;
 use crate::settings::*;
 use crate::stats::perf::MetricsView;
 use crate::stats::worker_stats::Perf;
+use crate::wake::Bell;
 use action::{Op, Region};
 use flow::{Key, PortNo};
 use port::Service;
@@ -26,7 +27,7 @@ impl Datapath {
     /// Control's housekeeping, about once per millisecond: reads reports, completes changes,
     /// removes idle flows. `now_ms`: [`crate::now_ms`].
     pub fn poll(&mut self, now_ms: u64) {
-        self.pump();
+        self.read_all_reports();
         if std::mem::take(&mut self.reroute) {
             self.route_all();
         }
@@ -40,7 +41,7 @@ impl Datapath {
             let before = now_ms.saturating_sub(self.settings.max_idle_ms);
             for w in self.workers.iter_mut().flatten() {
                 w.flows.provide();
-                let idle = w.flows.revalidate_slice(now_ms, since, before);
+                let idle = w.flows.sweep_slice(now_ms, since, before);
                 if let Some(c) = w.flows.leaving(idle) {
                     w.send(c);
                 }
@@ -133,7 +134,7 @@ impl Datapath {
         let Some((last, change)) = self.tickets.ready(&self.config.domain) else { return };
         // A worker reports a megaflow before it lets the grace period end, so all that matter are
         // known.
-        self.pump();
+        self.read_all_reports();
         let regions = RegionSet::of(&change.regions);
         for w in self.workers.iter_mut().flatten() {
             let dead = w.flows.kill(&regions);
@@ -170,7 +171,7 @@ impl Datapath {
     /// Hands over what workers reported since the last call: `most` effects of decisions, ports
     /// taking turns, and as many packets, workers taking turns. True: there is more.
     pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
-        self.pump();
+        self.read_all_reports();
         for how in self.differences.drain(..) {
             each(Event::Differs(how));
         }
@@ -219,7 +220,7 @@ impl Datapath {
     /// Reads the counters of flows. What [`Datapath::known_ms`] says then is true once
     /// [`Datapath::collect_some`] has said that there is no more.
     pub fn fold(&mut self) {
-        self.pump();
+        self.read_all_reports();
         for w in self.workers.iter_mut().flatten() {
             w.flows.fold(self.aged_ms);
         }
@@ -256,7 +257,7 @@ impl Datapath {
 
     /// Every cached flow.
     pub fn flows(&mut self) -> Vec<FlowDump> {
-        self.pump();
+        self.read_all_reports();
         let mut out = Vec::new();
         for (slot, w) in self.workers.iter().enumerate() {
             let Some(w) = w else { continue };
@@ -275,7 +276,7 @@ impl Datapath {
         out: &mut Vec<FlowDump>,
     ) -> Option<usize> {
         if from == 0 {
-            self.pump();
+            self.read_all_reports();
         }
         let is_it = |w: &Option<Box<Handle>>| w.as_ref().is_some_and(|w| w.id == worker);
         let slot = self.workers.iter().position(is_it)?;
@@ -284,7 +285,7 @@ impl Datapath {
 
     /// Removes every cached flow (their counters stay).
     pub fn flush(&mut self) {
-        self.pump();
+        self.read_all_reports();
         for w in self.workers.iter_mut().flatten() {
             let all = w.flows.all();
             if let Some(c) = w.flows.leaving(all) {
@@ -319,7 +320,7 @@ impl Datapath {
 
     /// How each worker finds the megaflows of each port, as of the last second.
     pub fn lookups(&mut self) -> Vec<(WorkerId, Box<[PortLookup]>)> {
-        self.pump();
+        self.read_all_reports();
         self.workers.iter().flatten().map(|w| (w.id, w.lookups.clone())).collect()
     }
 

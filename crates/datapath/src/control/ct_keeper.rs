@@ -15,7 +15,7 @@ const STEPS_COUNT_MAX: usize = 8192;
 /// The pause when there is more to do.
 const PAUSE_MICROS: u64 = 500;
 
-/// The keeper, on a thread of its own or stepped by who simulates.
+/// The keeper, on a thread of its own, or stepped by a simulation.
 pub(crate) enum CtKeeper {
     Thread(Arc<AtomicBool>, Option<JoinHandle<()>>),
     Manual(Box<Keeper>),

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// second later, as long as it has traffic.
 const PORT_EFFECTS_MAX: usize = 4096;
 
-/// See the module.
+/// Effects that wait for control, in one bounded queue for each port.
 #[derive(Default)]
 pub(crate) struct EffectQueue {
     queues: BTreeMap<PortNo, VecDeque<PortEffects>>,

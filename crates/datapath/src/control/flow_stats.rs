@@ -10,9 +10,10 @@ use std::collections::{HashMap, VecDeque};
 struct Account {
     credits: Credits,
     effects: Effects,
-    /// The effects were handed over for the first packet, whose traffic was not.
+    /// Control has had the effects already, for the first packet, but not yet that packet's
+    /// traffic.
     first: bool,
-    /// Megaflows that have it.
+    /// Megaflows that share the account.
     megaflows: u32,
     /// Not handed over yet.
     packets: u64,

@@ -180,7 +180,7 @@ impl Flows {
     }
 
     /// Keeps what must live as long as a megaflow that came.
-    pub fn holds(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
+    pub fn keep_alive(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
         self.held.insert(idx, what);
     }
 
@@ -275,7 +275,7 @@ impl Flows {
     /// Looks at some megaflows, so that `elapsed_ms` after `elapsed_ms` all come by in a second;
     /// reports were read at `now_ms`. Credits their traffic, and returns those that were not used
     /// since `before_ms`.
-    pub fn revalidate_slice(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
+    pub fn sweep_slice(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
         let part = self.end as u64 * elapsed_ms.min(SWEEP_MS) / SWEEP_MS;
         let n = (part as usize + 1).min(SLICE_MEGAFLOWS_MAX);
         if self.sweep.hand == 0 {
@@ -373,7 +373,7 @@ impl Flows {
             bytes: own.1 + more.bytes,
             used_ms: c.used_ms.load(o).max(more.used_ms),
             dead: payload.0 & DEAD != 0,
-            id: offload::FlowId { worker: slot as u32, rule: i },
+            id: offload::FlowId { worker: slot as u32, megaflow: i },
             pps: self.marks.pps(i),
         }
     }
@@ -454,7 +454,7 @@ mod tests {
         let mut idle = Vec::new();
         for round in 1..=10 {
             let now = 5_000 + 100 * round;
-            idle.extend(flows.revalidate_slice(now, 100, 5_000));
+            idle.extend(flows.sweep_slice(now, 100, 5_000));
             assert_eq!(flows.known_ms(), if round == 10 { 5_100 } else { 0 });
         }
         assert_eq!(collected(&mut flows), (2_000, 120_000));
@@ -462,7 +462,7 @@ mod tests {
         assert!(flows.leaving(idle.clone()).is_some());
         assert!(flows.leaving(idle).is_none(), "they were asked once");
         table.store.counters(7).add(1, 60, 7_000);
-        assert!((0..10).all(|_| flows.revalidate_slice(9_000, 100, 5_000).is_empty()));
+        assert!((0..10).all(|_| flows.sweep_slice(9_000, 100, 5_000).is_empty()));
         assert_eq!(collected(&mut flows), (1, 60));
     }
 

@@ -13,19 +13,19 @@ impl Datapath {
     /// None: it is gone, or about to go.
     pub fn watch(&mut self, flow: FlowId, outer_bytes: u16) -> Option<WatchId> {
         let flows = &mut self.workers.get_mut(flow.worker as usize)?.as_mut()?.flows;
-        let account = flows.hold_account(flow.rule)?;
+        let account = flows.hold_account(flow.megaflow)?;
         let watches = &mut self.marks.watches;
         watches.next += 1;
         let fresh = Forwarded { serial: watches.next, ..Forwarded::default() };
-        let serial = flows.watches.flows.entry(flow.rule).or_insert(fresh).serial;
+        let serial = flows.watches.flows.entry(flow.megaflow).or_insert(fresh).serial;
         let id = WatchId(watches.next);
         let outer_bytes = outer_bytes.into();
         watches.all.insert(id, Watch { flow, serial, account, outer_bytes });
         Some(id)
     }
 
-    /// The adapter had so many packets more, the last one not after `used_ms`. With none it is in
-    /// use all the same.
+    /// The adapter had `packets` packets more, the last one not after `used_ms`. With none the
+    /// megaflow still counts as used then.
     pub fn credit_watch(&mut self, id: WatchId, packets: u64, bytes: u64, used_ms: u64) {
         let Some(w) = self.marks.watches.all.get(&id) else { return };
         let worker = self.workers.get_mut(w.flow.worker as usize).and_then(|w| w.as_mut());
@@ -50,7 +50,7 @@ impl Datapath {
         for (slot, w) in self.workers.iter_mut().enumerate() {
             let Some(w) = w else { continue };
             let worker = slot as u32;
-            all.extend(w.flows.watches.ended.drain(..).map(|rule| FlowId { worker, rule }));
+            all.extend(w.flows.watches.ended.drain(..).map(|megaflow| FlowId { worker, megaflow }));
         }
         all
     }
@@ -63,7 +63,7 @@ impl Datapath {
             let Some(w) = w else { continue };
             let worker = slot as u32;
             let came = std::mem::replace(&mut w.flows.watches.came, go_on.then(Vec::new));
-            all.extend(came.into_iter().flatten().map(|rule| FlowId { worker, rule }));
+            all.extend(came.into_iter().flatten().map(|megaflow| FlowId { worker, megaflow }));
         }
         all
     }

@@ -1,4 +1,4 @@
-//! Which megaflows a change kills, and when it is done. Finding them quickly is `index`'s business.
+//! Which megaflows a change kills, and when it is done. `flow_index` finds them quickly.
 //!
 //! The argument for exactness is in `docs/decisions/0001-per-core-megaflow-table.md`: publish, one
 //! grace period, mark overlapping megaflows dead, done.
@@ -156,7 +156,7 @@ impl Tickets {
         self.search = Some(StaleSearch { last, stale, ahead: ends.collect(), from: 0 });
     }
 
-    /// The search that is under way; whoever takes it puts it back unless it is over.
+    /// The search that is under way. The caller that takes it puts it back unless it is over.
     pub fn searching(&mut self) -> &mut Option<StaleSearch> {
         &mut self.search
     }

@@ -101,12 +101,12 @@ impl Datapath {
         let Some(form) = marks.form(bytes) else { return false };
         let w = self.workers[flow.worker as usize].as_mut().expect("it has a megaflow");
         let bound = Bound { flow, port: no, slot: mark.slot(), form };
-        if let Some(before) = w.flows.marks.bound.insert(flow.rule, bound) {
+        if let Some(before) = w.flows.marks.bound.insert(flow.megaflow, bound) {
             // A slot that stays bound would stand for whatever has the megaflow's index next.
-            w.send(Command::Mark(no, MarkChange::Unbind(before.slot, flow.rule)));
+            w.send(Command::Mark(no, MarkChange::Unbind(before.slot, flow.megaflow)));
             marks.release(before.form);
         }
-        let binding = MarkBinding { mark, megaflow: flow.rule, bytes: bytes.clone(), form };
+        let binding = MarkBinding { mark, megaflow: flow.megaflow, bytes: bytes.clone(), form };
         w.send(Command::Mark(no, MarkChange::Bind(Box::new(binding))));
         true
     }
@@ -115,11 +115,11 @@ impl Datapath {
     pub fn unbind_mark(&mut self, flow: FlowId, no: PortNo, mark: Mark) {
         let Some(Some(w)) = self.workers.get_mut(flow.worker as usize) else { return };
         let is_it = |b: &&Bound| b.port == no && b.slot == mark.slot();
-        let Some(bound) = w.flows.marks.bound.get(&flow.rule).filter(is_it).copied() else {
+        let Some(bound) = w.flows.marks.bound.get(&flow.megaflow).filter(is_it).copied() else {
             return;
         };
-        w.flows.marks.bound.remove(&flow.rule);
-        w.send(Command::Mark(no, MarkChange::Unbind(mark.slot(), flow.rule)));
+        w.flows.marks.bound.remove(&flow.megaflow);
+        w.send(Command::Mark(no, MarkChange::Unbind(mark.slot(), flow.megaflow)));
         if let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.as_mut()) {
             marks.release(bound.form);
         }
@@ -134,7 +134,7 @@ impl Datapath {
             if let Some(marks) = self.ports.get_mut(&b.port).and_then(|p| p.marks.as_mut()) {
                 marks.release(b.form);
             }
-            Command::Mark(b.port, MarkChange::Unbind(b.slot, b.flow.rule))
+            Command::Mark(b.port, MarkChange::Unbind(b.slot, b.flow.megaflow))
         };
         ended.into_iter().map(one).collect()
     }
@@ -169,8 +169,8 @@ impl Datapath {
     ) -> bool {
         let slot = at.worker;
         if let Some(Some(w)) = self.workers.get_mut(slot) {
-            let next = w.flows.sample(at.megaflow, most, &mut |rule, port, packets| {
-                each(FlowId { worker: slot as u32, rule }, port, packets);
+            let next = w.flows.sample(at.megaflow, most, &mut |megaflow, port, packets| {
+                each(FlowId { worker: slot as u32, megaflow }, port, packets);
             });
             if let Some(megaflow) = next {
                 at.megaflow = megaflow;
@@ -187,6 +187,6 @@ impl Datapath {
 
     /// Key, mask and operations of a megaflow, if it is there and not dead.
     pub fn megaflow(&self, flow: FlowId) -> Option<(Key, Mask, Arc<[Op]>)> {
-        self.workers.get(flow.worker as usize)?.as_ref()?.flows.find(flow.rule)
+        self.workers.get(flow.worker as usize)?.as_ref()?.flows.find(flow.megaflow)
     }
 }

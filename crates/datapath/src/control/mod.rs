@@ -16,6 +16,7 @@ pub(crate) mod mark_bindings;
 pub(crate) mod marks;
 pub(crate) mod placement;
 mod polling;
+mod ports;
 mod recent;
 mod removal;
 pub(crate) mod topology;
@@ -38,10 +39,10 @@ use crate::messages::Route;
 use crate::messages::*;
 use crate::police::Policer;
 use crate::settings::*;
-use crate::stats::clock::{cycles, nanoseconds};
 use crate::stats::perf::Suspicious;
 use crate::stats::port::{PortCell, PortStats, RxqCell};
 use crate::tx::bond::Bond;
+use crate::wake::Wake;
 use flow::PortNo;
 use port::{Port, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ pub(crate) struct Rxq {
     pub at: Option<usize>,
     /// Slot of the worker that should.
     pub want: Option<usize>,
-    /// MissBatch back.
+    /// The worker that has it was asked to give it back.
     pub moving: bool,
     /// Here, between two workers.
     pub spare: Option<Box<RxSlot>>,
@@ -230,16 +231,16 @@ impl Datapath {
     /// move live.
     pub fn set_pmd_cores(&mut self, cores: &[usize]) -> Result<(), Error> {
         self.cores = cores.to_vec();
-        self.staff()
+        self.update_pmd_threads()
     }
 
     /// Workers that send when every core asked for has its PMD thread.
-    pub fn senders(&self) -> usize {
+    pub fn tx_threads(&self) -> usize {
         self.cores.len() + 1
     }
 
     /// Starts and stops PMD threads so that they are as wanted: none where nothing is polled.
-    fn staff(&mut self) -> Result<(), Error> {
+    fn update_pmd_threads(&mut self) -> Result<(), Error> {
         let polled = self.ports.values().any(|p| p.port.service() == Service::Poll);
         let cores = if polled { self.cores.clone() } else { Vec::new() };
         let running = self.workers.iter().flatten().filter(|w| w.id != WorkerId::Kernel);
@@ -430,182 +431,6 @@ impl Datapath {
         }
     }
 
-    /// Adds a port under the lowest free number.
-    pub fn add_port(&mut self, port: Box<dyn Port>, pins: RxAffinity) -> Result<PortNo, Error> {
-        let free = (0..flow::BOND_NO_MIN).find(|n| !self.ports.contains_key(n));
-        self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, pins)
-    }
-
-    /// Is there a port with this number?
-    pub fn has_port(&self, no: PortNo) -> bool {
-        self.ports.contains_key(&no)
-    }
-
-    /// Adds a port under this number. All its queues are taken from it.
-    pub fn add_port_at(
-        &mut self,
-        no: PortNo,
-        mut port: Box<dyn Port>,
-        affinity: RxAffinity,
-    ) -> Result<PortNo, Error> {
-        if no >= flow::BOND_NO_MIN || self.ports.contains_key(&no) {
-            return Err(Error::PortInUse(no));
-        }
-        let txqs: Vec<_> = (0..port.n_txq()).filter_map(|i| port.take_tx(i)).collect();
-        let rxs: Vec<_> = (0..port.n_rxq()).map_while(|i| port.take_rx(i)).collect();
-        let name = || port.name().to_string();
-        if txqs.is_empty() {
-            return Err(Error::NoQueue(name(), "transmit"));
-        }
-        if rxs.is_empty() && port.n_rxq() > 0 {
-            return Err(Error::NoQueue(name(), "receive"));
-        }
-        let (mut cells, limit) = (BTreeMap::new(), limit(&*port));
-        for (slot, w) in self.workers.iter_mut().enumerate() {
-            if let Some(w) = w {
-                let cell = Arc::new(PortCell::default());
-                cells.insert(slot, cell.clone());
-                w.send(Command::AddPort(no, cell));
-                w.send(Command::Limit(no, limit));
-            }
-        }
-        let any = cells.values().next().expect("the kernel worker").clone();
-        let rxqs = rxs.into_iter().enumerate().map(|(i, rx)| Rxq::new(no, i, rx, &any)).collect();
-        let (routes, past) = (BTreeMap::new(), PortStats::default());
-        let (policing, policer) = (Policing::default(), None);
-        self.ports.insert(
-            no,
-            PortEntry {
-                port,
-                affinity,
-                rxqs,
-                txqs,
-                routes,
-                cells,
-                past,
-                hardware: PortStats::default(),
-                limit,
-                policing,
-                policer,
-                egress: None,
-                egress_policer: None,
-                marks: None,
-            },
-        );
-        let staffed = self.staff();
-        self.route(no, None);
-        self.place(&[]);
-        match staffed {
-            Ok(()) => Ok(no),
-            Err(e) => self.del_port(no).and(Err(e)),
-        }
-    }
-
-    /// Looks again at what a port says of itself: its MTU, and receive queues that came since (a
-    /// guest enables queues when it likes). Queues that went stay, and find nothing.
-    pub fn refresh(&mut self, no: PortNo) {
-        self.update_limit(no);
-        let Some(p) = self.ports.get_mut(&no) else { return };
-        let known = p.rxqs.len();
-        let any = p.cells.values().next().expect("the kernel worker").clone();
-        for queue in known..p.port.n_rxq() {
-            let Some(rx) = p.port.take_rx(queue) else { break };
-            p.rxqs.push(Rxq::new(no, queue, rx, &any));
-        }
-        if p.rxqs.len() > known {
-            self.place(&[]);
-        }
-    }
-
-    /// The port's MTU may have changed: longer frames for it are `TooLong` from now on.
-    pub fn update_limit(&mut self, no: PortNo) {
-        let Some(p) = self.ports.get_mut(&no) else { return };
-        let now = limit(&*p.port);
-        if std::mem::replace(&mut p.limit, now) != now {
-            let workers = self.workers.iter_mut().flatten();
-            workers.for_each(|w| w.send(Command::Limit(no, now)));
-        }
-    }
-
-    /// Limits what a port may bring from now on; no packet passes between the old and the new limit
-    /// unseen. The buckets begin full. No effect if that is what it is limited to already.
-    pub fn set_policing(&mut self, no: PortNo, policing: Policing) -> Result<(), Error> {
-        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
-        if std::mem::replace(&mut p.policing, policing) != policing {
-            p.policer = Policer::new(&policing, nanoseconds(cycles())).map(Arc::new);
-            let workers = self.workers.iter_mut().flatten();
-            workers.for_each(|w| w.send(Command::Police(no, p.policer.clone())));
-        }
-        Ok(())
-    }
-
-    /// Limits what a port is sent from now on, by all workers together. The bucket begins full. No
-    /// effect if that is what it is limited to already.
-    pub fn set_egress(&mut self, no: PortNo, egress: Option<EgressPolicer>) -> Result<(), Error> {
-        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
-        if std::mem::replace(&mut p.egress, egress) != egress {
-            let now_ns = nanoseconds(cycles());
-            p.egress_policer = egress.map(|e| Arc::new(Policer::egress(&e, now_ns)));
-            let workers = self.workers.iter_mut().flatten();
-            workers.for_each(|w| w.send(Command::PoliceTx(no, p.egress_policer.clone())));
-        }
-        Ok(())
-    }
-
-    /// Is there a limit on what a port brings or is sent?
-    pub fn is_limited(&self, no: PortNo) -> bool {
-        self.ports.get(&no).is_some_and(|p| p.policer.is_some() || p.egress_policer.is_some())
-    }
-
-    /// The control side's part of a port.
-    pub fn port_mut(&mut self, no: PortNo) -> Option<&mut dyn Port> {
-        self.ports.get_mut(&no).map(|p| &mut *p.port as &mut dyn Port)
-    }
-
-    /// A port that is not changed, by its number; None: there is none.
-    pub fn port(&self, no: PortNo) -> Option<&dyn Port> {
-        self.ports.get(&no).map(|p| &*p.port)
-    }
-
-    /// Numbers of all ports.
-    pub fn ports(&self) -> impl Iterator<Item = PortNo> + '_ {
-        self.ports.keys().copied()
-    }
-
-    /// A port's counters over all workers.
-    pub fn port_stats(&self, no: PortNo) -> Option<PortStats> {
-        let p = self.ports.get(&no)?;
-        let mut sum = p.past.clone();
-        sum.add(&p.hardware);
-        p.cells.values().for_each(|c| sum.add(&c.read()));
-        Some(sum)
-    }
-
-    /// Counters over all ports that are or were, and of packets without a port.
-    pub fn totals(&self) -> PortStats {
-        let mut sum = self.past.stats.clone();
-        self.ports.keys().for_each(|no| sum.add(&self.port_stats(*no).expect("exists")));
-        self.workers.iter().flatten().for_each(|w| sum.add(&w.shared.orphan.read()));
-        sum
-    }
-
-    /// Named drops over everything.
-    pub fn drops(&self) -> Vec<(telemetry::Drop, u64)> {
-        let totals = self.totals();
-        telemetry::Drop::ALL.iter().map(|d| (*d, totals.drops[*d as usize])).collect()
-    }
-
-    /// Pins a port's receive queues. They are where they should be when it returns.
-    pub fn set_affinity(&mut self, no: PortNo, affinity: RxAffinity) -> Result<(), Error> {
-        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
-        if p.affinity != affinity {
-            p.affinity = affinity;
-            self.place(&[]);
-            self.wait_for_workers();
-        }
-        Ok(())
-    }
-
     /// Places receive queues again by what they cost now.
     pub fn rebalance(&mut self) {
         self.place_as(self.placement(&[]), true);
@@ -692,7 +517,7 @@ impl Datapath {
                     w.flows.installed(idx, bytes, credits, effects);
                     self.recent.installed(w, idx);
                 }
-                Report::Holds(idx, what) => w.flows.holds(idx, what),
+                Report::KeepAlive(idx, what) => w.flows.keep_alive(idx, what),
                 Report::Unlinked(idx) => w.flows.unlinked(idx),
                 Report::Uncached(uncached) => {
                     w.shared.taken.fetch_add(1, Ordering::Release);
@@ -732,7 +557,7 @@ impl Datapath {
         moved
     }
 
-    pub(crate) fn pump(&mut self) {
+    pub(crate) fn read_all_reports(&mut self) {
         for slot in 0..self.workers.len() {
             if let Some(mut w) = self.workers[slot].take() {
                 // `advance` may address this worker: it must be in place, so reports are read

@@ -7,7 +7,7 @@ use crate::settings::{PolledQueue, Polling};
 #[derive(Default)]
 pub(crate) struct LastPlacement {
     now: Polling,
-    /// It was not asked for yet.
+    /// `now` was not asked for yet.
     is_new: bool,
 }
 

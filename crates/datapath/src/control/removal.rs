@@ -15,8 +15,8 @@ impl Datapath {
 
     /// Removes ports under traffic and returns those that were there: their queues are taken from
     /// the workers and closed, packets to them become `NoPort` drops. Changes so far are complete
-    /// then: whoever gets one of their numbers next gets none of its packets. However many ports
-    /// go, workers are waited for as often as for one.
+    /// then: a port that gets one of their numbers next gets none of their packets. However many
+    /// ports go, workers are waited for as often as for one.
     pub fn del_ports(&mut self, nos: impl IntoIterator<Item = PortNo>) -> Vec<Box<dyn Port>> {
         let nos: BTreeSet<PortNo> =
             nos.into_iter().filter(|no| self.ports.contains_key(no)).collect();
@@ -37,7 +37,7 @@ impl Datapath {
         let gone = nos.into_iter().map(|no| self.forget_port(no)).collect();
         self.place(&[]);
         // Fewer threads can only fail to start what is not wanted any more.
-        let _ = self.staff();
+        let _ = self.update_pmd_threads();
         gone
     }
 

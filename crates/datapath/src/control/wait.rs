@@ -47,7 +47,7 @@ impl Datapath {
     pub(crate) fn wait_for_workers(&mut self) {
         let mut backoff = Backoff::new();
         loop {
-            self.pump();
+            self.read_all_reports();
             let lagging = self.lagging();
             if lagging.is_empty() {
                 break;
@@ -68,7 +68,7 @@ impl Datapath {
             }
         }
         // Reports that came during the last look.
-        self.pump();
+        self.read_all_reports();
     }
 
     /// Waits until no packet meets a decision from before the changes so far, and what one worker
@@ -110,7 +110,7 @@ impl Datapath {
         let mut grace = None;
         while backoff.waited < WARN_WAIT_MIN {
             let taken = self.ports.values().all(|p| p.port.all_taken());
-            // Who took the last packet is online until it is sent.
+            // The worker that took the last packet is online until the packet is sent.
             match grace.filter(|_| taken) {
                 None => grace = taken.then(|| self.config.domain.grace()),
                 Some(grace) if self.config.domain.passed(grace) => break,
@@ -122,7 +122,7 @@ impl Datapath {
             }
             backoff.look();
         }
-        self.pump();
+        self.read_all_reports();
     }
 
     /// Workers that are waited for: they have commands to execute, or owe a receive queue.

@@ -45,7 +45,7 @@ const CAME_MAX: usize = 1024;
 pub(crate) struct FlowWatches {
     pub flows: HashMap<u32, Forwarded>,
     pub ended: Vec<u32>,
-    /// Those that came; None: they are not collected.
+    /// Watches that came; None: they are not collected.
     pub came: Option<Vec<u32>>,
 }
 
@@ -86,7 +86,7 @@ impl FlowWatches {
         if packets > 0 {
             stats.credit(w.account, packets, bytes, used_ms);
         }
-        if let Some(f) = self.flows.get_mut(&w.flow.rule).filter(|f| f.serial == w.serial) {
+        if let Some(f) = self.flows.get_mut(&w.flow.megaflow).filter(|f| f.serial == w.serial) {
             (f.packets, f.bytes, f.used_ms) = (f.packets + packets, f.bytes + bytes, used_ms);
         }
     }
@@ -96,7 +96,7 @@ impl Watches {
     /// A worker is gone, and its megaflows are.
     pub fn forget(&mut self, slot: usize, flows: &mut FlowWatches) {
         let worker = slot as u32;
-        self.ended.extend(flows.ended.drain(..).map(|rule| FlowId { worker, rule }));
+        self.ended.extend(flows.ended.drain(..).map(|megaflow| FlowId { worker, megaflow }));
         self.all.retain(|_, w| w.flow.worker != worker);
     }
 }

@@ -13,6 +13,7 @@ use crate::settings::*;
 use crate::stats::perf::Metrics;
 use crate::stats::worker_stats::{Perf, PerfCell};
 use crate::tx::TxState;
+use crate::wake::Wake;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -94,7 +94,7 @@ pub(crate) struct Reserved<T> {
     len: usize,
 }
 
-// SAFETY: plain memory; who may touch what is the owners' business (module doc).
+// SAFETY: plain memory; the module's doc says which thread may touch what.
 unsafe impl<T> Send for Reserved<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Reserved<T> {}
@@ -192,7 +192,8 @@ pub(crate) struct Store {
     lines: Reserved<Line>,
     ext: Reserved<[Line; 3]>,
     counters: Reserved<Counters>,
-    /// Not 0: not live any more, or dead. As word 7 says, side by side for who needs no more.
+    /// 1 once the megaflow was marked dead or unlinked: a dense copy of what word 7 says, for
+    /// readers that need no more of it.
     ended: Reserved<AtomicU8>,
     masks: [[AtomicU64; PWORDS]; MASKS],
     /// Indices at or above were never used.
@@ -267,7 +268,7 @@ impl Store {
         Payload(self.word7(i).load(Ordering::Acquire))
     }
 
-    /// Words 0..7 of the megaflow's line 0.
+    /// Words 0 to 6 of the megaflow's line 0.
     #[inline]
     pub fn line(&self, i: u32) -> &[u64; 7] {
         // SAFETY: written only while the slot is not live; see the module doc.
@@ -305,7 +306,7 @@ impl Store {
         self.lines.at(i as usize)
     }
 
-    /// Lines 1..3 of the megaflow (meaningful where its mask has bits).
+    /// Lines 1 to 3 of the megaflow (meaningful where its mask has bits).
     #[inline]
     pub fn ext(&self, i: u32) -> &[Line; 3] {
         // SAFETY: as `line`.
@@ -348,7 +349,7 @@ impl Store {
     }
 
     /// Writes a megaflow and makes it live (worker; the slot is free). `ext`: its mask needs lines
-    /// 1..3.
+    /// 1 to 3.
     pub fn write(&self, i: u32, key: &[u64; PWORDS], ext: bool, payload: Payload, hash: u64) {
         let line = self.lines.at(i as usize).cast::<u64>();
         // SAFETY: the slot is the worker's until it is live.
@@ -368,7 +369,7 @@ impl Store {
             cell.store(0, Ordering::Relaxed);
         }
         c.hash.store(hash, Ordering::Relaxed);
-        // The last word of the megaflow before was said: control gave the index back since.
+        // Control gave the index back: no thread looks at the megaflow that had it before.
         self.ended(i).store(0, Ordering::Relaxed);
         self.word7(i).store(payload.0, Ordering::Release);
         if i >= self.high.load(Ordering::Relaxed) {

@@ -4,7 +4,7 @@ use crate::batch::keys::{PWORDS, Words};
 use crate::parse::scalar::{ARP, IPV6, RARP};
 use flow::at;
 
-/// All bits of lines 0..3 except a megaflow's payload.
+/// All bits of lines 0 to 3 except a megaflow's payload.
 pub(crate) const FULL: Words = {
     let mut m = [u64::MAX; PWORDS];
     m[7] = 0;

@@ -1,4 +1,4 @@
-//! Step 3, lookup: signature cache, then megaflow table (`table.rs`); what is left is a miss.
+//! The lookup step: signature cache, then megaflow table (`table.rs`); what is left is a miss.
 //!
 //! Only packets that differ from the one before them are looked up.
 
@@ -59,7 +59,7 @@ impl Lookup {
 
     /// Finds the megaflow and program of each packet; those without are in `missed` then.
     pub fn classify(&mut self, batch: &mut Batch, reports: &mut Reports) {
-        if batch.marked == batch.len() && !self.validate {
+        if batch.known_count == batch.len() && !self.validate {
             return self.missed.clear();
         }
         let mut todo = std::mem::take(&mut self.missed);
@@ -98,7 +98,7 @@ impl Lookup {
         self.runs = runs;
         todo.clear();
         todo.extend_from_slice(&self.leaders[..runs]);
-        if batch.marked > 0 {
+        if batch.known_count > 0 {
             leave_out_known(todo, &batch.columns.known);
         }
     }
@@ -132,7 +132,7 @@ impl Lookup {
     }
 }
 
-/// Leaves out the packets that are known by their marks, without a branch for each.
+/// Leaves out the packets whose megaflow is known already, without a branch for each.
 fn leave_out_known(todo: &mut Vec<u8>, known: &[bool; VECTOR]) {
     let mut left = 0;
     for n in 0..todo.len() {

@@ -17,12 +17,12 @@ pub(super) const PORT_MASKS_MAX: usize = MASKS / 4 * 3;
 /// Masks every port may have.
 const PORT_MASKS_MIN: usize = 4;
 
-/// Masks each of so many ports may have.
+/// Masks that each of `ports` ports may have.
 pub(super) fn port_masks_max(ports: usize) -> usize {
     ((MASKS - 1) / ports.max(1)).clamp(PORT_MASKS_MIN, PORT_MASKS_MAX)
 }
 
-/// See the module.
+/// One input port's part of a worker's table.
 pub(super) struct PortClassifier {
     port: PortNo,
     /// Subtables with megaflows of the port, most hit first.
@@ -132,7 +132,7 @@ impl PortClassifier {
 
     /// Is this packet of those that go direct?
     #[inline]
-    pub fn bypasses(&self, key: &KeyRef<'_>) -> bool {
+    pub fn is_direct(&self, key: &KeyRef<'_>) -> bool {
         self.policy.new_flows == NewFlows::Direct
             && self.samples.is_in_none(key, self.policy.interval)
     }
@@ -167,7 +167,7 @@ impl PortClassifier {
     }
 
     /// What control may know.
-    pub fn show(&self) -> PortLookup {
+    pub fn snapshot(&self) -> PortLookup {
         PortLookup {
             port: self.port,
             flows: self.live,
@@ -199,13 +199,13 @@ mod tests {
         p.order = vec![3, 4];
         p.rates.lookups = LookupCounts { flow_hits: 1000, visits: 1500, ..LookupCounts::default() };
         p.tune(Tri::Auto, 1000);
-        let shown = p.show();
+        let shown = p.snapshot();
         assert_eq!((shown.port, shown.masks, shown.rates.masks), (7, 2, 2));
         assert_eq!((shown.rates.lookups.flow_hits, shown.rates.lookups.visits), (1000, 1500));
         assert_eq!((shown.policy.cache, shown.cache_forced), (CacheUse::Off, false));
         assert_eq!(p.rates.lookups, LookupCounts::default());
         p.tune(Tri::On, 1000);
-        assert!(p.show().policy.cache == CacheUse::On && p.show().cache_forced);
+        assert!(p.snapshot().policy.cache == CacheUse::On && p.snapshot().cache_forced);
     }
 
     #[test]

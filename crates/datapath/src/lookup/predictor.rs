@@ -17,7 +17,7 @@ const NEIGHBOURHOOD_BITS: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0
 /// Predictions per packet at most: those of an entry.
 pub(crate) const PREDICTIONS_MAX: usize = 4;
 
-/// See the module: subtables by neighbourhood, the latest first; what they say must be checked.
+/// Subtables by neighbourhood of the packet, the latest first: hints, which must be checked.
 pub(super) struct SubtablePredictor {
     near: Box<[[u8; PREDICTIONS_MAX]]>,
 }

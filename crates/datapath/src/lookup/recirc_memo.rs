@@ -23,22 +23,23 @@ const WAYS: usize = 2 * IDS;
 /// Bits of `ct_state`: the connection begins; the packet is an answer.
 const NEW: u8 = 1;
 const REPLY: u8 = 1 << 3;
-/// Of so many predictions one may be wrong, or there are none for [`RETRY_INTERVALS`]. Where half
-/// of them were wrong, at random, a packet took 364 cycles, and 315 without them; without judging,
-/// wrong ones cost 10 cycles of 245 (docs/perf/conntrack.md).
+/// One prediction in this many may be wrong; if more are, nothing is predicted for
+/// [`RETRY_INTERVALS`]. Where half of the predictions were wrong, at random, a packet took 364
+/// cycles, and 315 without predictions; without judging, wrong ones cost 10 cycles of 245
+/// (docs/perf/conntrack.md).
 const WRONG_PACKETS_RATIO: u32 = 8;
 /// Predictions after which they are judged: a place that is learned was wrong once, and that alone
 /// is never too much.
 const JUDGED_PACKETS: u32 = WRONG_PACKETS_RATIO * PLACES as u32;
 
-/// See the module.
+/// Megaflows of earlier recirculated packets, by what most packets of one megaflow share.
 pub(crate) struct RecircMemo {
     /// Megaflows; 0: none.
     places: Box<[u32; PLACES]>,
     /// What the megaflows that packets of an id took look at of words 2 (addresses) and 3 (ports),
     /// all of them together.
     looked_at: [[u64; 2]; WAYS],
-    /// Some of them do.
+    /// Some entry of `looked_at` has bits: megaflows look at addresses or ports.
     ends_matter: bool,
     /// Predictions since they were judged: right ones, and wrong ones.
     right: u32,

@@ -26,7 +26,7 @@ const MEGAFLOW_BITS: u32 = 25;
 const MEGAFLOW: u32 = (1 << MEGAFLOW_BITS) - 1;
 
 /// One worker's cache. It never forgets actively: a stale index fails verification. It grows by a
-/// bucket at a time (linear hashing) and loses nothing thereby.
+/// bucket at a time (linear hashing) and loses nothing when it grows.
 pub(crate) struct SigCache {
     buckets: Reserved<Bucket>,
     size: usize,
@@ -85,7 +85,7 @@ impl SigCache {
         self.size += 1;
         self.wrap = self.size.next_power_of_two() - 1;
         let from = new & (self.wrap >> 1);
-        // The bit that tells the two apart: there are `FIRST` buckets at least, or no room for
+        // The bit that tells the two apart: there are `FIRST_BUCKETS` at least, or no room for
         // more.
         let bit = (new ^ from) as u32 >> FIRST_BITS << MEGAFLOW_BITS;
         // SAFETY: both are inside and not the same; only this thread uses buckets.

@@ -2,7 +2,7 @@
 //!
 //! A megaflow sits in its first bucket, else in its second (the first then says so), else in a
 //! small stash. The table grows by a bucket at a time (linear hashing), so no insertion is
-//! expensive; megaflows go back to their first buckets thereby.
+//! expensive; splitting also moves megaflows back to their first buckets.
 
 use super::flow_store::{MASKS, Reserved, Store};
 use crate::batch::keys::{KeyRef, Keys, Words};
@@ -28,7 +28,7 @@ pub(crate) struct Bucket {
     overflow: u32,
 }
 
-/// See the module.
+/// The hash table of all megaflows of one mask.
 pub(crate) struct Subtable {
     pub mask: Words,
     /// Bits of the mask.
@@ -365,7 +365,7 @@ pub(crate) struct Hasher {
     /// (word, mask), significant words of line 0; padded with zero masks to an even number.
     line: [(u8, u64); 8],
     pairs: usize,
-    /// As `hash_line`, with the lines beyond line 0.
+    /// (word, mask), significant words of the lines beyond line 0.
     ext: Vec<(u8, u64)>,
     secret: u64,
 }

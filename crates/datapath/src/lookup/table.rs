@@ -101,7 +101,8 @@ pub(crate) struct Table {
     pub(super) masks: Box<[MaskLine; MASKS]>,
     /// By input port.
     pub(super) classifiers: Vec<Option<Box<PortClassifier>>>,
-    /// Packets are looked up in all subtables of their port, whatever that costs.
+    /// A test has packets looked up in all subtables of their port, whatever that costs.
+    #[cfg(test)]
     pub(super) exhaustive: bool,
     /// What was met before and may be met again.
     pub(super) history: History,
@@ -116,7 +117,7 @@ pub(crate) struct Table {
     pub live: u32,
     pub(super) secret: u64,
     pub(super) cache: Option<SigCache>,
-    pub some_port: SomePort,
+    pub any_port: AnyPort,
     pub level: Level,
     /// Each megaflow is stored under its own mask, however few there are.
     pub own_masks: bool,
@@ -128,10 +129,10 @@ pub(crate) struct Table {
 
 /// What the packets of at least one port have done to them.
 #[derive(Default)]
-pub(crate) struct SomePort {
-    /// They go through the signature cache.
+pub(crate) struct AnyPort {
+    /// Packets go through the signature cache.
     pub cached: bool,
-    /// They are hashed as the cache does.
+    /// Packets are hashed as the cache does.
     pub hashed: bool,
     /// The port is in direct mode.
     pub direct: bool,
@@ -167,6 +168,7 @@ impl Table {
             subtables: std::array::from_fn(|_| None),
             masks: Box::new([MaskLine { words: [0; 7], ext: false }; MASKS]),
             classifiers: Vec::new(),
+            #[cfg(test)]
             exhaustive: false,
             history: History {
                 subtable_memo: SubtableMemo::new(),
@@ -181,7 +183,7 @@ impl Table {
             live: 0,
             secret,
             cache: None,
-            some_port: SomePort::default(),
+            any_port: AnyPort::default(),
             level: preferred_level(),
             own_masks: false,
             search: Some(Box::new(Search::new())),
@@ -295,7 +297,7 @@ impl Table {
     }
 
     /// Is this still where the decision belongs?
-    pub fn holds(&self, position: &InsertPosition) -> bool {
+    pub fn is_current(&self, position: &InsertPosition) -> bool {
         position.opened == self.opened
     }
 
@@ -355,14 +357,14 @@ impl Table {
 
     /// True if this missed packet is to be resolved in direct mode.
     #[inline]
-    pub fn is_uncached(&self, key: &KeyRef<'_>) -> bool {
+    pub fn is_direct(&self, key: &KeyRef<'_>) -> bool {
         let p = self.classifiers.get(usize::from(port_of(key.line[4])));
-        p.and_then(Option::as_deref).is_some_and(|p| p.bypasses(key))
+        p.and_then(Option::as_deref).is_some_and(|p| p.is_direct(key))
     }
 
     /// Counts a direct resolution of this packet; `answered`: it succeeded.
     #[inline]
-    pub fn count_uncached(&mut self, key: &KeyRef<'_>, answered: bool) {
+    pub fn count_direct(&mut self, key: &KeyRef<'_>, answered: bool) {
         let p = self.classifier_mut(port_of(key.line[4]));
         p.rates.direct.count(1, answered.into());
         p.rates.new_flows += u64::from(answered);
@@ -591,22 +593,22 @@ impl Table {
     pub fn tune(&mut self, choice: Tri) {
         let miss_cycles = self.miss_cost.tune();
         self.history.recirculated.tune();
-        self.some_port = SomePort::default();
+        self.any_port = AnyPort::default();
         for p in self.classifiers.iter_mut().flatten() {
             p.reorder(&self.subtables, self.secret);
             p.tune(choice, miss_cycles);
-            self.some_port.cached |= p.policy.cache == CacheUse::On && p.live > 0;
-            self.some_port.hashed |= p.policy.cache == CacheUse::On || p.policy.is_sampling();
-            self.some_port.direct |= p.policy.new_flows == NewFlows::Direct;
+            self.any_port.cached |= p.policy.cache == CacheUse::On && p.live > 0;
+            self.any_port.hashed |= p.policy.cache == CacheUse::On || p.policy.is_sampling();
+            self.any_port.direct |= p.policy.new_flows == NewFlows::Direct;
         }
-        if self.some_port.cached && self.cache.is_none() {
+        if self.any_port.cached && self.cache.is_none() {
             self.cache = Some(SigCache::new(self.store.capacity()));
         }
     }
 
     /// What it says about each port that has megaflows.
-    pub fn show(&self) -> Box<[PortLookup]> {
-        self.classifiers.iter().flatten().filter(|p| p.live > 0).map(|p| p.show()).collect()
+    pub fn snapshot(&self) -> Box<[PortLookup]> {
+        self.classifiers.iter().flatten().filter(|p| p.live > 0).map(|p| p.snapshot()).collect()
     }
 }
 

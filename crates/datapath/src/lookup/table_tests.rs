@@ -8,7 +8,7 @@ use crate::cpu::Level;
 use crate::mem::fold;
 use crate::miss::policy::NewFlows;
 use crate::miss::rates::SUBTABLES_PROBED_MAX;
-use crate::parse::parser::port_word;
+use crate::parse::job::port_word;
 use crate::settings::Tri;
 use crate::verify::levels::is_available;
 use packet::VECTOR;
@@ -185,7 +185,7 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
             t.put(&k, &m, n, 4096).expect("room");
         }
     }
-    let attacker = t.show().iter().find(|p| p.port == 1).unwrap().masks as usize;
+    let attacker = t.snapshot().iter().find(|p| p.port == 1).unwrap().masks as usize;
     assert!(attacker > 20 && attacker <= port_classifier::PORT_MASKS_MAX + 1, "{attacker}");
     // Port 9's packets visit one subtable each, alone or between those of port 1.
     for mixed in [false, true] {
@@ -207,9 +207,9 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
     }
     // Port 9 still gets a mask of its own, and loses no flow to port 1's.
     m[3] = 0xff;
-    let slots = t.show().iter().find(|p| p.port == 9).unwrap().masks;
+    let slots = t.snapshot().iter().find(|p| p.port == 9).unwrap().masks;
     t.put(&of_port(9, 1000), &m, 7, 4096).expect("room");
-    assert_eq!(t.show().iter().find(|p| p.port == 9).unwrap().masks, slots + 1);
+    assert_eq!(t.snapshot().iter().find(|p| p.port == 9).unwrap().masks, slots + 1);
     for _ in 0..1000 {
         let victim = t.victim(0).expect("a megaflow");
         assert_eq!(port_of(t.store.word(victim, 4)), 1);

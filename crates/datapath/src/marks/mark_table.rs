@@ -115,9 +115,9 @@ pub(crate) struct MarkTable {
 /// What became of a burst's packets: a bit for each.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// Their megaflow is known by their mark.
+    /// Packets whose megaflow is known by their mark, one bit each.
     pub known: u32,
-    /// They have to be parsed.
+    /// Packets that have to be parsed, one bit each.
     pub parse: u32,
     pub counts: MarkCounts,
 }

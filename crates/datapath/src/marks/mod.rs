@@ -22,7 +22,7 @@ pub(crate) const MARK_FORMS_MAX: usize = 256;
 pub(crate) enum MarkChange {
     /// Packets of this port may be marked from now on, or are not any more.
     Table(Option<Box<MarkTable>>),
-    /// They are ignored, or are not any more; what they stand for is kept either way.
+    /// The port's marks are ignored, or are not any more; what they stand for is kept either way.
     Ignore(bool),
     Bind(Box<MarkBinding>),
     /// The slot does not stand for this megaflow any more.
@@ -41,9 +41,9 @@ pub(crate) struct MarkBinding {
 /// What became of marked packets.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct MarkCounts {
-    /// They were their megaflow's.
+    /// Packets of the megaflow that their mark stands for.
     pub hits: u64,
-    /// The mark stands for nothing, or nothing any more.
+    /// Packets whose mark stands for nothing, or nothing any more.
     pub stale: u64,
     /// The packet is not of the megaflow that the mark stands for.
     pub wrong: u64,

@@ -1,4 +1,4 @@
-//! Before step 2: what marks say of the packets of a burst; the others are parsed.
+//! In place of the parse step: what marks say of the packets of a burst; the others are parsed.
 
 use super::mark_table::Found;
 use super::{MarkChange, MarkCounts, MarkTable};
@@ -92,7 +92,7 @@ impl PortMarks {
         } else if found.known != 0 {
             settle(batch, &range, &found);
         }
-        batch.marked += found.counts.hits as usize;
+        batch.known_count += found.counts.hits as usize;
         total(&batch.columns.len[range])
     }
 }

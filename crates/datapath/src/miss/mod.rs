@@ -1,23 +1,23 @@
-//! Misses: the pipeline decides about packets that no megaflow matches, in order; most decisions
-//! are stored as megaflows.
+//! The misses step: the pipeline decides about packets that no megaflow matches, in order; most
+//! decisions are stored as megaflows.
 
+pub(crate) mod direct;
 pub(crate) mod policy;
 #[cfg(test)]
 mod policy_tests;
 pub(crate) mod rates;
 pub(crate) mod seen_flows;
-pub(crate) mod uncached;
 pub(crate) mod uncached_stats;
 
 use crate::actions::program::Programs;
 use crate::batch::Batch;
-use crate::batch::keys::{Line, Words};
+use crate::batch::keys::{KEY_WORDS, Line, Words};
 use crate::lookup::Lookup;
 use crate::lookup::predictor::PREDICTIONS_MAX;
 use crate::lookup::table::{Admission, InsertPosition, Table};
 use crate::messages::{Report, Shared};
+use crate::miss::direct::DirectBatch;
 use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, RESOLVE_PACKETS_MAX};
-use crate::miss::uncached::UncachedBatch;
 use crate::miss::uncached_stats::UncachedStats;
 use crate::report::Reports;
 use crate::settings::Settings;
@@ -57,7 +57,7 @@ impl Default for MissBatch {
 impl MissBatch {
     /// Is a packet with the same first line among them?
     fn has(&self, line: &Line) -> bool {
-        let same = |key: &Key| key.words[..7] == line[..7];
+        let same = |key: &Key| key.words[..KEY_WORDS] == line[..KEY_WORDS];
         self.keys[..self.len].iter().any(same)
     }
 
@@ -105,7 +105,7 @@ pub(crate) struct Misses {
     pipeline: Arc<dyn Pipeline>,
     shared: Arc<Shared>,
     miss_batch: Option<Box<MissBatch>>,
-    uncached_batch: Option<Box<UncachedBatch>>,
+    direct_batch: Option<Box<DirectBatch>>,
     /// Traffic of decisions that were not stored, for control.
     pub uncached: UncachedStats,
     /// Programs of decisions that hold for one packet of this vector only.
@@ -131,7 +131,7 @@ impl Misses {
             pipeline,
             shared,
             miss_batch: Some(Box::default()),
-            uncached_batch: Some(Box::default()),
+            direct_batch: Some(Box::default()),
             uncached: UncachedStats::default(),
             once_programs: Vec::new(),
             budget: VECTOR,
@@ -184,7 +184,7 @@ impl Misses {
 
     fn resolve_missed(&mut self, mut v: Scope<'_>, missed: &mut Vec<u8>) {
         let (start, v) = (cycles(), &mut v);
-        let direct = if v.table.some_port.direct { self.resolve_uncached(v, missed) } else { 0 };
+        let direct = if v.table.any_port.direct { self.resolve_direct(v, missed) } else { 0 };
         let mut left = self.left - direct;
         if !missed.is_empty() {
             left = self.resolve_all(v, missed, left);
@@ -283,9 +283,9 @@ impl Misses {
         n: usize,
     ) -> Option<usize> {
         let (i, d) = (miss_batch.packets[n], &mut miss_batch.decisions[n]);
-        let holds = d.holds.take();
+        let keep_alive = d.keep_alive.take();
         let mut position = miss_batch.positions[n].take();
-        if position.as_ref().is_some_and(|s| !v.table.holds(s)) {
+        if position.as_ref().is_some_and(|s| !v.table.is_current(s)) {
             position = Some(
                 v.table.insert_position(packet_words(&miss_batch.keys[n]), packet_words(&d.mask)),
             );
@@ -306,8 +306,8 @@ impl Misses {
         match megaflow {
             Some(idx) => {
                 report_installed(v, idx, i, d);
-                if let Some(what) = holds {
-                    v.reports.send(Report::Holds(idx, what));
+                if let Some(what) = keep_alive {
+                    v.reports.send(Report::KeepAlive(idx, what));
                 }
                 v.table.remember(&v.batch.keys.get(i), idx);
             }

@@ -20,15 +20,14 @@ pub(crate) const VISIT_COST_CYCLES: u64 = 96;
 /// The signature cache is switched on when it saves more visits per packet than this: asking and
 /// filling it cost as much.
 pub const CACHE_SAVES_VISITS_MIN: f64 = 1.75;
-/// It stays on while it saves more than this.
+/// The signature cache stays on while it saves more visits per packet than this.
 pub const CACHE_STAYS_VISITS_MIN: f64 = 0.75 * CACHE_SAVES_VISITS_MIN;
 
-/// Direct mode ends when one missed flow in so many comes back; it begins when half as many do, and
-/// new flows are stored at once when twice as many do:
-/// docs/decisions/0009-direct-mode.md.
+/// Direct mode ends when one missed flow in this many comes back; it begins when half as many do,
+/// and new flows are stored at once when twice as many do: docs/decisions/0009-direct-mode.md.
 const RETURNING_FLOWS_RATIO: u64 = 4;
 
-/// What was given up because it failed (predictions, direct mode) is tried again after so many
+/// What was given up because it failed (predictions, direct mode) is tried again after this many
 /// intervals.
 pub(crate) const RETRY_INTERVALS: u32 = 32;
 
@@ -42,7 +41,7 @@ pub enum CacheUse {
     /// Not at all.
     #[default]
     Off,
-    /// It would save visits if flows came back, and whether they do is looked at now and then.
+    /// The cache would save visits if flows came back; whether they do is sampled now and then.
     Sampled,
     /// All packets go through it.
     On,
@@ -51,14 +50,15 @@ pub enum CacheUse {
 /// What becomes of flows that were not there.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewFlows {
-    /// Each is stored: they are few.
+    /// New flows are few: each is stored.
     #[default]
     Stored,
-    /// They are many and most come back: each is stored, but the sample by which that is seen.
+    /// New flows are many, and most come back: each is stored, except the sample by which that is
+    /// seen.
     MostReturn,
-    /// They are stored when they come again.
+    /// New flows are stored when they come again.
     SeenTwice,
-    /// All but two samples of them are in direct mode.
+    /// New flows are in direct mode, except two samples of them.
     Direct,
 }
 

@@ -1,21 +1,21 @@
 //! What is measured of a port, for `policy.rs` to judge.
 
-/// A port's rates are judged so often.
+/// How often a port's rates are judged, milliseconds.
 pub(crate) const INTERVAL_MS: u64 = 100;
 
-/// Events from which on a share of them says something; fewer are added to those of the next
+/// Events of which a share is worth judging, at least; fewer are added to those of the next
 /// interval.
 pub(crate) const JUDGED_EVENTS_MIN: u64 = 64;
 
 /// Subtables that a packet is looked up in at most, besides those that are predicted.
 pub(crate) const SUBTABLES_PROBED_MAX: usize = 16;
 
-/// Of flows for which there is no room, or no use yet, one in so many is stored, instead of the
-/// least recently used of as many.
+/// Of flows for which there is no room, or no use yet, one in this many is stored, in place of
+/// the least recently used one of as many.
 pub(crate) const FULL_TABLE_FLOWS_RATIO: u32 = 8;
 
-/// Packets that the pipeline is asked about side by side: their memory accesses overlap. No gain
-/// from 32 (docs/perf/tried.md).
+/// Packets that the pipeline is asked about at once, at most: their memory accesses overlap, of all
+/// of them without masks, of eight at a time with masks. No gain from 32 (docs/perf/tried.md).
 pub(crate) const RESOLVE_PACKETS_MAX: usize = 16;
 
 /// What a port's lookups did.

@@ -10,8 +10,8 @@ use crate::miss::policy::SAMPLE_INTERVALS;
 /// one word.
 const FILTER_WORDS: usize = 8 * HISTORY_ENTRIES;
 
-/// After so many new ones, whose bits would fill a quarter of it, a word is cleared: what was seen
-/// is forgotten after half of 2^22 others on average.
+/// After this many new flows, whose bits would fill a quarter of a word, a word is cleared: what
+/// was seen is forgotten after half of 2^22 others on average.
 const SWEEP_FLOWS: u32 = u64::BITS / 2 / 4;
 
 /// An aged Bloom filter of flow hashes: old ones are forgotten, and when it is full about one new
@@ -55,14 +55,14 @@ impl SeenFlows {
     fn sweep(&mut self) {
         self.new_flows += 1;
         if self.new_flows.is_multiple_of(SWEEP_FLOWS) {
-            // SAFETY: as in `again`.
+            // SAFETY: as in `test_and_set`.
             unsafe { *self.words.at(self.sweep_word) = 0 };
             self.sweep_word = (self.sweep_word + 1) % FILTER_WORDS;
         }
     }
 }
 
-/// One flow in so many is in a sample: docs/decisions/0009-direct-mode.md.
+/// One flow in this many is in a sample: docs/decisions/0009-direct-mode.md.
 pub(crate) const SAMPLE_FLOWS: u64 = 64;
 
 /// Which flows of a port go the whole way in direct mode: two samples. One is always the same and

@@ -1,14 +1,14 @@
 //! Traffic of decisions that were not stored: summed up by counter, for control.
 //!
-//! A small table of sums that are going on, one place for each counter; who takes a place pushes
-//! the sum there out, to a list that control gets about once per millisecond. No hash is made, and
-//! nothing is allocated per packet.
+//! A small table of sums that are still growing, with one place for each counter. A counter that
+//! takes a place pushes the sum there out, to a list that control gets about once per millisecond.
+//! No hash is made, and nothing is allocated per packet.
 
 use crate::messages::{Sum, UncachedReport};
 use crate::settings::PortEffects;
 use flow::PortNo;
 
-/// Places of sums that are going on: as many as fit into a core's first cache.
+/// Places of sums that are still growing: as many as fit into a core's first cache.
 const SUM_SLOTS: usize = 1 << (L1_CACHE_BYTES / size_of::<Sum>()).ilog2();
 const L1_CACHE_BYTES: usize = 32 << 10;
 
@@ -29,7 +29,7 @@ struct PortShare {
     lost: u64,
 }
 
-/// See the module.
+/// Sums of traffic of decisions that were not stored, by counter.
 pub(crate) struct UncachedStats {
     /// By the low bits of the counter's number; no packets: nothing.
     slots: Box<[Sum; SUM_SLOTS]>,

@@ -1,11 +1,11 @@
-//! Step 2, parse: from a packet's bytes to its key.
+//! The parse step: from a packet's bytes to its key.
 //!
-//! `parser.rs` parses a burst: profiles of common packets by a SIMD kernel (`profile.rs`,
+//! `job.rs` parses a burst: profiles of common packets by a SIMD kernel (`profile.rs`,
 //! `simd.rs`), everything else by the complete scalar parser (`scalar.rs`), which defines what is
 //! right.
 
 pub(crate) mod frame;
-pub(crate) mod parser;
+pub(crate) mod job;
 pub(crate) mod profile;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
@@ -15,7 +15,7 @@ use crate::actions::interpret::Sink;
 use crate::batch::{Batch, Burst};
 use crate::capture::Capture;
 use crate::cpu::Level;
-use crate::parse::parser::Job;
+use crate::parse::job::ParseJob;
 use crate::parse::profile::ProfileStats;
 use crate::report::Reports;
 use crate::settings::Settings;
@@ -63,7 +63,7 @@ impl Parser {
         self.parse_places(batch, Burst { range, since, port }, None, reports);
     }
 
-    /// Parses the packets of a burst that have a bit in `some` ([`Job::some`]).
+    /// Parses the packets of a burst that have a bit in `some` ([`ParseJob::some`]).
     pub fn parse_places(
         &mut self,
         batch: &mut Batch,
@@ -77,7 +77,7 @@ impl Parser {
             self.profile_stats.resize_with(no + 1, ProfileStats::default);
         }
         let n = range.len();
-        let mut job = Job {
+        let mut job = ParseJob {
             packets: &batch.packets,
             range,
             some,

@@ -26,7 +26,8 @@ pub(crate) const PROBE_AT: usize = 12;
 /// No profile is for shorter packets.
 pub(crate) const PROFILE_BYTES_MIN: usize = 42;
 
-/// See the module. Everything in it is about line 0, but `family`, which says what else there is.
+/// What the headers of one kind of packet look like. All of it is about key line 0, except
+/// `family`, which says what the other lines hold.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Profile {

@@ -1,6 +1,6 @@
 //! The parse kernels of x86-64.
 
-use super::parser::{Job, KeyBuilder, run};
+use super::job::{KeyBuilder, ParseJob, run};
 use super::profile::{PROBE_AT, Profile};
 use crate::batch::keys::{Line, bytes};
 use flow::at;
@@ -27,7 +27,7 @@ struct Ready {
 /// # Safety
 /// AVX2, BMI1 and BMI2 are there; the job's range is valid (see [`run`]).
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-pub(crate) unsafe fn avx2(job: &mut Job<'_>) -> usize {
+pub(crate) unsafe fn avx2(job: &mut ParseJob<'_>) -> usize {
     // SAFETY: the caller's.
     unsafe { run::<Avx2>(job) }
 }
@@ -143,7 +143,7 @@ struct Ready512 {
 /// # Safety
 /// AVX-512 F, BW, VL and VBMI, BMI1 and BMI2 are there; the job's range is valid (see [`run`]).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx2,bmi1,bmi2")]
-pub(crate) unsafe fn avx512(job: &mut Job<'_>) -> usize {
+pub(crate) unsafe fn avx512(job: &mut ParseJob<'_>) -> usize {
     // SAFETY: the caller's.
     unsafe { run::<Avx512>(job) }
 }

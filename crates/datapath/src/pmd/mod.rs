@@ -1,5 +1,17 @@
-//! A worker's loop: poll, parse, lookup, misses, actions, tx. [`Worker::vector`] is a packet's
-//! path.
+//! A worker's loop. [`Worker::vector`] is a packet's path, in six steps:
+//!
+//! | step | folder | does |
+//! |---|---|---|
+//! | poll | `rx` | takes packets from receive queues |
+//! | parse | `parse` | writes each packet's key |
+//! | lookup | `lookup` | finds each packet's megaflow |
+//! | misses | `miss` | asks the pipeline about packets that have none |
+//! | actions | `actions` | executes each packet's program |
+//! | tx | `tx` | sends what is due, and notifies who waits for it |
+//!
+//! Parsing follows poll burst by burst. Packets whose megaflow is known before they are parsed get
+//! it there and skip parse and lookup, or lookup: by an adapter's mark (`marks::step`), by their
+//! port (`rx::known_way`), out of a tunnel (`tunnel::decap`).
 //!
 //! A worker is a PMD thread, or the kernel worker, which serves kernel ports and may sleep.
 
@@ -12,7 +24,7 @@ use crate::actions::interpret::RECIRC_LIMIT;
 use crate::batch::{Batch, Burst};
 use crate::lookup::Lookup;
 use crate::marks::step::PortMarks;
-use crate::messages::{Command, Handoff, Report, Shared, Wake};
+use crate::messages::{Command, Handoff, Report, Shared};
 use crate::miss::Misses;
 use crate::miss::rates::INTERVAL_MS;
 use crate::parse::Parser;
@@ -25,6 +37,7 @@ use crate::settings::{Config, Settings};
 use crate::stats::clock::{cycles, cycles_per_second, now_ms};
 use crate::tunnel::decap::Decap;
 use crate::tx::TxState;
+use crate::wake::Wake;
 use packet::VECTOR;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,7 +81,7 @@ impl Parsers<'_> {
             // A burst whose way is known is not parsed, unless every packet needs its key: for the
             // validating mode or a capture.
             let known = (!parser.all)
-                .then(|| known_way::pass(batch, &burst, table, programs, tx))
+                .then(|| known_way::assign(batch, &burst, table, programs, tx))
                 .flatten();
             known.unwrap_or_else(|| parser.parse_burst(batch, burst, reports))
         };
@@ -293,15 +306,18 @@ impl Worker {
         if now_ms >= self.timers.tuned_ms + INTERVAL_MS {
             self.timers.tuned_ms = now_ms;
             table.tune(self.settings.signature_cache);
-            self.rx.rxqs.iter_mut().for_each(|slot| slot.cell.cycles.add(slot.rx.owed()));
+            self.rx
+                .rxqs
+                .iter_mut()
+                .for_each(|slot| slot.cell.cycles.add(slot.rx.take_port_penalty()));
             if now_ms >= self.timers.lookups_reported_ms + REPORT_LOOKUPS_INTERVAL_MS {
                 self.timers.lookups_reported_ms = now_ms;
-                self.reports.send_lookups(table.show());
+                self.reports.send_lookups(table.snapshot());
             }
         }
         self.shared.flows.store(table.live, Ordering::Relaxed);
         self.shared.masks.store(table.masks() as u32, Ordering::Relaxed);
-        self.shared.cache_on.store(table.some_port.cached, Ordering::Relaxed);
+        self.shared.cache_on.store(table.any_port.cached, Ordering::Relaxed);
         self.inbound.retain_mut(|r| !r.is_abandoned() || !r.is_empty());
     }
 

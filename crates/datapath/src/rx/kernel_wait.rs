@@ -6,7 +6,7 @@
 //! when it sleeps for longer does it say so, and the next handoff then costs that PMD thread one
 //! eventfd write.
 
-use crate::messages::Wake;
+use crate::wake::Wake;
 use port::RxQueue;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Between rx and parse: bursts of a port whose only megaflow looks at nothing but the port.
+//! In place of the parse step: bursts of a port whose only megaflow looks at nothing but the port.
 //!
 //! Their way is known before a byte of them is read, so they are neither parsed nor looked up. If
 //! it leads to a port whose queue was full, packets that it has no room for end here, as
@@ -16,7 +16,7 @@ const FRAME_BYTES_MIN: usize = 14;
 
 /// Takes a burst whose way is known; returns its bytes. None: it has to be parsed.
 #[inline]
-pub(crate) fn pass(
+pub(crate) fn assign(
     batch: &mut Batch,
     burst: &Burst,
     table: &mut Table,
@@ -47,7 +47,7 @@ pub(crate) fn pass(
     batch.keys.program[kept.clone()].fill(program);
     batch.columns.known[kept.clone()].fill(true);
     batch.columns.same[kept].fill(false);
-    batch.marked += n;
+    batch.known_count += n;
     table.followed((end - start) as u64);
     Some(bytes)
 }

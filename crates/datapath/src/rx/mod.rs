@@ -1,4 +1,4 @@
-//! Step 1, rx: packets from receive queues.
+//! The poll step: packets from receive queues.
 //!
 //! `schedule.rs` says which queues are polled for a vector and how many packets each may bring;
 //! while one queue is read, the next ones prefetch what they will read.

@@ -8,7 +8,8 @@
 
 use packet::{BURST, VECTOR};
 
-/// With so many queues that bring little, the packets of saturated queues go to many ports.
+/// With at least this many queues that bring little, the packets of saturated queues go to many
+/// ports.
 const LIGHT_RXQS_MIN: usize = 8;
 
 /// What a queue did when it was asked last.

@@ -59,7 +59,7 @@ impl PortCell {
     }
 }
 
-/// One receive queue's cost, written by whoever serves it.
+/// One receive queue's cost, written by the worker that serves it.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct RxqCell {

@@ -4,9 +4,9 @@
 
 use crate::stats::clock::cycles;
 
-/// Iterations with so many packets are always measured.
+/// Iterations with at least this many packets are always measured.
 const SAMPLED_PACKETS_MIN: usize = 64;
-/// Of the shorter ones, one of so many.
+/// Of the shorter ones, one in this many is measured.
 const SAMPLE_ITERATIONS: u32 = 16;
 
 /// How iterations divide.
@@ -47,7 +47,7 @@ impl StageClock {
     }
 }
 
-/// One vector of so many is measured.
+/// One vector in this many is measured.
 const SAMPLE_VECTORS: u32 = 16;
 
 /// What parsing costs. Bursts are short, and reading the clock costs as much as parsing a packet:

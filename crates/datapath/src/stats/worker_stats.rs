@@ -78,7 +78,7 @@ perf! {
     subtable_lookups,
     /// Decided by the pipeline.
     misses,
-    /// Of them, those about which nothing was asked but what to do with them.
+    /// Of the misses, those of ports in direct mode, decided without a mask.
     direct,
     /// Cycles the pipeline took.
     miss_cycles,

@@ -1,5 +1,5 @@
-//! Before step 2: packets that known megaflows decapsulate become their inner packets, burst by
-//! burst.
+//! In place of the parse step: packets that known megaflows decapsulate become their inner packets,
+//! burst by burst.
 
 use crate::batch::keys::{EXT2, bytes_mut};
 use crate::batch::{Batch, Burst};

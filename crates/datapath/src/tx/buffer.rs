@@ -5,13 +5,14 @@ use crate::police::Policer;
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::stats::worker_stats::PerfCell;
+use crate::tx::PHASED_BURST_PACKETS;
 use crate::tx::flush::FlushTimer;
 use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use telemetry::Drop;
 
 /// What became of a port's burst.
-pub(super) enum Burst {
+pub(super) enum FlushOutcome {
     /// Another thread has the queue, so it waits; or nothing of it was left to be sent.
     Stays,
     /// The queue took what it has room for.
@@ -38,7 +39,7 @@ pub(super) struct TxPort {
     pub(super) policer: Option<Arc<Policer>>,
     /// Buffered packets that the policer has let pass already; the first ones.
     pub(super) passed: usize,
-    /// Burst size: so many buffered packets are sent at once. A power of two.
+    /// Burst size: this many buffered packets are sent at once. A power of two.
     pub(super) full: usize,
     /// The port is in [`TxState::waiting`](super::TxState).
     pub(super) listed: bool,
@@ -50,7 +51,19 @@ pub(super) struct TxPort {
 }
 
 impl TxPort {
-    /// Packets until so many are buffered that they go at once.
+    /// Does the queue fetch ahead what sending will touch ([`port::TxQueue::has_phases`])?
+    #[inline]
+    pub(super) fn is_phased(&self) -> bool {
+        self.full == PHASED_BURST_PACKETS
+    }
+
+    /// Has the packet that was just buffered completed a burst?
+    #[inline]
+    pub(super) fn burst_is_complete(&self) -> bool {
+        self.missing() == self.full
+    }
+
+    /// Packets that are missing until a burst is full.
     #[inline]
     pub(super) fn missing(&self) -> usize {
         self.full - (self.buf.len() & (self.full - 1))
@@ -78,21 +91,25 @@ impl TxPort {
     }
 
     /// Sends what is buffered on the port's queue.
-    pub(super) fn send_on_queue(&mut self, perf: &PerfCell, to_free: &mut Vec<Packet>) -> Burst {
+    pub(super) fn send_on_queue(
+        &mut self,
+        perf: &PerfCell,
+        to_free: &mut Vec<Packet>,
+    ) -> FlushOutcome {
         if self.longest > self.limit {
             self.drop_long(to_free);
         }
         if self.policer.is_some() {
             self.police(to_free);
         }
-        let Route::Queue(q) = &mut self.route else { return Burst::Stays };
+        let Route::Queue(q) = &mut self.route else { return FlushOutcome::Stays };
         if self.buf.is_empty() {
-            return Burst::Stays;
+            return FlushOutcome::Stays;
         }
         let n = q.tx(&self.buf).min(self.buf.len());
         if n == 0 && q.is_busy() && self.buf.len() < VECTOR {
             self.passed = self.buf.len();
-            return Burst::Stays;
+            return FlushOutcome::Stays;
         }
         self.was_full |= n < self.buf.len() && !q.is_busy();
         if n == self.buf.len() {
@@ -107,7 +124,7 @@ impl TxPort {
         perf.tx_packets.add(n as u64);
         perf.tx_batches.add(1);
         let left = if q.is_busy() { Drop::TxBusy } else { Drop::TxFull };
-        Burst::Taken { left, notifies: q.notifies() }
+        FlushOutcome::Taken { left, notifies: q.notifies() }
     }
 
     /// Drops frames that are longer than the port takes.

@@ -1,4 +1,4 @@
-//! Step 5, tx: per-port output buffers, and all other ways in which packets leave a worker.
+//! The tx step: per-port output buffers, and all other ways in which packets leave a worker.
 
 pub(crate) mod bond;
 mod buffer;
@@ -9,15 +9,16 @@ mod sink;
 use crate::actions::fragments::Gatherer;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
-use crate::messages::{Handoff, Route, Shared, Wake};
+use crate::messages::{Handoff, Route, Shared};
 use crate::police::Policer;
 use crate::settings::{PuntEvent, Settings};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::tx::bond::Bond;
-use crate::tx::buffer::{Burst, TxPort};
+use crate::tx::buffer::{FlushOutcome, TxPort};
 use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
 use crate::tx::punts::Punts;
+use crate::wake::Wake;
 use flow::PortNo;
 use packet::{BURST, Packet, Pool, VECTOR};
 use port::TxQueue;
@@ -231,7 +232,7 @@ impl TxState {
         }
     }
 
-    /// As [`TxState::send`], of which a bond is no member.
+    /// As [`TxState::send`], but `no` is a member of a bond, not a bond: no other bond is followed.
     fn send_to_member(&mut self, no: PortNo, packet: Packet) {
         match self.ports.get(usize::from(no)) {
             Some(Some(_)) => self.send(no, packet),
@@ -288,7 +289,7 @@ impl TxState {
         port.longest = port.longest.max(length);
         port.promised = port.promised.saturating_sub(1);
         port.buf.push(packet);
-        if port.missing() == port.full {
+        if port.burst_is_complete() {
             self.flush(no);
         }
     }
@@ -315,7 +316,7 @@ impl TxState {
             unsafe { packet::append(&mut port.buf, &rest[..n]) };
             port.promised = port.promised.saturating_sub(n);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
-            if port.missing() == port.full {
+            if port.burst_is_complete() {
                 self.flush(no);
             }
         }
@@ -346,8 +347,8 @@ impl TxState {
         }
         let left = match port.route {
             Route::Queue(_) => match port.send_on_queue(&self.shared.perf, &mut self.to_free) {
-                Burst::Stays => return,
-                Burst::Taken { left, notifies } => {
+                FlushOutcome::Stays => return,
+                FlushOutcome::Taken { left, notifies } => {
                     if notifies {
                         self.pending_notify.push(no);
                     }
@@ -409,16 +410,13 @@ impl TxState {
 
     /// Sends what these ports have buffered; what each will touch is fetched while others send.
     fn flush_all(&mut self, ports: &[PortNo]) {
-        let prepare = |all: &mut [Option<TxPort>], k: usize, step| {
+        let prepare = |all: &mut [Option<TxPort>], k: usize, phase| {
             if let Some(no) = ports.get(k)
-                && let Some(Some(TxPort {
-                    full: PHASED_BURST_PACKETS,
-                    route: Route::Queue(q),
-                    buf,
-                    ..
-                })) = all.get_mut(*no as usize)
+                && let Some(Some(port)) = all.get_mut(*no as usize)
+                && port.is_phased()
+                && let Route::Queue(q) = &mut port.route
             {
-                q.prepare(step, buf.len());
+                q.prepare(phase, port.buf.len());
             }
         };
         (0..DESCRIPTOR_PREFETCH_PORTS).for_each(|k| prepare(&mut self.ports, k, 0));

@@ -31,7 +31,7 @@ struct Load {
     bytes: usize,
 }
 
-/// See the module.
+/// The queue of packets to the control side, with each port's rate and share.
 pub(crate) struct Punts {
     queue: Producer<Box<PuntEvent>>,
     /// Whose packets are in the queue, and of how many bytes, oldest first.
@@ -138,7 +138,7 @@ mod tests {
             self.offer_bytes(source, (n, 64), now_ms)
         }
 
-        /// The same with packets of so many bytes.
+        /// As `offer`, with the size of the packets.
         fn offer_bytes(
             &mut self,
             source: Source,

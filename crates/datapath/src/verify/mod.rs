@@ -15,7 +15,7 @@ use crate::actions::interpret::Sink;
 use crate::batch::Batch;
 use crate::batch::keys::{EXT1, key_of};
 use crate::parse::frame::{Frame, keep_metadata};
-use crate::parse::parser::Job;
+use crate::parse::job::ParseJob;
 use crate::parse::scalar::parse;
 use crate::tunnel;
 use action::{Ct, Decision, Meter, Op, Punt, Verdict};
@@ -158,7 +158,7 @@ impl Outer {
 }
 
 /// Compares what a kernel made of a job's packets with the scalar parser; differences in words.
-pub(crate) fn compare_parse(job: &Job<'_>) -> Vec<String> {
+pub(crate) fn compare_parse(job: &ParseJob<'_>) -> Vec<String> {
     let mut differences = Vec::new();
     for i in job.range.clone() {
         let p = &job.packets[i];
@@ -241,7 +241,7 @@ mod tests {
         frame[23] = 17;
         let packets = [&frame[..], &frame, &frame[..9]].map(|f| pool.packet(f).unwrap());
         let (mut keys, mut columns) = (Keys::new(), Columns::new());
-        let mut job = Job {
+        let mut job = ParseJob {
             packets: &packets,
             range: 0..3,
             some: None,

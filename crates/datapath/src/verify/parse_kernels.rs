@@ -3,7 +3,7 @@
 use crate::batch::columns::Columns;
 use crate::batch::keys::{Keys, Layout, key_of};
 use crate::cpu::Level;
-use crate::parse::parser::Job;
+use crate::parse::job::ParseJob;
 use crate::parse::profile::{Family, PROBE_AT, PROFILES, Profile, ProfileStats};
 use crate::parse::scalar::parse;
 use flow::Key;
@@ -44,7 +44,7 @@ pub(crate) fn parse_all(
     assert_eq!(packets.len(), frames.len().min(VECTOR), "frames of a vector fit buffers");
     let (mut keys, mut columns) = (Keys::new(), Columns::new());
     let mut failed = Vec::new();
-    let claimed = Job {
+    let claimed = ParseJob {
         packets: &packets,
         range: 0..packets.len(),
         some: None,

@@ -65,7 +65,7 @@ impl Rules {
             out.effects = Some(Arc::new(()));
         }
         if self.holding.load(Ordering::Relaxed) {
-            out.holds = Some(self.held.clone());
+            out.keep_alive = Some(self.held.clone());
         }
         out.drop = *self.why.lock().unwrap();
         out.cacheable = self.cacheable.load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Pipeline for Rules {
     }
 
     /// About even destination ports.
-    fn resolve_once(&self, guard: Guard<'_>, keys: &mut [Key], out: &mut [Decision]) -> u32 {
+    fn resolve_unmasked(&self, guard: Guard<'_>, keys: &mut [Key], out: &mut [Decision]) -> u32 {
         let mut done = 0;
         for (i, (key, out)) in keys.iter_mut().zip(out).enumerate() {
             if key.u32(at::RECIRC) == 0 && key.u16(at::TP_DST) % 2 == 0 {

@@ -65,7 +65,7 @@ struct Member {
     serial: u64,
 }
 
-/// See the module.
+/// A bridge's multicast groups and their members.
 pub(crate) struct McastTable {
     config: McastConfig,
     /// Members of each group, the one first that reported longest ago.

@@ -23,11 +23,12 @@ mod trace_forks;
 mod underlay;
 
 use crate::bridge::{Bridge, mac_limit};
-use crate::events::{Event, Outbox, Rewritten};
+use crate::events::{Event, Outbox};
 use crate::learned::Learned;
 use crate::mcast::members::McastTable;
 use crate::meter_table::MeterNumbers;
 use crate::published::{PublishedState, Shared, View};
+use crate::rewritten::Rewritten;
 use crate::tables::counters::{Slot, Slots};
 use crate::tables::table::N_TABLES;
 use crate::trace::StateNumbers;
@@ -135,7 +136,7 @@ impl Switch {
         View::new(&self.shared, self.writer.pin())
     }
 
-    /// Drops what was retired in the domain and all readers are done with, whosever it was.
+    /// Drops what was retired in the domain, by any writer, and all readers are done with.
     pub fn free_retired(&mut self) {
         self.writer.reclaim();
     }

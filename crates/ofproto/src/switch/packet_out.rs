@@ -149,7 +149,7 @@ impl Switch {
         let mut trace = None;
         let mut x = Xlate::new(view, bridge, &packet, &mut out, &mut trace);
         x.at_version(self.version());
-        x.go_on(&state);
+        x.resume_paused(&state);
         out.cacheable = false;
         Ok(out)
     }

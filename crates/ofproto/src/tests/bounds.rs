@@ -240,7 +240,7 @@ fn the_fan_out_of_groups_ends_at_every_entrance() {
     let (n, ()) = steps(|| lab.sw.pipeline().resolve_all(lab.sw.pin(), &requests, &mut all));
     all.iter().for_each(|d| is_refused(n / 8, d));
     let mut keys = vec![key; 8];
-    let (n, done) = steps(|| lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut keys, &mut all));
+    let (n, done) = steps(|| lab.sw.pipeline().resolve_unmasked(lab.sw.pin(), &mut keys, &mut all));
     assert_eq!(done, 0, "that is for the others to decide");
     assert!(n < 100, "{n} steps");
     let p = PacketOut {
@@ -423,7 +423,7 @@ fn states_of_recirculations_have_a_share_per_bridge_and_go() {
         let mut d = lab.decide(&labelled(1, n));
         assert_eq!(d.ops.is_empty(), d.drop == Some(Drop::RecircLimit));
         refused += u32::from(d.ops.is_empty());
-        cached.extend(d.holds.take().filter(|_| n % 100 == 0).map(|h| (n, h, d.ops)));
+        cached.extend(d.keep_alive.take().filter(|_| n % 100 == 0).map(|h| (n, h, d.ops)));
     }
     assert!(used(&lab, br) <= 16_384 && refused >= 183_616, "{} {refused}", used(&lab, br));
     let text = lab
@@ -448,7 +448,7 @@ fn states_of_recirculations_have_a_share_per_bridge_and_go() {
         inner.set_u32(flow::at::ETH_SRC + 2, *n);
         let second = lab.decide(&inner);
         assert_eq!(::action::ops_text(&second.ops), "12");
-        assert!(second.holds.is_some(), "what is cached of it names the state, too");
+        assert!(second.keep_alive.is_some(), "what is cached of it names the state, too");
     }
     cached.clear();
     for t in 20..40 {
@@ -506,6 +506,6 @@ fn lookups_among_many_masks_count() {
     assert!(lookups < 1000, "{lookups} of 3,600 lookups");
     let mut all: Vec<Decision> = (0..8).map(|_| Decision::default()).collect();
     let mut keys = vec![packet("in_port=1,tcp"); 8];
-    let once = lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut keys, &mut all);
+    let once = lab.sw.pipeline().resolve_unmasked(lab.sw.pin(), &mut keys, &mut all);
     assert_eq!(once, 0, "that is for the others to decide");
 }

@@ -9,6 +9,7 @@ mod mirrors_tests;
 mod misses;
 mod ovs_trace;
 mod properties;
+mod regions;
 mod sliced_changes;
 mod special_tests;
 mod tlv_properties;

@@ -20,16 +20,16 @@ impl Xlate<'_, '_> {
         self.leaf(StepKind::Action, text);
     }
 
-    pub(crate) fn detail(&mut self, text: impl FnOnce() -> String) {
+    pub(crate) fn trace_detail(&mut self, text: impl FnOnce() -> String) {
         self.leaf(StepKind::Detail, text);
     }
 
-    pub(crate) fn warn(&mut self, text: impl FnOnce() -> String) {
+    pub(crate) fn trace_warning(&mut self, text: impl FnOnce() -> String) {
         self.leaf(StepKind::Warning, text);
     }
 
     /// The translation ends here; `name` is what the trace's last line calls that.
-    pub(crate) fn error(&mut self, name: &'static str, text: impl FnOnce() -> String) {
+    pub(crate) fn trace_error(&mut self, name: &'static str, text: impl FnOnce() -> String) {
         self.leaf(StepKind::Error, text);
         if let Some(r) = self.recorder() {
             r.failed.get_or_insert(name);
@@ -37,7 +37,7 @@ impl Xlate<'_, '_> {
     }
 
     /// Something that cannot be done; the translation goes on.
-    pub(crate) fn wrong(&mut self, text: impl FnOnce() -> String) {
+    pub(crate) fn trace_refusal(&mut self, text: impl FnOnce() -> String) {
         self.leaf(StepKind::Error, text);
     }
 
@@ -57,7 +57,9 @@ impl Xlate<'_, '_> {
         let Some(p) = bridge.port(port) else { return };
         let [a, b, c, d, e, f] = mac;
         let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-        self.detail(|| format!("learned that {mac} is on port {} in VLAN {vlan}", p.spec.bundle));
+        self.trace_detail(|| {
+            format!("learned that {mac} is on port {} in VLAN {vlan}", p.spec.bundle)
+        });
     }
 
     pub(crate) fn note_metadata(&mut self, value: u64, mask: u64) {
@@ -102,14 +104,14 @@ impl Xlate<'_, '_> {
     }
 
     /// Ends the innermost table or bridge.
-    pub(crate) fn close(&mut self) {
+    pub(crate) fn trace_close(&mut self) {
         if let Some(r) = self.recorder() {
             r.close();
         }
     }
 
     /// Opens the last step again: OVS shows the action set inside the first table.
-    pub(crate) fn reopen(&mut self) {
+    pub(crate) fn trace_reopen(&mut self) {
         if let Some(r) = self.recorder()
             && let Some(node) = r.list().pop_if(|n| n.kind == StepKind::Table)
         {
@@ -135,7 +137,7 @@ impl Xlate<'_, '_> {
         if r.forks_left == 0 {
             let id = kept.id;
             let text = "Failed to trace the conntrack forked pipeline with recirc_id";
-            return self.detail(|| format!("{text} = {id}."));
+            return self.trace_detail(|| format!("{text} = {id}."));
         }
         r.forks_left -= 1;
         key.set_u32(at::RECIRC, kept.id);
@@ -146,7 +148,7 @@ impl Xlate<'_, '_> {
         });
         r.forks.push_back(Fork { key, nat, _kept: kept.clone() });
         let text = "A clone of the packet is forked to recirculate. The forked pipeline will be";
-        self.detail(|| format!("{text} resumed at table {table}."));
+        self.trace_detail(|| format!("{text} resumed at table {table}."));
     }
 
     /// A translation goes on where one was frozen.

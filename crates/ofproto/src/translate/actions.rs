@@ -174,7 +174,8 @@ impl<'a> Xlate<'a, '_> {
         fields::look(prereq, &mut self.wc);
         if !fields::met(prereq, &self.key) {
             let name = field.name();
-            return self.warn(|| format!("unmet prerequisites for {name}, set_field ignored"));
+            return self
+                .trace_warning(|| format!("unmet prerequisites for {name}, set_field ignored"));
         }
         fields::look_to_write(field, &self.key, &mut self.wc);
         field.set_masked(&mut self.wc, mask, mask);
@@ -235,7 +236,7 @@ impl<'a> Xlate<'a, '_> {
             Field::TunMetadata(index) => self.tun_bits(index, d),
             f => f.get(&self.key) >> d.ofs & ones(d.bits),
         };
-        self.detail(|| crate::action_text::now_text(d, value));
+        self.trace_detail(|| crate::action_text::now_text(d, value));
     }
 
     fn push(&mut self, s: Subfield) {
@@ -251,7 +252,7 @@ impl<'a> Xlate<'a, '_> {
                 self.write_bits(d, value);
                 self.now(d);
             }
-            None => self.warn(|| "tried to pop from an empty stack".into()),
+            None => self.trace_warning(|| "tried to pop from an empty stack".into()),
         }
     }
 
@@ -266,7 +267,7 @@ impl<'a> Xlate<'a, '_> {
             return self.key.set_u8(at::TTL, ttl - 1);
         }
         let kind = if self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6 { 6 } else { 4 };
-        self.warn(|| format!("IPv{kind} decrement TTL exception"));
+        self.trace_warning(|| format!("IPv{kind} decrement TTL exception"));
         for id in ids {
             self.controller(&ToController::new(*id, Reason::InvalidTtl));
         }
@@ -282,7 +283,7 @@ impl<'a> Xlate<'a, '_> {
         if ttl > 1 {
             return Field::MplsTtl.set(&mut self.key, ttl - 1);
         }
-        self.warn(|| "MPLS decrement TTL exception".into());
+        self.trace_warning(|| "MPLS decrement TTL exception".into());
         self.controller(&ToController::new(0, Reason::InvalidTtl));
         self.expired();
     }
@@ -346,11 +347,11 @@ impl<'a> Xlate<'a, '_> {
 
     fn output_reg(&mut self, src: Subfield, max_len: u16) {
         let value = self.read_bits(src);
-        self.detail(|| format!("output port is {value}"));
+        self.trace_detail(|| format!("output port is {value}"));
         match u16::try_from(value) {
             Ok(p) if p >= 0xfff8 => self.output_max(0xffff_0000 | u32::from(p), max_len),
             Ok(p) => self.output_max(p.into(), max_len),
-            Err(_) => self.warn(|| format!("output port {value} is out of range")),
+            Err(_) => self.trace_warning(|| format!("output port {value} is out of range")),
         }
     }
 
@@ -369,18 +370,14 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         let mark = self.mark();
-        let saved =
-            (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked);
-        let tun = self.tunnel.fields.clone();
+        let saved = self.save();
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.actions(inner.iter());
         // A clone is a pipeline of its own: it ends as one.
         self.run_set();
         self.freeze();
         (self.set, self.stack) = (set, stack);
-        (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked) =
-            saved;
-        self.tunnel.fields = tun;
+        self.restore(saved);
         self.end.exit |= self.end.exited || self.end.failed.is_some();
         self.isolate(mark);
     }
@@ -424,6 +421,10 @@ fn needs_parse(a: &Action) -> bool {
         | A::SetMplsTc(_)
         | A::SetMplsTtl(_) => true,
         A::Output { port, .. } => matches!(*port, port::TABLE | port::NORMAL),
-        _ => false,
+        A::Controller { .. } | A::Enqueue { .. } | A::SetQueue(_) | A::PopQueue => false,
+        A::SetTunMetadata(_) | A::DeleteField(_) | A::SetTunnel { .. } => false,
+        A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan | A::PushVlan { .. } => false,
+        A::SetEthSrc(_) | A::SetEthDst(_) | A::Note(_) | A::Exit | A::Conjunction { .. } => false,
+        A::Sample { .. } | A::Meter(_) | A::Ct(_) | A::Nat(_) | A::CtClear => false,
     }
 }

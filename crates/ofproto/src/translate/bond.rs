@@ -24,12 +24,12 @@ impl<'a> Xlate<'a, '_> {
             BondAdmission::All => true,
         };
         if !enters {
-            self.detail(|| "bonding refused admissibility, dropping".into());
+            self.trace_detail(|| "bonding refused admissibility, dropping".into());
             return false;
         }
         let moved = bond.drops_moved && self.is_known_elsewhere(input, vlan);
         if moved && !self.is_gratuitous_arp(dst) {
-            self.detail(|| "SLB bond thinks this packet looped back, dropping".into());
+            self.trace_detail(|| "SLB bond thinks this packet looped back, dropping".into());
             return false;
         }
         true
@@ -56,7 +56,7 @@ impl<'a> Xlate<'a, '_> {
     pub(super) fn output_member(&mut self, b: &'a Bundle) {
         let bridge = self.bridge;
         match b.bond.as_ref().map(|bond| bond.output) {
-            Some(BondOutput::Nowhere) => self.detail(|| "no enabled bond member".into()),
+            Some(BondOutput::Nowhere) => self.trace_detail(|| "no enabled bond member".into()),
             Some(BondOutput::Member(port)) => self.output_port(port, 0),
             Some(BondOutput::Spread(no)) => self.output_spread(b, no),
             None => {

@@ -15,7 +15,7 @@ impl<'a> Xlate<'a, '_> {
         }
         let groups = self.bridge.groups_at(self.guard(), self.snapshot.version);
         let Some((groups, group)) = groups.and_then(|all| Some((all, all.get(id)?))) else {
-            return self.warn(|| format!("output to nonexistent group {id}"));
+            return self.trace_warning(|| format!("output to nonexistent group {id}"));
         };
         self.credit(group.credit);
         self.spent.depth += 1;
@@ -39,7 +39,7 @@ impl<'a> Xlate<'a, '_> {
     fn chosen(&mut self, bucket: Option<&'a BucketView>) {
         match bucket {
             Some(b) => self.bucket(b),
-            None => self.detail(|| "no live bucket".into()),
+            None => self.trace_detail(|| "no live bucket".into()),
         }
     }
 
@@ -52,9 +52,7 @@ impl<'a> Xlate<'a, '_> {
         self.note_bucket(b.bucket.id);
         self.credit(b.credit);
         let mark = self.mark();
-        let saved =
-            (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked);
-        let (tun, exited) = (self.tunnel.fields.clone(), self.end.exited);
+        let (saved, exited) = (self.save(), self.end.exited);
         let list: Vec<_> = b.bucket.actions.iter().collect();
         if list.is_empty() {
             self.note_action(|| "drop".into());
@@ -62,10 +60,8 @@ impl<'a> Xlate<'a, '_> {
         self.actions(in_order(&list).into_iter());
         self.end_alone();
         self.freeze();
-        self.close();
-        (self.key, self.end.exit, self.layers.was_mpls, self.layers.labels, self.ct.tracked) =
-            saved;
-        self.tunnel.fields = tun;
+        self.trace_close();
+        self.restore(saved);
         self.end.exit |= self.end.failed.is_some();
         self.end.exited = exited;
         self.isolate(mark);

@@ -89,14 +89,14 @@ impl Xlate<'_, '_> {
     /// The bridge has as many states of recirculations as it may have.
     pub(super) fn too_many_states(&mut self) {
         if self.end.failed.is_none() {
-            self.error("No recirculation context", || "no recirculation id is free".into());
+            self.trace_error("No recirculation context", || "no recirculation id is free".into());
             self.fail(Drop::RecircLimit);
         }
     }
 
     fn give_up(&mut self, name: &'static str, text: impl FnOnce() -> String) {
         if self.end.failed.is_none() {
-            self.error(name, text);
+            self.trace_error(name, text);
             self.fail(Drop::DepthLimit);
         }
     }

@@ -14,8 +14,9 @@ use openflow::conntrack::{
 
 /// What connection tracking says of a packet, but for its mark: line 3 of a key.
 const TRACKED: std::ops::Range<usize> = at::CT_LABEL..at::CT_ZONE + 2;
+
 /// Clears what connection tracking said of the packet from its key.
-pub(super) fn forget(key: &mut Key) {
+pub(crate) fn forget(key: &mut Key) {
     key.set_u8(at::CT_STATE, 0);
     key.set_u32(at::CT_MARK, 0);
     key.bytes_mut()[TRACKED].fill(0);
@@ -40,7 +41,7 @@ impl<'a> Xlate<'a, '_> {
             self.fork(table, zone, &ct.actions);
         }
         self.untrack();
-        self.detail(|| UNTRACKED.into());
+        self.trace_detail(|| UNTRACKED.into());
     }
 
     /// What the actions in a `ct` ask for: bits of mark and label that they write, a translation.
@@ -79,7 +80,7 @@ impl<'a> Xlate<'a, '_> {
             ALG_FTP => Some(Alg::Ftp),
             ALG_TFTP => Some(Alg::Tftp),
             port => {
-                self.wrong(|| format!("cannot serialize ct_helper {port}"));
+                self.trace_refusal(|| format!("cannot serialize ct_helper {port}"));
                 None
             }
         }
@@ -116,7 +117,7 @@ impl<'a> Xlate<'a, '_> {
     pub(super) fn resubmit_original(&mut self, in_port: Option<openflow::OfPort>, table: u8) {
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         if self.key.u8(at::CT_NW_PROTO) == 0 || !ip {
-            return self.wrong(|| "resubmit(ct) with non-tracked or non-IP packet!".into());
+            return self.trace_refusal(|| "resubmit(ct) with non-tracked or non-IP packet!".into());
         }
         self.ct.original = true;
         self.resubmit(in_port, table);
@@ -128,7 +129,7 @@ impl<'a> Xlate<'a, '_> {
         let v6 = self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6;
         swap_tuples(&mut self.key, v6);
         swap_tuples(&mut self.wc, v6);
-        let found = self.lookup(table);
+        let found = self.lookup_in_table(table);
         swap_tuples(&mut self.key, v6);
         swap_tuples(&mut self.wc, v6);
         found

@@ -42,7 +42,7 @@ impl Xlate<'_, '_> {
     /// May the packet be sent to a port? Not without an Ethernet header; other outputs of it go on.
     pub(super) fn may_leave(&mut self) -> bool {
         if !self.is_ethernet() {
-            self.warn(|| "the packet has no Ethernet header, skipping output".into());
+            self.trace_warning(|| "the packet has no Ethernet header, skipping output".into());
             self.out.drop.get_or_insert(Drop::PacketType);
         }
         self.is_ethernet()
@@ -158,7 +158,7 @@ impl Xlate<'_, '_> {
     /// As in OVS such a packet goes nowhere, not even where it was to go before.
     pub(super) fn unsupported(&mut self, what: &'static str) {
         let (ns, kind) = (self.packet_type() >> 16, self.packet_type() & 0xffff);
-        self.error("Unsupported packet type", || {
+        self.trace_error("Unsupported packet type", || {
             format!("{what} is not supported for packet type ({ns},{kind:#x}), dropping")
         });
         self.fail(Drop::PacketType);

@@ -339,7 +339,7 @@ fn is_held(kept: &Arc<Kept>) -> bool {
     kept.touched.swap(false, Ordering::Relaxed) || Arc::strong_count(kept) > 1
 }
 
-/// Has nothing used it for so long that it may go?
+/// Was it unused for long enough to go?
 fn is_unused(kept: &Arc<Kept>, now: u64) -> bool {
     if kept.leaving.load(Ordering::Relaxed) {
         return false;

@@ -20,9 +20,10 @@ impl<'a> Xlate<'a, '_> {
         }
         let flow = self.learned_flow(l);
         if self.suppresses() {
-            return self.warn(|| "suppressing side effects, so learn action ignored".into());
+            return self
+                .trace_warning(|| "suppressing side effects, so learn action ignored".into());
         }
-        self.detail(|| learned_text(&flow));
+        self.trace_detail(|| learned_text(&flow));
         let counts = self.bridge.learned.read(self.guard());
         let count = counts.get(&(l.table, l.cookie)).map_or(0, |n| n.load(Relaxed));
         let limited = l.limit > 0 && count >= l.limit;
@@ -31,7 +32,7 @@ impl<'a> Xlate<'a, '_> {
             self.now(dst);
         }
         if limited {
-            return self.detail(|| "Limit exceeded, learn failed".into());
+            return self.trace_detail(|| "Limit exceeded, learn failed".into());
         }
         let (bridge, port) = (self.bridge.id, self.base.u16(at::IN_PORT));
         self.effects.flows.push(LearnedFlow { bridge, port, limit: l.limit, flow });

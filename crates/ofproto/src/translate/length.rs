@@ -23,7 +23,7 @@ struct Layers {
 impl<'a> Xlate<'a, '_> {
     /// Runs `actions` and `then`, which are all that follows in the flow, as they go with packets
     /// of more than `size` bytes, and as they go with others; `dst` tells them. Each way ends as a
-    /// pipeline does, so that whoever led to the flow goes on with the packet as it was and no
+    /// pipeline does, so that the caller of the flow goes on with the packet as it was and no
     /// action set.
     pub(super) fn by_length<I>(
         &mut self,

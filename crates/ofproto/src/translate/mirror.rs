@@ -23,7 +23,7 @@ impl<'a> Xlate<'a, '_> {
         let Some(p) = bridge.port(self.in_port()) else {
             let number = self.in_port();
             if !matches!(number, port::CONTROLLER | port::ANY) {
-                self.wrong(|| format!("received packet on unknown port {number}"));
+                self.trace_refusal(|| format!("received packet on unknown port {number}"));
             }
             return true;
         };
@@ -32,7 +32,7 @@ impl<'a> Xlate<'a, '_> {
             self.mirror(p, mirrors.received);
             return true;
         }
-        self.wrong(|| {
+        self.trace_refusal(|| {
             let name = &p.spec.bundle;
             format!(
                 "dropping packet received on port {name}, which is reserved exclusively for mirroring"

@@ -1,6 +1,23 @@
-//! From a packet to a decision: tables, actions, groups, patch ports, one after the other.
+//! From a packet to a decision: tables, actions, groups, patch ports.
 //!
-//! The state of a translation is explicit ([`xlate::Xlate`]); each kind of step has a file.
+//! PMD threads call `pipe`. Packets that only meet tables and outputs to ports, the common case, go
+//! side by side (`plain`); all others go one by one through the translator ([`xlate::Xlate`]),
+//! which has a file for each kind of step:
+//!
+//! - tables and instructions: `xlate`; the action set: `set`
+//! - actions: `actions` has the list of all; `choose` (multipath, bundle), `learn` (learn,
+//!   fin_timeout), `length` (check_pkt_larger), `encap` (encap, decap), `ct`
+//! - groups: `buckets`
+//! - outputs: `output` (ports, patch ports, controllers), `normal` and `multicast` (NORMAL),
+//!   `bond`,
+//!   `mirror`
+//! - packets of protocols that the switch speaks itself, taken before the tables: `special`
+//! - tunnels: `tunnel`, `tunnel_options`
+//! - translations that stop and go on when the packet is looked up again: `recirc`; their state
+//!   meanwhile: `frozen`
+//! - the decision: `commit` (header changes become operations), `effects` (what control hears of),
+//!   `own` (bits that the mask leaves out, because actions wrote them)
+//! - limits: `budget`
 
 mod actions;
 mod bond;
@@ -8,7 +25,7 @@ mod buckets;
 mod budget;
 mod choose;
 mod commit;
-mod ct;
+pub(crate) mod ct;
 pub(crate) mod effects;
 mod encap;
 pub(crate) mod frozen;

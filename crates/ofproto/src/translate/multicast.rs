@@ -55,7 +55,7 @@ impl<'a> Xlate<'a, '_> {
             Packet::Message(kind) => {
                 self.hand_to_snooping(input, tags.outer.vid);
                 if kind == McastKind::Query {
-                    self.detail(|| "multicast traffic, flooding".into());
+                    self.trace_detail(|| "multicast traffic, flooding".into());
                     self.normal_flood(input, tags);
                 } else {
                     self.send_to_routers(view, &mut to);
@@ -63,12 +63,12 @@ impl<'a> Xlate<'a, '_> {
                 }
             }
             Packet::ForAll(why) => {
-                self.detail(|| why.into());
+                self.trace_detail(|| why.into());
                 self.normal_flood(input, tags);
             }
             Packet::To(group) => match view.groups.get(&(tags.outer.vid, group)) {
                 None if config.flood_unregistered => {
-                    self.detail(|| "unregistered multicast, flooding".into());
+                    self.trace_detail(|| "unregistered multicast, flooding".into());
                     self.normal_flood(input, tags);
                 }
                 members => {
@@ -148,7 +148,7 @@ impl<'a> Xlate<'a, '_> {
         let bridge = self.bridge;
         match bridge.port(port).map(|p| p.bundle) {
             Some(i) => self.send_to_bundle(i, &bridge.bundles[i], to, what),
-            None => self.warn(|| format!("mcast {what} port is unknown, dropping")),
+            None => self.trace_warning(|| format!("mcast {what} port is unknown, dropping")),
         }
     }
 
@@ -159,9 +159,9 @@ impl<'a> Xlate<'a, '_> {
         }
         let apart = b.protected && to.input.is_some_and(|i| self.bridge.bundles[i].protected);
         if to.input == Some(i) {
-            self.detail(|| format!("mcast {what} port is input port, dropping"));
+            self.trace_detail(|| format!("mcast {what} port is input port, dropping"));
         } else if !apart && b.mirrors.output == 0 && includes(&b.vlan, to.tags) {
-            self.detail(|| format!("forwarding to mcast {what} port"));
+            self.trace_detail(|| format!("forwarding to mcast {what} port"));
             to.chosen[i] = true;
             self.output_bundle(b, to.tags);
         }

@@ -66,7 +66,7 @@ impl<'a> Xlate<'a, '_> {
         let (bridge, number) = (self.bridge, self.in_port());
         let input = bridge.port(number);
         if input.is_none() && !matches!(number, port::CONTROLLER | port::ANY) {
-            return self.warn(|| "no input bundle, dropping".into());
+            return self.trace_warning(|| "no input bundle, dropping".into());
         }
         let dst: [u8; 6] = self.key.get(at::ETH_DST);
         let tags = match input {
@@ -78,7 +78,7 @@ impl<'a> Xlate<'a, '_> {
             None => self.tags(),
         };
         if fields::begins_reserved(&dst) && !bridge.config.forward_bpdu {
-            return self.detail(|| "packet has reserved destination MAC, dropping".into());
+            return self.trace_detail(|| "packet has reserved destination MAC, dropping".into());
         }
         if let Some(input) = input {
             // An address is behind a bond, not behind one of its interfaces.
@@ -94,12 +94,12 @@ impl<'a> Xlate<'a, '_> {
     fn enter(&mut self, input: &'a PortView, dst: [u8; 6]) -> Option<Tags> {
         let from = &self.bridge.bundles[input.bundle];
         if from.mirrors.output != 0 {
-            self.warn(|| "input port is mirror output port, dropping".into());
+            self.trace_warning(|| "input port is mirror output port, dropping".into());
             return None;
         }
         let tags = self.tags();
         if !self.admits(from, input, &tags) {
-            self.warn(|| "disallowed VLAN VID for this input port, dropping".into());
+            self.trace_warning(|| "disallowed VLAN VID for this input port, dropping".into());
             return None;
         }
         let tags = translate_in(&from.vlan, tags);
@@ -120,23 +120,23 @@ impl<'a> Xlate<'a, '_> {
             false => None,
         };
         let Some(port) = known else {
-            self.detail(|| "no learned MAC for destination, flooding".into());
+            self.trace_detail(|| "no learned MAC for destination, flooding".into());
             return self.normal_flood(input, tags);
         };
         let protected = |b: usize| bridge.bundles[b].protected;
         match bridge.port(port) {
-            None => self.warn(|| "learned port is unknown, dropping".into()),
+            None => self.trace_warning(|| "learned port is unknown, dropping".into()),
             Some(p) if bridge.bundles[p.bundle].mirrors.output != 0 => {
-                self.warn(|| "learned port is a mirror port, dropping".into())
+                self.trace_warning(|| "learned port is a mirror port, dropping".into())
             }
             Some(p) if Some(p.bundle) == input => {
-                self.detail(|| "learned port is input port, dropping".into())
+                self.trace_detail(|| "learned port is input port, dropping".into())
             }
             Some(p) if protected(p.bundle) && input.is_some_and(protected) => {
-                self.detail(|| "learned port is protected, dropping".into())
+                self.trace_detail(|| "learned port is protected, dropping".into())
             }
             Some(p) => {
-                self.detail(|| "forwarding to learned port".into());
+                self.trace_detail(|| "forwarding to learned port".into());
                 self.output_bundle(&bridge.bundles[p.bundle], tags);
             }
         }
@@ -228,7 +228,7 @@ impl<'a> Xlate<'a, '_> {
         };
         if !ok {
             let name = &input.spec.bundle;
-            self.wrong(|| match &from.vlan {
+            self.trace_refusal(|| match &from.vlan {
                 VlanMode::Access(tag) => format!(
                     "dropping VLAN {vid} tagged packet received on port {name} configured as VLAN {tag} access port"
                 ),

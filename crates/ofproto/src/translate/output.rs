@@ -21,7 +21,9 @@ impl<'a> Xlate<'a, '_> {
             port::FLOOD => self.flood(false),
             port::ALL => self.flood(true),
             port::CONTROLLER => self.controller(&ToController::new(0, self.run.origin.reason())),
-            p if p == self.in_port() => self.warn(|| "skipping output to input port".into()),
+            p if p == self.in_port() => {
+                self.trace_warning(|| "skipping output to input port".into())
+            }
             p => self.output_port(p, trunc),
         }
     }
@@ -47,16 +49,17 @@ impl<'a> Xlate<'a, '_> {
         }
         let bridge = self.bridge;
         let Some(p) = bridge.port(number) else {
-            return self.warn(|| "Nonexistent output port".into());
+            return self.trace_warning(|| "Nonexistent output port".into());
         };
         if p.spec.config & port_config::NO_FWD != 0 {
-            return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
+            return self.trace_detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
         if self.mirror.snaplen != 0 && p.spec.patch_peer.is_some() {
-            return self.warn(|| "Mirror truncate to ODPP_NONE, skipping output".into());
+            return self.trace_warning(|| "Mirror truncate to ODPP_NONE, skipping output".into());
         }
         if trunc != 0 && p.spec.patch_peer.is_some() {
-            return self.warn(|| format!("output_trunc does not support patch port {number}"));
+            return self
+                .trace_warning(|| format!("output_trunc does not support patch port {number}"));
         }
         if let Some((peer, peer_port)) = p.peer {
             p.counts.iter().for_each(|base| self.credit(base + 1));
@@ -66,7 +69,7 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         let Some(dp) = p.spec.dp_port else {
-            return self.warn(|| "Nonexistent output port".into());
+            return self.trace_warning(|| "Nonexistent output port".into());
         };
         if let Some(spec) = &p.spec.tunnel {
             if self.enter_tunnel(p, spec, dp, trunc) {
@@ -107,11 +110,10 @@ impl<'a> Xlate<'a, '_> {
         }
         peer.port(in_port).and_then(|p| p.counts).iter().for_each(|c| self.credit(*c));
         let mark = self.mark();
-        let (key, was_mpls, labels) = (self.key, self.layers.was_mpls, self.layers.labels);
-        let tun = self.tunnel.fields.clone();
+        let saved = self.save();
         self.visit(peer, in_port);
-        (self.key, self.layers.was_mpls, self.layers.labels, self.tunnel.fields) =
-            (key, was_mpls, labels, tun);
+        self.restore(saved);
+        self.end.exit |= self.end.failed.is_some();
         self.isolate(mark);
     }
 
@@ -146,7 +148,7 @@ impl<'a> Xlate<'a, '_> {
             self.run_set();
             self.freeze();
         }
-        self.close();
+        self.trace_close();
         self.spent.depth -= 1;
         if peer.id != from.id {
             self.mirror.met = mirrors;

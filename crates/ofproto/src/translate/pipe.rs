@@ -42,12 +42,12 @@ impl Pipeline for Pipe {
         }
     }
 
-    fn resolve_once(&self, guard: Guard<'_>, keys: &mut [Key], out: &mut [Decision]) -> u32 {
+    fn resolve_unmasked(&self, guard: Guard<'_>, keys: &mut [Key], out: &mut [Decision]) -> u32 {
         let view = View::new(&self.shared, guard);
-        resolve_once(view, self.shared.version(), keys, out)
+        resolve_unmasked(view, self.shared.version(), keys, out)
     }
 
-    fn resolve_twice(
+    fn resolve_both(
         &self,
         guard: Guard<'_>,
         requests: &[Request<'_>],
@@ -60,17 +60,18 @@ impl Pipeline for Pipe {
         for (request, twin) in requests.iter().zip(twins) {
             resolve(view, version, request, twin, &mut None);
         }
-        resolve_once(view, version, keys, out)
+        resolve_unmasked(view, version, keys, out)
     }
 }
 
-fn resolve_once(view: View<'_>, version: u64, keys: &mut [Key], out: &mut [Decision]) -> u32 {
+fn resolve_unmasked(view: View<'_>, version: u64, keys: &mut [Key], out: &mut [Decision]) -> u32 {
     let each = keys
         .chunks_mut(plain::UNMASKED_PACKETS_MAX)
         .zip(out.chunks_mut(plain::UNMASKED_PACKETS_MAX))
         .zip(0..);
     each.fold(0, |done, ((keys, out), n)| {
-        done | plain::resolve_once(view, version, keys, out) << (n * plain::UNMASKED_PACKETS_MAX)
+        done | plain::resolve_unmasked(view, version, keys, out)
+            << (n * plain::UNMASKED_PACKETS_MAX)
     })
 }
 

@@ -1,11 +1,11 @@
 //! Plain ways through a switch: tables, the next table, outputs to ports. Several packets go side
-//! by side, table by table, so that their memory accesses overlap; nothing is allocated. Whoever
-//! meets anything else goes the whole way of [`super::Xlate`], which is this one's twin.
+//! by side, table by table, so that their memory accesses overlap; nothing is allocated. A packet
+//! that meets anything else goes through [`super::xlate::Xlate`], which is this module's twin.
 
 use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
 use crate::tables::table::{FlowRule, Plain, Table};
-use crate::translate::xlate::{DEPTH_MAX, beginning, may_receive, no_action_set};
+use crate::translate::xlate::{DEPTH_MAX, initial_key, may_receive, no_action_set};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
@@ -26,9 +26,9 @@ const LOOKUP_STEPS_MAX: usize = 256;
 #[derive(Clone, Copy)]
 enum At {
     Table(u8),
-    /// Its decision is complete.
+    /// The packet's decision is complete.
     End,
-    /// It met something that is not plain, and is left to [`super::xlate::Xlate`].
+    /// The packet met something that is not plain, and is left to [`super::xlate::Xlate`].
     Lost,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decis
     let View { shared, guard, published } = view;
     let version = shared.version();
     let mut keys: [Key; MASKED_PACKETS_MAX] = std::array::from_fn(|i| match requests.get(i) {
-        Some(r) => beginning(r.key, &mut out[i].mask),
+        Some(r) => initial_key(r.key, &mut out[i].mask),
         None => Key::ZERO,
     });
     let keys = &mut keys[..requests.len()];
@@ -57,18 +57,18 @@ pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decis
             if let Some(path) = path
                 && let At::Table(table) = path.at
             {
-                path.on(guard, table, key, version, d);
+                path.advance(guard, table, key, version, d);
             }
         }
     }
-    out.iter_mut().for_each(|d| close(&mut d.mask));
+    out.iter_mut().for_each(|d| complete_mask(&mut d.mask));
     finish(&paths, out)
 }
 
 /// As [`resolve`] by a version of the tables, of up to [`UNMASKED_PACKETS_MAX`] packets; says
 /// nothing of what was looked at. Lines 4 and 5 of the keys are empty, or as an earlier call left
 /// them.
-pub(crate) fn resolve_once(
+pub(crate) fn resolve_unmasked(
     view: View<'_>,
     version: u64,
     keys: &mut [Key],
@@ -78,13 +78,13 @@ pub(crate) fn resolve_once(
     keys.iter_mut().for_each(no_action_set);
     let mut paths = start(published, keys);
     while let Some((bridge, table)) = paths.iter().flatten().find_map(Path::place) {
-        together((bridge, table), guard, version, &mut paths, keys, out);
+        advance_together((bridge, table), guard, version, &mut paths, keys, out);
     }
     finish(&paths, out)
 }
 
 /// All paths through one table, where they are.
-fn together<'a>(
+fn advance_together<'a>(
     (bridge, table): (&'a BridgeView, u8),
     guard: Guard<'a>,
     version: u64,
@@ -105,7 +105,7 @@ fn together<'a>(
     if bridge.tables.get(table).is_some_and(Table::has_clauses) {
         for (key, i) in keys.into_iter().zip(who).take(n) {
             let Some(path) = &mut paths[i] else { continue };
-            path.on(guard, table, key, version, &mut out[i]);
+            path.advance(guard, table, key, version, &mut out[i]);
         }
         return;
     }
@@ -122,7 +122,7 @@ fn together<'a>(
     let options = looked >> (at::TUN_MATCH / 8) & 1 != 0;
     for (i, rule) in who.into_iter().zip(rules) {
         let Some(path) = &mut paths[i] else { continue };
-        path.at = if options { At::Lost } else { path.step(table, *rule, &mut out[i]) };
+        path.at = if options { At::Lost } else { path.apply_rule(table, *rule, &mut out[i]) };
     }
 }
 
@@ -207,7 +207,7 @@ impl<'a> EntryCache<'a> {
 }
 
 /// Completes the mask of a plain decision.
-fn close(wc: &mut Mask) {
+fn complete_mask(wc: &mut Mask) {
     wc.words[PACKET_LINES * 8..].fill(0);
     crate::tunnel::forget(wc);
     if wc.u16(at::VLAN) != 0 {
@@ -240,16 +240,16 @@ impl<'a> Path<'a> {
 
     /// Through one table.
     #[inline]
-    fn on(&mut self, guard: Guard<'a>, table: u8, key: &Key, version: u64, d: &mut Decision) {
+    fn advance(&mut self, guard: Guard<'a>, table: u8, key: &Key, version: u64, d: &mut Decision) {
         let mut steps = 0;
         let rules = self.bridge.tables.get(table);
         let rule = rules.and_then(|t| t.lookup(guard, key, version, &mut d.mask, &mut steps));
         let lost = steps > LOOKUP_STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
-        self.at = if lost { At::Lost } else { self.step(table, rule, d) };
+        self.at = if lost { At::Lost } else { self.apply_rule(table, rule, d) };
     }
 
     /// Through one table; where to then.
-    fn step(&mut self, table: u8, rule: Option<&FlowRule>, out: &mut Decision) -> At {
+    fn apply_rule(&mut self, table: u8, rule: Option<&FlowRule>, out: &mut Decision) -> At {
         self.tables += 1;
         if self.tables > DEPTH_MAX {
             return At::Lost;
@@ -376,13 +376,13 @@ mod tests {
         let mut used: Vec<Key> = keys.iter().rev().copied().collect();
         let mut out: Vec<Decision> = keys.iter().map(|_| Decision::default()).collect();
         out.iter_mut().for_each(Decision::clear);
-        lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut used, &mut out);
+        lab.sw.pipeline().resolve_unmasked(lab.sw.pin(), &mut used, &mut out);
         // What that left behind does not matter.
         for (used, key) in used.iter_mut().zip(keys) {
             used.words[..PACKET_LINES * 8].copy_from_slice(&key.words[..PACKET_LINES * 8]);
         }
         out.iter_mut().for_each(Decision::clear);
-        let done = lab.sw.pipeline().resolve_once(lab.sw.pin(), &mut used, &mut out);
+        let done = lab.sw.pipeline().resolve_unmasked(lab.sw.pin(), &mut used, &mut out);
         assert_eq!(done, expected);
         assert_eq!(twice(lab, keys), (done, out.iter().map(text).collect()));
         let decided = keys.iter().zip(out).enumerate().filter(|(i, _)| done >> i & 1 != 0);
@@ -400,7 +400,7 @@ mod tests {
         };
         let (mut used, mut out, mut twins) = (keys.to_vec(), cleared(), cleared());
         let pipeline = lab.sw.pipeline();
-        let done = pipeline.resolve_twice(lab.sw.pin(), &requests, &mut used, &mut out, &mut twins);
+        let done = pipeline.resolve_both(lab.sw.pin(), &requests, &mut used, &mut out, &mut twins);
         keys.iter().zip(&twins).for_each(|(k, d)| assert_eq!(text(d), text(&lab.decide(k))));
         (done, out.iter().map(text).collect())
     }

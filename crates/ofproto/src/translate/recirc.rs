@@ -63,14 +63,14 @@ impl<'a> Xlate<'a, '_> {
                 if let Some(cookie) = self.table(f.table, None, Miss::Honor) {
                     self.run.cookie = cookie;
                 }
-                self.reopen();
+                self.trace_reopen();
             }
             false if self.admit_once() => self.instructions(&f.rest),
             false => {}
         }
         self.run_set();
         self.freeze();
-        self.close();
+        self.trace_close();
     }
 
     /// A table lookup that may have to wait.

@@ -1,5 +1,5 @@
 //! Tunnels: packets that come out of one, packets that go into one, outer packets that are for us.
-//! What follows OVS's native tunnelling is said in its words to whoever traces.
+//! Traces use OVS's words where this follows OVS's native tunnelling.
 
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
 use crate::published::{BridgeView, PortView};
@@ -83,7 +83,7 @@ impl<'a> Xlate<'a, '_> {
         match self.key.u8(at::TOS) & ECN {
             0 => {
                 let why = "dropping tunnel packet marked ECN CE but is not ECN capable";
-                self.warn(|| why.into());
+                self.trace_warning(|| why.into());
                 self.fail(Drop::TunnelEcn);
             }
             _ => self.key.set_u8(at::TOS, self.key.u8(at::TOS) | CE),
@@ -100,7 +100,7 @@ impl<'a> Xlate<'a, '_> {
     ) -> bool {
         let Some(outer) = self.outer(spec) else {
             self.out.drop.get_or_insert(Drop::TunnelOptions);
-            self.warn(|| "tunnel options are too long".into());
+            self.trace_warning(|| "tunnel options are too long".into());
             return false;
         };
         if self.tunnel.received {
@@ -108,18 +108,18 @@ impl<'a> Xlate<'a, '_> {
             tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
         }
         if outer.dst == self.tunnel.dst {
-            self.warn(|| "Not tunneling to our own address".into());
+            self.trace_warning(|| "Not tunneling to our own address".into());
             return false;
         }
         p.counts.iter().for_each(|base| self.credit(base + 1));
-        self.detail(|| "output to native tunnel".into());
+        self.trace_detail(|| "output to native tunnel".into());
         let Some(way) = self.way(&outer) else {
             self.out.drop.get_or_insert(Drop::TunnelRoute);
-            self.warn(|| "native tunnel routing failed".into());
+            self.trace_warning(|| "native tunnel routing failed".into());
             return true;
         };
         let (next, name, mac) = (way.next, &way.port.spec.name, way.mac);
-        self.detail(|| format!("tunneling to {next} via {name}"));
+        self.trace_detail(|| format!("tunneling to {next} via {name}"));
         self.effects.hops.push(Hop {
             from: self.base.u16(at::IN_PORT),
             bridge: way.bridge.id,
@@ -133,7 +133,7 @@ impl<'a> Xlate<'a, '_> {
             None => {
                 let kind = if next.is_ipv4() { "ARP" } else { "ND" };
                 self.out.drop.get_or_insert(Drop::TunnelNeighbour);
-                self.detail(|| {
+                self.trace_detail(|| {
                     format!(
                         "neighbor cache miss for {next} on bridge {}, sending {kind} request",
                         way.bridge.name
@@ -228,11 +228,11 @@ impl<'a> Xlate<'a, '_> {
         trunc: u32,
     ) {
         let (own, source, next) = (way.port.spec.hw_addr, way.source, way.next);
-        self.detail(|| {
+        self.trace_detail(|| {
             format!("tunneling from {} {source} to {} {next}", mac_text(own), mac_text(mac))
         });
         let Some(out_port) = way.port.spec.dp_port else {
-            return self.warn(|| "Nonexistent output port".into());
+            return self.trace_warning(|| "Nonexistent output port".into());
         };
         if self.is_too_much() {
             return;

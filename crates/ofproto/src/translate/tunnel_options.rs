@@ -23,7 +23,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 self.tunnel.fields = fields;
             }
             None => {
-                self.warn(|| "unknown critical or malformed tunnel options".into());
+                self.trace_warning(|| "unknown critical or malformed tunnel options".into());
                 self.fail(Drop::TunnelOptions);
             }
         }
@@ -61,7 +61,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             let Some(digest) = tlv::digest_under(masks, &self.tunnel.fields) else { continue };
             let mut key = self.key;
             key.set_u64(at::TUN_MATCH, digest);
-            let other = self.look_up(table, &key);
+            let other = self.classify(table, &key);
             if other.map(FlowRule::priority) > best.map(FlowRule::priority) {
                 best = other;
             }

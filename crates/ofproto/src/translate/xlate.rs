@@ -195,7 +195,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         trace: &'o mut Option<Recorder>,
     ) -> Self {
         let mut wc = Mask::ZERO;
-        let key = beginning(key, &mut wc);
+        let key = initial_key(key, &mut wc);
         let underlay = shared.underlay.read(guard);
         Xlate {
             snapshot: Snapshot { shared, guard, published, underlay, version: shared.version() },
@@ -237,33 +237,33 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if let Some(p) = port.filter(|p| p.spec.tunnel.is_some()) {
             self.leave_tunnel(p);
             if self.end.failed.is_some() {
-                return self.close();
+                return self.trace_close();
             }
         }
         if port.is_some_and(|p| self.take_special(p)) {
-            return self.close();
+            return self.trace_close();
         }
         if port.is_some_and(|p| !may_receive(p)) {
-            self.warn(|| "OpenFlow port is configured not to receive, dropping".into());
-            return self.close();
+            self.trace_warning(|| "OpenFlow port is configured not to receive, dropping".into());
+            return self.trace_close();
         }
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
         if self.bridge.config.frag == FragHandling::Drop && fragment {
             self.note_table(|| {
                 " 0. Packets are IP fragments and the fragment handling mode is \"drop\".".into()
             });
-            return self.close();
+            return self.trace_close();
         }
         self.mirror.fresh = true;
         // What the action set sends to controllers goes under the first flow's cookie, as in OVS.
         if let Some(cookie) = self.table(0, None, Miss::Honor) {
             self.run.cookie = cookie;
         }
-        self.reopen();
+        self.trace_reopen();
         self.run_set();
         self.freeze();
-        self.close();
-        self.close();
+        self.trace_close();
+        self.trace_close();
     }
 
     pub(super) fn in_port(&self) -> OfPort {
@@ -287,7 +287,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.actions(list.into_iter());
         self.run.origin.set = false;
         self.run.cookie = cookie;
-        self.close();
+        self.trace_close();
     }
 
     /// Looks a table up and runs what it finds; the cookie of that. `in_port`: for this lookup
@@ -309,7 +309,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
         let rule = match std::mem::take(&mut self.ct.original) {
             true => self.lookup_original(table),
-            false => self.lookup(table),
+            false => self.lookup_in_table(table),
         };
         let (table, rule) = match rule {
             None if miss == Miss::Honor => self.continue_from(table),
@@ -338,7 +338,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     self.instructions(list);
                     self.end.stopped = false;
                 }
-                self.close();
+                self.trace_close();
             }
             None => self.miss(table, miss),
         }
@@ -350,7 +350,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// The rule for the packet as it is now. In the usual handling of fragments none of a
     /// datagram's parts shows ports, so that all are treated alike.
-    pub(super) fn lookup(&mut self, table: u8) -> Option<&'a FlowRule> {
+    pub(super) fn lookup_in_table(&mut self, table: u8) -> Option<&'a FlowRule> {
         let table = self.bridge.tables.get(table)?;
         let own = self.key;
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
@@ -360,7 +360,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
         let key = self.key;
         let found = match self.is_ethernet() {
-            true => match self.look_up(table, &key) {
+            true => match self.classify(table, &key) {
                 found if self.wc.u64(at::TUN_MATCH) == 0 => found,
                 found => self.by_options(table, found),
             },
@@ -377,11 +377,26 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// The rule of a table for a key; None also if that takes too many steps: with conjunctive
     /// matches, or very many masks.
-    pub(super) fn look_up(&mut self, table: &'a Table, key: &Key) -> Option<&'a FlowRule> {
+    pub(super) fn classify(&mut self, table: &'a Table, key: &Key) -> Option<&'a FlowRule> {
         let mut steps = 0;
         let Snapshot { guard, version, .. } = self.snapshot;
         let found = table.lookup(guard, key, version, &mut self.wc, &mut steps);
         self.pays(steps).then_some(found).flatten()
+    }
+
+    /// What a copy of the packet may change: the packet gets it back by [`Xlate::restore`].
+    pub(super) fn save(&self) -> Saved {
+        let Layers { was_mpls, labels, .. } = self.layers;
+        let (exit, tracked) = (self.end.exit, self.ct.tracked);
+        Saved { key: self.key, was_mpls, labels, exit, tracked, tun: self.tunnel.fields.clone() }
+    }
+
+    /// The packet goes on as it was before a copy of it was worked on.
+    pub(super) fn restore(&mut self, saved: Saved) {
+        let Saved { key, was_mpls, labels, exit, tracked, tun } = saved;
+        self.key = key;
+        (self.layers.was_mpls, self.layers.labels) = (was_mpls, labels);
+        (self.end.exit, self.ct.tracked, self.tunnel.fields) = (exit, tracked, tun);
     }
 
     /// [`Xlate::spend`] for what may have taken no step.
@@ -396,7 +411,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.note_action(|| "NORMAL".into());
             self.normal();
         }
-        self.close();
+        self.trace_close();
     }
 
     /// Looks further tables up as long as controllers have said that what a table misses goes on
@@ -409,7 +424,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         {
             self.credit(self.bridge.miss_base + u32::from(table));
             table += 1;
-            if let Some(rule) = self.lookup(table) {
+            if let Some(rule) = self.lookup_in_table(table) {
                 return (table, Some(rule));
             }
         }
@@ -430,7 +445,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             if self.admit_once() {
                 self.note_action(|| "drop".into());
             }
-            return self.close();
+            return self.trace_close();
         }
         let text = "No match, and a \"packet-in\" is called for.";
         self.note_table(|| format!("{table:2}. {text}"));
@@ -440,7 +455,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.controller(&ToController::new(0, Reason::TableMiss));
             self.run.no_flow = false;
         }
-        self.close();
+        self.trace_close();
     }
 
     pub(super) fn instructions(&mut self, list: &'a [Instruction]) {
@@ -492,7 +507,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// Says what the action set is, or was.
     pub(super) fn note_set(&mut self, verb: &str) {
         let set = std::mem::take(&mut self.set);
-        self.detail(|| {
+        self.trace_detail(|| {
             let text: Vec<_> = set::in_order(&set).iter().map(|a| action_text(a)).collect();
             match text.is_empty() {
                 true => format!("action set {verb} empty"),
@@ -583,7 +598,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.out.effects = Some(Arc::new(std::mem::take(&mut self.effects)));
         }
         if !self.holds.is_empty() {
-            self.out.holds = Some(Arc::new(std::mem::take(&mut self.holds)));
+            self.out.keep_alive = Some(Arc::new(std::mem::take(&mut self.holds)));
         }
         self.finish_mask();
     }
@@ -626,7 +641,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     }
 
     /// The rest of a translation that paused.
-    pub fn go_on(&mut self, state: &'a State) {
+    pub fn resume_paused(&mut self, state: &'a State) {
         self.thaw(state);
         self.finish();
     }
@@ -642,9 +657,19 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
         self.run_set();
         self.freeze();
-        self.close();
+        self.trace_close();
         self.finish();
     }
+}
+
+/// A packet's state while a copy of it goes through a clone, a bucket or another bridge.
+pub(super) struct Saved {
+    key: Key,
+    was_mpls: bool,
+    labels: u8,
+    exit: bool,
+    tracked: bool,
+    tun: Vec<TunMetadata>,
 }
 
 /// Where the actions that run now come from, for the reason of packet-ins (1.4 and later).
@@ -677,7 +702,7 @@ pub(super) enum Miss {
 
 /// Says in `wc` what every decision looks at; returns the key as tables see it first: registers and
 /// metadata are empty.
-pub(super) fn beginning(key: &Key, wc: &mut Mask) -> Key {
+pub(super) fn initial_key(key: &Key, wc: &mut Mask) -> Key {
     wc.set_u16(at::ETH_TYPE, 0xffff);
     wc.set_u32(at::RECIRC, !0);
     wc.set_u16(at::IN_PORT, 0xffff);

@@ -70,7 +70,7 @@ impl Ring {
             // A plain buffer has one possible error.
             (packets..n).for_each(|_| self.count_error(error));
         }
-        self.layout.put_all((0..n).map(|i| (self.ahead.get(i).id, 0)));
+        self.layout.write_used_all((0..n).map(|i| (self.ahead.get(i).id, 0)));
         self.ahead.was_fetched(n + PREFETCH_BUFFERS);
         self.ahead.used(n);
         keep(pool, out, start + packets);
@@ -111,7 +111,7 @@ impl Ring {
                 }
                 Err(error) => self.count_error(error),
             }
-            self.layout.put(chain.id, chain.descs, 0);
+            self.layout.write_used(chain.id, chain.descs, 0);
         }
         keep(pool, out, start + packets);
         moved.packets += packets;

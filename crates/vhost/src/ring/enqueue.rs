@@ -3,9 +3,9 @@
 use super::{HEADER, Moved, PREFETCH_PACKETS, Ring};
 use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS};
 use crate::batch::{BATCH, Batch, Direction, Piece};
+use crate::copier::{Copier, CpuCopier};
 use crate::raw;
 use crate::ring_error::RingError;
-use crate::way::{AtOnce, Way};
 use packet::Packet;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ impl Ring {
     /// Copies packets from the front of `packets` into the guest's buffers as far as there are
     /// any. The packets stay the caller's.
     pub fn enqueue(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
-        self.enqueue_by(batch, packets, moved, &mut AtOnce);
+        self.enqueue_by(batch, packets, moved, &mut CpuCopier);
     }
 
     #[inline]
@@ -25,19 +25,19 @@ impl Ring {
         batch: &mut Batch,
         packets: &[Packet],
         moved: &mut Moved,
-        way: &mut impl Way,
+        copier: &mut impl Copier,
     ) {
         if self.broken || packets.is_empty() {
             return;
         }
         let (before, began) = (self.base(), moved.packets);
         let (taken, other) = match self.log {
-            None => self.give_plain(packets, moved, way),
+            None => self.give_plain(packets, moved, copier),
             // Buffers of any kind are marked where they are written.
             Some(_) => (0, true),
         };
         if other && taken < packets.len() {
-            self.give_chains(batch, &packets[taken..], moved, way);
+            self.give_chains(batch, &packets[taken..], moved, copier);
         }
         self.end(before, began, moved);
     }
@@ -49,7 +49,7 @@ impl Ring {
         &mut self,
         packets: &[Packet],
         moved: &mut Moved,
-        way: &mut impl Way,
+        copier: &mut impl Copier,
     ) -> (usize, bool) {
         let (mut taken, mut bytes, mut other) = (0, 0, false);
         while taken < packets.len() {
@@ -67,16 +67,16 @@ impl Ring {
                     raw::prefetch(from.wrapping_add(63));
                 }
                 let (buffer, data) = (ahead.get(i), packet.data());
-                way.begin(data.len(), || 1);
+                copier.begin(data.len(), || 1);
                 // SAFETY: the buffer is mapped and holds header and packet.
-                unsafe { way.copy(data.as_ptr(), buffer.at.add(header), data.len()) };
-                way.put_soon(layout, buffer.id, (header + data.len()) as u32);
-                way.end(None);
+                unsafe { copier.copy(data.as_ptr(), buffer.at.add(header), data.len()) };
+                copier.write_used_soon(layout, buffer.id, (header + data.len()) as u32);
+                copier.end(None);
                 bytes += data.len() as u64;
             }
             let used =
                 |(i, packet): (usize, &Packet)| (ahead.get(i).id, (header + packet.len()) as u32);
-            way.put_plain(layout, rest[..done].iter().enumerate().map(used));
+            copier.write_used_plain(layout, rest[..done].iter().enumerate().map(used));
             self.ahead.was_fetched(wanted.min(done + PREFETCH_BUFFERS));
             self.ahead.used(done);
             taken += done;
@@ -119,7 +119,7 @@ impl Ring {
         batch: &mut Batch,
         packets: &[Packet],
         moved: &mut Moved,
-        way: &mut impl Way,
+        copier: &mut impl Copier,
     ) {
         self.begin(batch);
         batch.begin(packets.len());
@@ -133,18 +133,18 @@ impl Ring {
                     next = range.end;
                     taken += 1;
                     bytes += packet.len() as u64;
-                    self.write(batch, range, packet, way);
+                    self.write(batch, range, packet, copier);
                 }
                 Choice::Drop(error) => {
                     taken += 1;
                     dropped += 1;
-                    way.begin(0, || 0);
-                    way.end(None);
+                    copier.begin(0, || 0);
+                    copier.end(None);
                     self.count_error(error);
                 }
                 Choice::Bad(range) => {
                     next = range.end;
-                    self.give_back(batch, range, way);
+                    self.return_unused(batch, range, copier);
                 }
                 Choice::More => {
                     let have = batch.chains.len() - next;
@@ -193,9 +193,9 @@ impl Ring {
 
     /// Gives buffers back unused, the last of which is bad.
     #[cold]
-    fn give_back(&mut self, batch: &Batch, range: Range<usize>, way: &mut impl Way) {
+    fn return_unused(&mut self, batch: &Batch, range: Range<usize>, copier: &mut impl Copier) {
         for chain in &batch.chains[range.clone()] {
-            way.give_back(&mut self.layout, chain.id, chain.descs);
+            copier.return_unused(&mut self.layout, chain.id, chain.descs);
         }
         let last = &batch.chains[range.end - 1];
         self.count_error(last.bad.unwrap_or(RingError::SmallBuffer));
@@ -203,9 +203,15 @@ impl Ring {
 
     /// Writes header and packet into these buffers, which are large enough.
     #[inline]
-    fn write(&mut self, batch: &Batch, range: Range<usize>, packet: &Packet, way: &mut impl Way) {
+    fn write(
+        &mut self,
+        batch: &Batch,
+        range: Range<usize>,
+        packet: &Packet,
+        copier: &mut impl Copier,
+    ) {
         let (chains, data) = (&batch.chains[range], packet.data());
-        way.begin(data.len(), || chains.iter().map(|chain| batch.pieces(chain).len()).sum());
+        copier.begin(data.len(), || chains.iter().map(|chain| batch.pieces(chain).len()).sum());
         let buffers = chains.len() as u16;
         let mut header = [0u8; HEADER];
         header[10..].copy_from_slice(&buffers.to_le_bytes());
@@ -213,15 +219,15 @@ impl Ring {
         for chain in chains {
             let mut written = 0;
             for piece in batch.pieces(chain) {
-                let n = source.fill(piece, way);
+                let n = source.fill(piece, copier);
                 written += n;
                 if self.log.is_some() {
                     self.mark(piece.at, n);
                 }
             }
-            way.put(&mut self.layout, chain.id, chain.descs, written as u32);
+            copier.write_used(&mut self.layout, chain.id, chain.descs, written as u32);
         }
-        way.end(None);
+        copier.end(None);
     }
 }
 
@@ -244,7 +250,7 @@ struct Source<'a> {
 
 impl Source<'_> {
     /// Writes as much as the piece holds; returns how much.
-    fn fill(&mut self, piece: &Piece, way: &mut impl Way) -> usize {
+    fn fill(&mut self, piece: &Piece, copier: &mut impl Copier) -> usize {
         let room = piece.len as usize;
         let first = self.header.len().min(room);
         let second = self.data.len().min(room - first);
@@ -252,7 +258,7 @@ impl Source<'_> {
         unsafe {
             raw::copy(self.header.as_ptr(), piece.at, first);
             if second > 0 {
-                way.copy(self.data.as_ptr(), piece.at.add(first), second);
+                copier.copy(self.data.as_ptr(), piece.at.add(first), second);
             }
         }
         (self.header, self.data) = (&self.header[first..], &self.data[second..]);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// How many packets ahead the memory of our own buffers is prefetched.
 pub(crate) const PREFETCH_PACKETS: usize = 4;
-/// A ring is given up when its guest has made so many more malformed buffers than others: as many
+/// A ring is given up when its guest has made this many more malformed buffers than others: as many
 /// as QEMU's longest ring has. A driver with an occasional bad buffer never comes near, one that
 /// makes nothing else is there after one lap.
 const MALFORMED_MAX: usize = 1024;
@@ -113,39 +113,39 @@ macro_rules! each {
 }
 
 impl Layout {
-    /// Gives the next buffer back, of `descs` entries of a packed ring.
+    /// Writes the used entry of the next buffer, which has `descs` entries of a packed ring.
     #[inline(always)]
-    pub fn put(&mut self, id: u16, descs: u16, len: u32) {
+    pub fn write_used(&mut self, id: u16, descs: u16, len: u32) {
         match self {
-            Layout::Split(ring) => ring.put(id, len),
-            Layout::Packed(ring) => ring.put(id, descs, len),
+            Layout::Split(ring) => ring.write_used(id, len),
+            Layout::Packed(ring) => ring.write_used(id, descs, len),
         }
     }
 
-    /// As [`Layout::put`] for each of these buffers of one descriptor: id and bytes written.
+    /// As [`Layout::write_used`] for each of these buffers of one descriptor: id and bytes written.
     #[inline]
-    pub fn put_all(&mut self, buffers: impl Iterator<Item = (u16, u32)>) {
+    pub fn write_used_all(&mut self, buffers: impl Iterator<Item = (u16, u32)>) {
         match self {
-            Layout::Split(ring) => ring.put_all(buffers),
-            Layout::Packed(ring) => buffers.for_each(|(id, len)| ring.put(id, 1, len)),
+            Layout::Split(ring) => ring.write_used_all(buffers),
+            Layout::Packed(ring) => buffers.for_each(|(id, len)| ring.write_used(id, 1, len)),
         }
     }
 
     /// Takes the next buffer, which is given back later.
     #[inline]
-    pub fn take(&mut self, descs: u16) {
+    pub fn take_avail(&mut self, descs: u16) {
         match self {
-            Layout::Split(ring) => ring.take(),
-            Layout::Packed(ring) => ring.take(descs),
+            Layout::Split(ring) => ring.take_avail(),
+            Layout::Packed(ring) => ring.take_avail(descs),
         }
     }
 
     /// Gives the oldest buffer back that was taken.
     #[inline]
-    pub fn publish(&mut self, id: u16, descs: u16, len: u32) {
+    pub fn write_used_taken(&mut self, id: u16, descs: u16, len: u32) {
         match self {
-            Layout::Split(ring) => ring.publish(id, len),
-            Layout::Packed(ring) => ring.publish(id, descs, len),
+            Layout::Split(ring) => ring.write_used_taken(id, len),
+            Layout::Packed(ring) => ring.write_used_taken(id, descs, len),
         }
     }
 }
@@ -208,9 +208,9 @@ impl Ring {
         self.log = log;
     }
 
-    /// Tells the guest not to notify us: the ring is polled. A guest that asked for notifications
-    /// by index ([`feature::EVENT_IDX`]) on a split ring knows no such word, and notifies us once
-    /// per 65536 buffers.
+    /// Tells the guest not to notify us: the ring is polled. On a split ring with
+    /// [`feature::EVENT_IDX`] there is no flag that says so: the guest then notifies us once per
+    /// 65536 buffers.
     pub fn silence(&mut self) {
         let at = each!(&self.layout, ring => ring.silence());
         if let Some(at) = at {
@@ -263,11 +263,11 @@ impl Ring {
         self.steps
     }
 
-    /// Ends a call that began when the ring's base was `before` and so many `packets` had moved:
+    /// Ends a call that began when the ring's base was `before` and `packets` had moved:
     /// shows the guest what was used.
     #[inline]
     pub(crate) fn end(&mut self, before: u16, packets: usize, moved: &mut Moved) {
-        self.show(before);
+        self.publish_used(before);
         moved.has_errors |= std::mem::take(&mut self.has_errors);
         if self.malformed > 0 {
             self.malformed = self.malformed.saturating_sub(moved.packets - packets);
@@ -276,9 +276,9 @@ impl Ring {
 
     /// Shows the guest what was used since the ring's base was `before`.
     #[inline]
-    pub(crate) fn show(&mut self, before: u16) {
+    pub(crate) fn publish_used(&mut self, before: u16) {
         if self.base() != before {
-            each!(&mut self.layout, ring => ring.show());
+            each!(&mut self.layout, ring => ring.publish_used());
             if self.log.is_some() {
                 self.mark_used(before);
             }
@@ -336,12 +336,12 @@ impl Ring {
     }
 
     /// Starts to fetch what the next call of [`Ring::dequeue`] will read (`sends`), or else of
-    /// [`Ring::enqueue`]: at step 0 of the ring itself, at step 1 of its next `n` buffers, the
+    /// [`Ring::enqueue`]: at phase 0 of the ring itself, at phase 1 of its next `n` buffers, the
     /// first of them at once: the others while those are used, so that neither waits for the other.
     #[inline]
-    pub fn prepare(&mut self, step: usize, n: u16, sends: bool) {
+    pub fn prepare(&mut self, phase: usize, n: u16, sends: bool) {
         let n = BUFFERS_AHEAD_MAX.min(n.into());
-        if step == 0 {
+        if phase == 0 {
             let held = self.ahead.len() as u32;
             return each!(&self.layout, ring => ring.fetch(held, n as u32));
         }

@@ -1,4 +1,4 @@
-//! `engines`: by name, whom each copy engine serves and what it did for it.
+//! `engines`: by name, the PMD thread that each copy engine serves and what it did for it.
 
 use crate::engines::User;
 use crate::state::State;

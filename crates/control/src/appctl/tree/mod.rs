@@ -146,7 +146,7 @@ fn events(s: &mut State) -> Value {
     )
 }
 
-/// Who has what of the daemon's memory.
+/// What uses how much of the daemon's memory.
 fn memory(s: &mut State) -> Value {
     let pool = |p: &std::sync::Arc<dpdk::DpdkPool>| json!({"buffers": p.capacity(), "in_use": p.in_use(), "bytes_each": p.data_room()});
     json!({

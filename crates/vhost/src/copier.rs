@@ -9,9 +9,9 @@ use packet::Packet;
 /// Pieces of a packet that are shorter than this part of the threshold are copied at once.
 const SMALL_PART: usize = 2;
 
-/// One of the two ways to copy. A method that does nothing costs nothing.
-pub(crate) trait Way {
-    /// Begins the next packet, of `len` bytes; `pieces` is asked only by the way that needs it.
+/// Copies the bytes of packets, in one of two ways. A method that does nothing costs nothing.
+pub(crate) trait Copier {
+    /// Begins the next packet, of `len` bytes; `pieces` is asked only by the copier that needs it.
     fn begin(&mut self, len: usize, pieces: impl FnOnce() -> usize);
     /// Copies a part of the packet.
     ///
@@ -19,22 +19,23 @@ pub(crate) trait Way {
     /// Both ranges are valid and do not overlap, until what was listed is done.
     unsafe fn copy(&mut self, from: *const u8, to: *mut u8, len: usize);
     /// Gives the next buffer back with `len` bytes written.
-    fn put(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32);
-    /// As [`Way::put`] for a buffer of one descriptor, now or by [`Way::put_plain`].
-    fn put_soon(&mut self, layout: &mut Layout, id: u16, len: u32);
-    /// Gives the next buffers back, of which each went through [`Way::put_soon`]: id and bytes
-    /// written.
-    fn put_plain(&mut self, layout: &mut Layout, buffers: impl Iterator<Item = (u16, u32)>);
+    fn write_used(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32);
+    /// As [`Copier::write_used`] for a buffer of one descriptor, now or by
+    /// [`Copier::write_used_plain`].
+    fn write_used_soon(&mut self, layout: &mut Layout, id: u16, len: u32);
+    /// Gives the next buffers back, of which each went through [`Copier::write_used_soon`]: id and
+    /// bytes written.
+    fn write_used_plain(&mut self, layout: &mut Layout, buffers: impl Iterator<Item = (u16, u32)>);
     /// Ends the packet; `packet` is Some if it was received from the guest.
     fn end(&mut self, packet: Option<Packet>);
     /// Gives the next buffer back unused.
-    fn give_back(&mut self, layout: &mut Layout, id: u16, descs: u16);
+    fn return_unused(&mut self, layout: &mut Layout, id: u16, descs: u16);
 }
 
 /// The CPU copies, at once.
-pub(crate) struct AtOnce;
+pub(crate) struct CpuCopier;
 
-impl Way for AtOnce {
+impl Copier for CpuCopier {
     #[inline(always)]
     fn begin(&mut self, _len: usize, _pieces: impl FnOnce() -> usize) {}
 
@@ -45,29 +46,29 @@ impl Way for AtOnce {
     }
 
     #[inline(always)]
-    fn put(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32) {
-        layout.put(id, descs, len);
+    fn write_used(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32) {
+        layout.write_used(id, descs, len);
     }
 
     #[inline(always)]
-    fn put_soon(&mut self, _layout: &mut Layout, _id: u16, _len: u32) {}
+    fn write_used_soon(&mut self, _layout: &mut Layout, _id: u16, _len: u32) {}
 
     #[inline(always)]
-    fn put_plain(&mut self, layout: &mut Layout, buffers: impl Iterator<Item = (u16, u32)>) {
-        layout.put_all(buffers);
+    fn write_used_plain(&mut self, layout: &mut Layout, buffers: impl Iterator<Item = (u16, u32)>) {
+        layout.write_used_all(buffers);
     }
 
     #[inline(always)]
     fn end(&mut self, _packet: Option<Packet>) {}
 
     #[inline(always)]
-    fn give_back(&mut self, layout: &mut Layout, id: u16, descs: u16) {
-        layout.put(id, descs, 0);
+    fn return_unused(&mut self, layout: &mut Layout, id: u16, descs: u16) {
+        layout.write_used(id, descs, 0);
     }
 }
 
 /// Copies above a threshold are listed, as far as there is room.
-pub(crate) struct Listed<'a> {
+pub(crate) struct EngineCopier<'a> {
     pub slots: &'a mut Slots,
     pub list: &'a mut List,
     /// Packets of the call so far.
@@ -78,13 +79,13 @@ pub(crate) struct Listed<'a> {
     jobs: u16,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> EngineCopier<'a> {
     pub fn new(slots: &'a mut Slots, list: &'a mut List) -> Self {
-        Listed { slots, list, packets: 0, first: 0, lists: false, jobs: 0 }
+        EngineCopier { slots, list, packets: 0, first: 0, lists: false, jobs: 0 }
     }
 }
 
-impl Way for Listed<'_> {
+impl Copier for EngineCopier<'_> {
     #[inline]
     fn begin(&mut self, len: usize, pieces: impl FnOnce() -> usize) {
         let is_long = len > self.list.threshold;
@@ -108,18 +109,23 @@ impl Way for Listed<'_> {
     }
 
     #[inline]
-    fn put(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32) {
-        layout.take(descs);
+    fn write_used(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32) {
+        layout.take_avail(descs);
         self.slots.push(id, descs, len);
     }
 
     #[inline]
-    fn put_soon(&mut self, layout: &mut Layout, id: u16, len: u32) {
-        self.put(layout, id, 1, len);
+    fn write_used_soon(&mut self, layout: &mut Layout, id: u16, len: u32) {
+        self.write_used(layout, id, 1, len);
     }
 
     #[inline]
-    fn put_plain(&mut self, _layout: &mut Layout, _buffers: impl Iterator<Item = (u16, u32)>) {}
+    fn write_used_plain(
+        &mut self,
+        _layout: &mut Layout,
+        _buffers: impl Iterator<Item = (u16, u32)>,
+    ) {
+    }
 
     #[inline]
     fn end(&mut self, packet: Option<Packet>) {
@@ -133,7 +139,7 @@ impl Way for Listed<'_> {
     }
 
     #[inline]
-    fn give_back(&mut self, layout: &mut Layout, id: u16, descs: u16) {
-        self.put(layout, id, descs, 0);
+    fn return_unused(&mut self, layout: &mut Layout, id: u16, descs: u16) {
+        self.write_used(layout, id, descs, 0);
     }
 }

@@ -10,12 +10,12 @@ const CALLS_TIMED: u32 = 256;
 
 /// Says when calls on a ring are timed.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct CallTimer {
     /// Calls still to be timed.
     left: u32,
 }
 
-impl Watch {
+impl CallTimer {
     /// A call begins: the time, if it matters.
     #[inline]
     pub fn begin(&self) -> Option<u64> {
@@ -64,18 +64,18 @@ mod tests {
 
     #[test]
     fn calls_are_timed_for_a_while_after_a_violation() {
-        let (mut watch, good) = (Watch::default(), Moved::default());
+        let (mut timer, good) = (CallTimer::default(), Moved::default());
         for wrong in [Moved { has_errors: true, ..good }, Moved { exhausted: true, ..good }] {
-            assert!(watch.begin().is_none(), "honest guests are not timed");
-            assert_eq!(watch.end(None, &wrong), 0);
+            assert!(timer.begin().is_none(), "honest guests are not timed");
+            assert_eq!(timer.end(None, &wrong), 0);
             for _ in 0..CALLS_TIMED {
-                let began = watch.begin();
+                let began = timer.begin();
                 assert!(began.is_some());
-                assert_eq!(watch.end(began, &good), 0, "what is right costs the guest nothing");
+                assert_eq!(timer.end(began, &good), 0, "what is right costs the guest nothing");
             }
         }
-        watch.end(None, &Moved { has_errors: true, ..good });
-        let began = watch.begin().map(|_| 1);
-        assert!(watch.end(began, &Moved { has_errors: true, ..good }) > 0);
+        timer.end(None, &Moved { has_errors: true, ..good });
+        let began = timer.begin().map(|_| 1);
+        assert!(timer.end(began, &Moved { has_errors: true, ..good }) > 0);
     }
 }

@@ -17,13 +17,14 @@ use std::ops::Range;
 use telemetry::Drop;
 
 /// Packets of one input port, side by side in a vector.
-pub(crate) struct Job<'a> {
+pub(crate) struct ParseJob<'a> {
     pub packets: &'a [Packet],
     pub range: Range<usize>,
-    /// Bits of the range's packets that are parsed, of a burst at most; None: all are. What is said
-    /// of them beside those that are not is for the caller to correct ([`Columns::same`]).
+    /// Which packets of the range, a burst at most, are parsed, one bit each; None: all.
+    /// [`Columns::same`] of a parsed packet may compare it with one that was not parsed: the caller
+    /// corrects that.
     pub some: Option<u32>,
-    /// Since here all packets are of this port.
+    /// From this number on all packets of the vector came in on this port.
     pub since: usize,
     pub in_port: u16,
     pub vlan_limit: u8,
@@ -37,7 +38,7 @@ pub(crate) struct Job<'a> {
 /// A line that no packet has: bytes 56..64 of a key are zero.
 const NO_LINE: Line = [!0; 8];
 
-impl Job<'_> {
+impl ParseJob<'_> {
     /// Parses; returns how many packets profiles claimed.
     pub fn run(&mut self, level: Level) -> usize {
         let Range { start, end } = self.range;
@@ -117,7 +118,7 @@ pub(crate) trait KeyBuilder {
 /// # Safety
 /// As for [`KeyBuilder`]; the job's range lies in its packets and in a vector.
 #[inline(always)]
-pub(crate) unsafe fn run<M: KeyBuilder>(job: &mut Job<'_>) -> usize {
+pub(crate) unsafe fn run<M: KeyBuilder>(job: &mut ParseJob<'_>) -> usize {
     // SAFETY: the caller's.
     unsafe {
         match job.some {
@@ -136,7 +137,7 @@ struct Places {
 }
 
 impl Places {
-    fn new(job: &Job<'_>) -> Places {
+    fn new(job: &ParseJob<'_>) -> Places {
         let Range { start, end } = job.range;
         let inside = u32::MAX >> BURST.saturating_sub(end - start).min(BURST - 1);
         Places { start, end, bits: job.some.unwrap_or(0) & inside }
@@ -178,7 +179,10 @@ impl Places {
 /// # Safety
 /// As for [`run`].
 #[inline(always)]
-unsafe fn run_places<M: KeyBuilder, const SOME: bool>(job: &mut Job<'_>, all: Places) -> usize {
+unsafe fn run_places<M: KeyBuilder, const SOME: bool>(
+    job: &mut ParseJob<'_>,
+    all: Places,
+) -> usize {
     let Range { start, end } = job.range;
     if !SOME {
         job.packets[start..end].iter().for_each(|p| prefetch(p.data().as_ptr()));
@@ -225,7 +229,7 @@ pub(crate) fn port_word(port: u16) -> u64 {
 /// The key of the packet before packet `i`, if that is of the same port, has one line and is
 /// looked up: one that is known by its mark may have none.
 #[inline(always)]
-fn before<M: KeyBuilder>(job: &Job<'_>, i: usize) -> M::Key {
+fn before<M: KeyBuilder>(job: &ParseJob<'_>, i: usize) -> M::Key {
     let lone = i <= job.since || job.keys.have[i - 1] != 0 || job.columns.known[i - 1];
     // SAFETY: any line may be loaded; kernels that get here run.
     unsafe { M::load(if lone { &NO_LINE } else { &job.keys.line.0[i - 1] }) }
@@ -238,7 +242,7 @@ fn before<M: KeyBuilder>(job: &Job<'_>, i: usize) -> M::Key {
 /// As for [`run`]; the profile is of IPv4 and has TCP flags if `FLAGS`.
 #[inline(always)]
 unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
-    job: &mut Job<'_>,
+    job: &mut ParseJob<'_>,
     first: usize,
     p: &Profile,
     all: Places,
@@ -286,7 +290,7 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
 /// # Safety
 /// As for [`run`].
 #[inline(always)]
-unsafe fn claim<M: KeyBuilder>(job: &mut Job<'_>, i: usize) -> Option<&'static Profile> {
+unsafe fn claim<M: KeyBuilder>(job: &mut ParseJob<'_>, i: usize) -> Option<&'static Profile> {
     // SAFETY: the data is `len` bytes long.
     unsafe {
         let packet = &job.packets[i];

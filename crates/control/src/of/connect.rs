@@ -1,0 +1,208 @@
+//! Where OpenFlow connections come from: listeners (`<bridge>.mgmt`, `<bridge>.snoop`, passive
+//! controllers), and active controllers with backoff.
+
+use super::account::CONNECTIONS_MAX;
+use super::conn::Kind;
+use super::io::{Task, UnixSocket, error_text};
+use super::server::serve_paced;
+use super::snoop;
+use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue};
+use crate::state::Shared;
+use crate::vlog;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+const MODULE: &str = "rconn";
+
+/// What a listener makes of those who connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// An OpenFlow connection of this kind.
+    OpenFlow(Kind),
+    /// A reader of what controllers and the switch say to each other.
+    Snoop,
+}
+
+/// Listens on a unix socket for a bridge.
+pub fn listen_unix(
+    state: &Shared,
+    path: &Path,
+    bridge: &str,
+    service: Service,
+) -> io::Result<UnixSocket> {
+    let _ = std::fs::remove_file(path);
+    let listener = listener::bind_unix(path)?;
+    let (state, bridge) = (state.clone(), bridge.to_string());
+    let name = path.display().to_string();
+    let task = Task::spawn(async move {
+        let slots = ConnectionSlots::new(CONNECTIONS_MAX);
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let Some(slot) = take_slot(&state, &slots, &name).await else { continue };
+                    accept(&state, &bridge, &service, Timing::default(), (stream, slot));
+                }
+                Err(e) => {
+                    vlog::warn!(MODULE, "{bridge}: accept: {e}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    });
+    Ok(UnixSocket { path: path.into(), _task: task })
+}
+
+/// Listens on TCP for a bridge and a row of the database (`ptcp:[PORT][:ADDR]`).
+pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing: Timing) -> Task {
+    let (state, bridge) = (state.clone(), bridge.to_string());
+    let row = kind.target().unwrap_or_default().to_string();
+    Task::spawn(async move {
+        let listener = loop {
+            match TcpListener::bind(&addr).await {
+                Ok(l) => break l,
+                Err(e) => {
+                    let error = error_text(&e);
+                    vlog::warn!(MODULE, "{bridge}: listening on {addr}: {error}");
+                    state.borrow_mut().controller_failed(&bridge, &row, &error);
+                }
+            }
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        };
+        let service = Service::OpenFlow(kind);
+        let slots = ConnectionSlots::new(CONNECTIONS_MAX);
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let Some(slot) = take_slot(&state, &slots, &row).await else { continue };
+                    let _ = stream.set_nodelay(true);
+                    accept(&state, &bridge, &service, timing, (stream, slot));
+                }
+                // Out of descriptors, say: leave others time to give some back.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    })
+}
+
+/// A place for a connection that was accepted; None: it ends at once.
+async fn take_slot(state: &Shared, slots: &ConnectionSlots, name: &str) -> Option<ConnectionSlot> {
+    let slot = slots.take().await;
+    if slot.is_none() {
+        let most = slots.most();
+        vlog::warn!(MODULE, "{name}: {most} connections at once are the most: refusing another");
+        state.borrow_mut().of.counts.not_served += 1;
+    }
+    slot
+}
+
+fn accept<S: AsyncRead + AsyncWrite + 'static>(
+    state: &Shared,
+    bridge: &str,
+    service: &Service,
+    timing: Timing,
+    (stream, slot): (S, ConnectionSlot),
+) {
+    match service {
+        Service::OpenFlow(kind) => {
+            let (state, bridge, kind) = (state.clone(), bridge.to_string(), kind.clone());
+            tokio::task::spawn_local(async move {
+                serve_paced(&state, &bridge, kind, timing, (stream, slot.eviction())).await;
+            });
+        }
+        Service::Snoop => snoop::serve(state, bridge, stream, slot),
+    }
+}
+
+/// Times of an active connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Longest pause between attempts (`Controller.max_backoff`).
+    pub max_backoff: Duration,
+    /// Silence after which the peer is asked, and then given up (`inactivity_probe`); zero: never.
+    pub probe: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing { max_backoff: Duration::from_secs(8), probe: Duration::ZERO }
+    }
+}
+
+/// Where an active controller is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `tcp:HOST[:PORT]`
+    Tcp(String),
+    /// `unix:FILE`
+    Unix(PathBuf),
+}
+
+/// Keeps a connection to a controller: connect, serve, back off, again.
+pub fn connect(state: &Shared, bridge: &str, kind: Kind, target: Target, timing: Timing) -> Task {
+    let (state, bridge) = (state.clone(), bridge.to_string());
+    let row = kind.target().unwrap_or_default().to_string();
+    Task::spawn(async move {
+        let first = Duration::from_secs(1).min(timing.max_backoff);
+        // After the longest pause attempts go on, without a word.
+        let (mut pause, mut quiet) = (first, false);
+        loop {
+            let since = Instant::now();
+            let error = attempt(&state, &bridge, kind.clone(), &target, timing, pause).await;
+            let mut failed = false;
+            if let Err(e) = error {
+                let text = error_text(&e);
+                failed = true;
+                if !quiet {
+                    vlog::warn!(MODULE, "{bridge}<->{row}: connection failed ({text})");
+                }
+                state.borrow_mut().controller_failed(&bridge, &row, &text);
+            }
+            // A connection that lasted starts again with the shortest pause.
+            if !failed || since.elapsed() > timing.max_backoff {
+                (pause, quiet) = (first, false);
+            }
+            if failed && !quiet && pause >= timing.max_backoff {
+                quiet = true;
+                vlog::info!(
+                    MODULE,
+                    "{bridge}<->{row}: continuing to retry connections in the background but \
+                     suppressing further logging"
+                );
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(timing.max_backoff);
+        }
+    })
+}
+
+/// Connects, within `wait_max`, and serves until the connection ends.
+async fn attempt(
+    state: &Shared,
+    bridge: &str,
+    kind: Kind,
+    target: &Target,
+    timing: Timing,
+    wait_max: Duration,
+) -> io::Result<()> {
+    let wait_max = wait_max.max(Duration::from_secs(1));
+    let late = || io::Error::from_raw_os_error(libc::ETIMEDOUT);
+    // A connection that the switch began has no place that others want.
+    let eviction = EvictionQueue::default();
+    match target {
+        Target::Tcp(addr) => {
+            let connecting = tokio::time::timeout(wait_max, TcpStream::connect(addr));
+            let stream = connecting.await.map_err(|_| late())??;
+            let _ = stream.set_nodelay(true);
+            serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
+        }
+        Target::Unix(path) => {
+            let connecting = tokio::time::timeout(wait_max, UnixStream::connect(path));
+            let stream = connecting.await.map_err(|_| late())??;
+            serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
+        }
+    }
+    Ok(())
+}

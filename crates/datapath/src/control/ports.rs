@@ -1,0 +1,191 @@
+//! Ports of the datapath: added, asked, limited, pinned to cores. Taking them away is in
+//! `removal.rs`.
+
+use super::{Datapath, PortEntry, Rxq, limit};
+use crate::messages::*;
+use crate::police::Policer;
+use crate::settings::*;
+use crate::stats::clock::{cycles, nanoseconds};
+use crate::stats::port::{PortCell, PortStats};
+use flow::PortNo;
+use port::Port;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Datapath {
+    /// Adds a port under the lowest free number.
+    pub fn add_port(&mut self, port: Box<dyn Port>, pins: RxAffinity) -> Result<PortNo, Error> {
+        let free = (0..flow::BOND_NO_MIN).find(|n| !self.ports.contains_key(n));
+        self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, pins)
+    }
+
+    /// Is there a port with this number?
+    pub fn has_port(&self, no: PortNo) -> bool {
+        self.ports.contains_key(&no)
+    }
+
+    /// Adds a port under this number. All its queues are taken from it.
+    pub fn add_port_at(
+        &mut self,
+        no: PortNo,
+        mut port: Box<dyn Port>,
+        affinity: RxAffinity,
+    ) -> Result<PortNo, Error> {
+        if no >= flow::BOND_NO_MIN || self.ports.contains_key(&no) {
+            return Err(Error::PortInUse(no));
+        }
+        let txqs: Vec<_> = (0..port.n_txq()).filter_map(|i| port.take_tx(i)).collect();
+        let rxs: Vec<_> = (0..port.n_rxq()).map_while(|i| port.take_rx(i)).collect();
+        let name = || port.name().to_string();
+        if txqs.is_empty() {
+            return Err(Error::NoQueue(name(), "transmit"));
+        }
+        if rxs.is_empty() && port.n_rxq() > 0 {
+            return Err(Error::NoQueue(name(), "receive"));
+        }
+        let (mut cells, limit) = (BTreeMap::new(), limit(&*port));
+        for (slot, w) in self.workers.iter_mut().enumerate() {
+            if let Some(w) = w {
+                let cell = Arc::new(PortCell::default());
+                cells.insert(slot, cell.clone());
+                w.send(Command::AddPort(no, cell));
+                w.send(Command::Limit(no, limit));
+            }
+        }
+        let any = cells.values().next().expect("the kernel worker").clone();
+        let rxqs = rxs.into_iter().enumerate().map(|(i, rx)| Rxq::new(no, i, rx, &any)).collect();
+        let (routes, past) = (BTreeMap::new(), PortStats::default());
+        let (policing, policer) = (Policing::default(), None);
+        self.ports.insert(
+            no,
+            PortEntry {
+                port,
+                affinity,
+                rxqs,
+                txqs,
+                routes,
+                cells,
+                past,
+                hardware: PortStats::default(),
+                limit,
+                policing,
+                policer,
+                egress: None,
+                egress_policer: None,
+                marks: None,
+            },
+        );
+        let updated = self.update_pmd_threads();
+        self.route(no, None);
+        self.place(&[]);
+        match updated {
+            Ok(()) => Ok(no),
+            Err(e) => self.del_port(no).and(Err(e)),
+        }
+    }
+
+    /// Looks again at what a port says of itself: its MTU, and receive queues that came since (a
+    /// guest enables queues when it likes). Queues that went stay, and find nothing.
+    pub fn refresh(&mut self, no: PortNo) {
+        self.update_limit(no);
+        let Some(p) = self.ports.get_mut(&no) else { return };
+        let known = p.rxqs.len();
+        let any = p.cells.values().next().expect("the kernel worker").clone();
+        for queue in known..p.port.n_rxq() {
+            let Some(rx) = p.port.take_rx(queue) else { break };
+            p.rxqs.push(Rxq::new(no, queue, rx, &any));
+        }
+        if p.rxqs.len() > known {
+            self.place(&[]);
+        }
+    }
+
+    /// The port's MTU may have changed: longer frames for it are `TooLong` from now on.
+    pub fn update_limit(&mut self, no: PortNo) {
+        let Some(p) = self.ports.get_mut(&no) else { return };
+        let now = limit(&*p.port);
+        if std::mem::replace(&mut p.limit, now) != now {
+            let workers = self.workers.iter_mut().flatten();
+            workers.for_each(|w| w.send(Command::Limit(no, now)));
+        }
+    }
+
+    /// Limits what a port may bring from now on; no packet passes between the old and the new limit
+    /// unseen. The buckets begin full. No effect if that is what it is limited to already.
+    pub fn set_policing(&mut self, no: PortNo, policing: Policing) -> Result<(), Error> {
+        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
+        if std::mem::replace(&mut p.policing, policing) != policing {
+            p.policer = Policer::new(&policing, nanoseconds(cycles())).map(Arc::new);
+            let workers = self.workers.iter_mut().flatten();
+            workers.for_each(|w| w.send(Command::Police(no, p.policer.clone())));
+        }
+        Ok(())
+    }
+
+    /// Limits what a port is sent from now on, by all workers together. The bucket begins full. No
+    /// effect if that is what it is limited to already.
+    pub fn set_egress(&mut self, no: PortNo, egress: Option<EgressPolicer>) -> Result<(), Error> {
+        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
+        if std::mem::replace(&mut p.egress, egress) != egress {
+            let now_ns = nanoseconds(cycles());
+            p.egress_policer = egress.map(|e| Arc::new(Policer::egress(&e, now_ns)));
+            let workers = self.workers.iter_mut().flatten();
+            workers.for_each(|w| w.send(Command::PoliceTx(no, p.egress_policer.clone())));
+        }
+        Ok(())
+    }
+
+    /// Is there a limit on what a port brings or is sent?
+    pub fn is_limited(&self, no: PortNo) -> bool {
+        self.ports.get(&no).is_some_and(|p| p.policer.is_some() || p.egress_policer.is_some())
+    }
+
+    /// The control side's part of a port.
+    pub fn port_mut(&mut self, no: PortNo) -> Option<&mut dyn Port> {
+        self.ports.get_mut(&no).map(|p| &mut *p.port as &mut dyn Port)
+    }
+
+    /// A port that is not changed, by its number; None: there is none.
+    pub fn port(&self, no: PortNo) -> Option<&dyn Port> {
+        self.ports.get(&no).map(|p| &*p.port)
+    }
+
+    /// Numbers of all ports.
+    pub fn ports(&self) -> impl Iterator<Item = PortNo> + '_ {
+        self.ports.keys().copied()
+    }
+
+    /// A port's counters over all workers.
+    pub fn port_stats(&self, no: PortNo) -> Option<PortStats> {
+        let p = self.ports.get(&no)?;
+        let mut sum = p.past.clone();
+        sum.add(&p.hardware);
+        p.cells.values().for_each(|c| sum.add(&c.read()));
+        Some(sum)
+    }
+
+    /// Counters over all ports that are or were, and of packets without a port.
+    pub fn totals(&self) -> PortStats {
+        let mut sum = self.past.stats.clone();
+        self.ports.keys().for_each(|no| sum.add(&self.port_stats(*no).expect("exists")));
+        self.workers.iter().flatten().for_each(|w| sum.add(&w.shared.orphan.read()));
+        sum
+    }
+
+    /// Named drops over everything.
+    pub fn drops(&self) -> Vec<(telemetry::Drop, u64)> {
+        let totals = self.totals();
+        telemetry::Drop::ALL.iter().map(|d| (*d, totals.drops[*d as usize])).collect()
+    }
+
+    /// Pins a port's receive queues. They are where they should be when it returns.
+    pub fn set_affinity(&mut self, no: PortNo, affinity: RxAffinity) -> Result<(), Error> {
+        let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
+        if p.affinity != affinity {
+            p.affinity = affinity;
+            self.place(&[]);
+            self.wait_for_workers();
+        }
+        Ok(())
+    }
+}
