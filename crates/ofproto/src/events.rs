@@ -1,6 +1,7 @@
 //! What the switch hands to the control side: events for controllers, regions for the datapath.
 
 use crate::mac_changes::Macs;
+use crate::switch::outer::OuterChanges;
 use crate::types::BridgeId;
 use action::{Decision, Region};
 use openflow::{FlowRemoved, Instruction, MonitorUpdate, PacketOut, PortDesc, TableStats};
@@ -46,6 +47,8 @@ pub(crate) struct Outbox {
     pub missed: Vec<Range<u32>>,
     /// Routes or next hops changed.
     pub underlay: bool,
+    /// What may concern outer packets.
+    pub outer: OuterChanges,
     /// Next hops changed that translation has not been shown.
     pub neighbours: bool,
 }

@@ -195,6 +195,7 @@ impl Switch {
             self.publish_groups(txn.bridge, txn.version, groups);
         }
         self.shared.version.store(txn.version, Ordering::Release);
+        self.outbox.outer.bridge(txn.bridge.0);
         txn.regions.drain().for_each(|r| self.outbox.region(r));
         self.changes.spare_regions = std::mem::take(&mut txn.regions);
         self.outbox.packets.append(&mut txn.packets);

@@ -16,9 +16,18 @@ impl Switch {
     pub(crate) fn take_mac_regions(&mut self, out: &mut Vec<Region>) {
         for changed in std::mem::take(&mut self.outbox.macs).drain() {
             match changed {
-                Changed::Mac(mac) => out.extend(self.rewritten.mac_regions(mac)),
-                Changed::Vlan(bridge, vlan) => self.bridge_regions(bridge, Some(vlan), out),
-                Changed::Bridge(bridge) => self.bridge_regions(bridge, None, out),
+                Changed::Mac(mac) => {
+                    out.extend(self.rewritten.mac_regions(mac));
+                    self.outbox.outer.mac(mac);
+                }
+                Changed::Vlan(bridge, vlan) => {
+                    self.bridge_regions(bridge, Some(vlan), out);
+                    self.outbox.outer.bridge(bridge);
+                }
+                Changed::Bridge(bridge) => {
+                    self.bridge_regions(bridge, None, out);
+                    self.outbox.outer.bridge(bridge);
+                }
             }
         }
     }
@@ -50,7 +59,7 @@ impl Switch {
 
     /// Bridges that packets of others may come to: by patch ports, or as the network under tunnels.
     /// All that have a part in it count as linked to each other.
-    fn linked_bridges(&self) -> BTreeSet<u32> {
+    pub(crate) fn linked_bridges(&self) -> BTreeSet<u32> {
         let routes = &self.tunnels.underlay.routes;
         let all = self.bridges.iter().flatten();
         let linked = all.filter(|b| {

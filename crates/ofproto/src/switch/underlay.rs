@@ -30,16 +30,22 @@ impl Switch {
         out
     }
 
-    /// Did the underlay change since the last call, and with it decisions for which the answer says
-    /// yes to their effects?
+    /// Did the underlay, or what outer packets meet, change since the last call, and with it
+    /// decisions for which the answer says yes to their effects? Called after
+    /// [`Switch::take_regions`], which knows the addresses that changed.
     pub fn take_stale(&mut self) -> Option<impl Fn(&(dyn Any + Send + Sync)) -> bool + use<>> {
         self.publish_neighbours();
-        if !std::mem::take(&mut self.outbox.underlay) {
+        let underlay = std::mem::take(&mut self.outbox.underlay);
+        let outer = self.take_outer_changes();
+        if !underlay && outer.is_none() {
             return None;
         }
-        let now = self.tunnels.underlay.clone();
+        let now = underlay.then(|| self.tunnels.underlay.clone());
         Some(move |effects: &(dyn Any + Send + Sync)| {
-            effects.downcast_ref::<Effects>().is_some_and(|e| e.is_stale(&now))
+            effects.downcast_ref::<Effects>().is_some_and(|e| {
+                now.as_ref().is_some_and(|now| e.is_stale(now))
+                    || outer.as_ref().is_some_and(|changes| changes.reach(e))
+            })
         })
     }
 
@@ -306,6 +312,8 @@ mod tests {
             let arp = format!("arp,arp_op=1,arp_spa=10.0.1.{i},arp_tpa=10.0.1.{i}");
             lab.send(&format!("in_port=1,{arp},arp_sha=02:00:00:00:00:0{i}"));
         }
+        // The flow is one that outer packets may meet.
+        assert!(lab.sw.take_outer_changes().is_some());
         assert_eq!((known(&lab), lab.sw.neighbours().count()), (0, 9));
         assert!(lab.sw.take_stale().is_none(), "no decision depends on them");
         assert_eq!(known(&lab), 9);

@@ -1,9 +1,11 @@
 //! Tunnel options: flows and actions against the plainest reading of them.
 
 use crate::tests::properties::Rng;
-use crate::tests::{Lab, apply, flow, matching, out, packet};
+use crate::tests::{
+    Lab, apply, flow, geneve_lab, matching, out, packet, route_to_port_2, tunnel_to,
+};
 use crate::*;
-use ::action::{Decision, Op, Request, TunnelKind, ops_text};
+use ::action::{Decision, Op, Request, ops_text};
 use flow::{Field, Key, TunMetadata, at, flag};
 use openflow::*;
 
@@ -11,28 +13,10 @@ fn map(class: u16, kind: u8, len: u8, index: u16) -> TlvMap {
     TlvMap { class, kind, len, index }
 }
 
-/// Port 5 is a Geneve tunnel (datapath port 30); options 1, 2 and 3 are fields 0 (4 bytes), 1 (8)
+/// Options 1, 2 and 3 are fields 0 (4 bytes), 1 (8)
 /// and 2 (0).
 fn lab() -> Lab {
-    let mut lab = Lab::new();
-    let tunnel = TunnelSpec {
-        kind: TunnelKind::Geneve,
-        dst_port: 6081,
-        remote: Remote::Flow,
-        local: Local::Any,
-        in_key: None,
-        out_key: None,
-        tos: Some(0),
-        ttl: Some(64),
-        df: true,
-        keyed: true,
-        csum: false,
-        sequence: false,
-        egress_mark: None,
-    };
-    let (dp_port, tunnel) = (Some(30), Some(tunnel));
-    let spec = PortSpec { of_port: 5, name: "t".into(), dp_port, tunnel, ..PortSpec::default() };
-    lab.sw.add_port(lab.br, spec).unwrap();
+    let mut lab = geneve_lab();
     let maps = vec![map(9, 1, 4, 0), map(9, 2, 8, 1), map(9, 3, 0, 2)];
     lab.sw.tlv_table_mod(lab.br, &TlvTableMod::Add(maps)).unwrap();
     lab
@@ -220,22 +204,9 @@ fn actions_write_options() {
 #[test]
 fn options_go_out_with_the_header() {
     let mut lab = lab();
-    let address = ("p2".to_string(), [10, 0, 0, 1].into(), 8);
-    lab.sw.change_routes(|t| t.replace_kernel(vec![], vec![address]));
-    let route = Route {
-        prefix: [10, 0, 0, 0].into(),
-        len: 8,
-        device: "p2".into(),
-        gateway: None,
-        source: [10, 0, 0, 1].into(),
-        mark: 0,
-        local: false,
-        user: true,
-    };
-    lab.sw.change_routes(|t| t.insert(route));
-    lab.sw.set_neighbour("p2", [10, 0, 0, 5].into(), [5; 6], 2);
+    route_to_port_2(&mut lab);
     lab.sw.tlv_table_mod(lab.br, &TlvTableMod::Add(vec![map(0xffff, 0x80, 4, 9)])).unwrap();
-    let to = Action::SetField { field: Field::TunDst, value: 0x0a00_0005, mask: 0xffff_ffff };
+    let to = tunnel_to([10, 0, 0, 5]);
     let set =
         |index, value: &[u8]| Action::SetTunMetadata(Box::new(TunMetadata::exact(index, value)));
     lab.add(flow(0, 1, "in_port=1", apply(vec![to, set(9, &[0xa]), set(0, &[1, 2]), out(5)])));

@@ -52,6 +52,8 @@ pub(crate) struct Snooped {
 pub(crate) struct Effects {
     pub learns: Vec<Learn>,
     pub hops: Vec<Hop>,
+    /// Bridges whose tables outer packets met.
+    pub outer_bridges: Vec<u32>,
     pub snooped: Vec<Snooped>,
     pub asked: Vec<Asked>,
     pub flows: Vec<LearnedFlow>,

@@ -137,6 +137,9 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u32(at::OF_IN_PORT, in_port);
         self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
         self.bridge = peer;
+        if self.tunnel.encapsulated && !self.effects.outer_bridges.contains(&peer.id) {
+            self.effects.outer_bridges.push(peer.id);
+        }
         self.spent.depth += 1;
         self.note_bridge();
         let entry = peer.port(in_port).filter(|p| !self.take_special(p));

@@ -257,7 +257,9 @@ impl<'a> Xlate<'a, '_> {
         let tun = std::mem::take(&mut self.tunnel.fields);
         self.key = outer_key(outer, own, mac, source, spec, out_port);
         self.base = self.key;
+        let encapsulated = std::mem::replace(&mut self.tunnel.encapsulated, true);
         self.visit(way.bridge, way.port.spec.of_port);
+        self.tunnel.encapsulated = encapsulated;
         // The outer packet's fields are ours, not the packet's.
         (self.key, self.base, self.wc) = (key, base, wc);
         (self.layers, self.tunnel.fields) = (layers, tun);

@@ -46,6 +46,8 @@ pub(super) struct Outer<'o> {
     pub dst: IpAddr,
     /// The packet came out of a tunnel.
     pub received: bool,
+    /// It is the outer packet that tables see now.
+    pub encapsulated: bool,
     /// Options of the outer header as they came.
     pub options: &'o [u8],
     /// Fields `tun_metadataN` as the actions made them.
@@ -177,6 +179,7 @@ impl Outer<'_> {
         Outer {
             dst: outer::destination(key),
             received: key.u8(at::FLAGS) & flow::flag::TUNNEL != 0,
+            encapsulated: false,
             options: &[],
             fields: Vec::new(),
             first: Vec::new(),
