@@ -136,12 +136,15 @@ fn turn(s: &mut State, most: usize) -> bool {
     s.dp.poll(now);
     offload::turn(s, now);
     let mut punts = Vec::new();
-    let ofproto = &mut s.ofproto;
+    let (ofproto, export) = (&mut s.ofproto, &mut s.observers.export);
     let more = s.dp.drain_events(most, &mut |event| match event {
         Event::Punt(p) => punts.push(p),
         Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
         Event::Suspicious(worker, one) => suspicious(worker, &one),
-        Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
+        Event::Decided { effects, alone } => {
+            export.decided(&effects, alone, now);
+            ofproto.effects(&effects, now * 1_000_000);
+        }
         Event::PassedOver { port, n } => ofproto.passed_over(port, n),
     });
     let flows = slice_flows(s.monitors_of_any());
@@ -213,6 +216,7 @@ pub fn tick(s: &mut State) {
     finish_packets(s);
     s.collect();
     each_second(s);
+    crate::export::tick(s);
     while expire(s) {}
     s.flush_changes();
 }

@@ -2,7 +2,9 @@
 //! `no_port`, `policy` and `recirc_limit` are in `forward.rs`.)
 mod common;
 
-use action::{BandConfig, BandKind, Decision, Meter, Op, Pipeline, Punt, Request, Rewrite};
+use action::{
+    BandConfig, BandKind, Decision, Meter, Op, Pipeline, Punt, PuntClass, Request, Rewrite,
+};
 use common::{Rule, Rules, rule, udp};
 use datapath::testing::{Peer, ring_port};
 use datapath::{
@@ -114,7 +116,12 @@ fn frame() -> Vec<u8> {
 }
 
 fn punt() -> Op {
-    Op::Punt(Arc::new(Punt { max_len: 64, wanted: None, context: Box::new(()) }))
+    Op::Punt(Arc::new(Punt {
+        class: PuntClass::Controller,
+        max_len: 64,
+        wanted: None,
+        context: Box::new(()),
+    }))
 }
 
 #[test]

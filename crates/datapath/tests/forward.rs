@@ -1,7 +1,7 @@
 //! Packets through a stepped datapath.
 mod common;
 
-use action::{Op, Punt, Region, Rewrite};
+use action::{Op, Punt, PuntClass, Region, Rewrite};
 use common::*;
 use datapath::testing::ring_port;
 use datapath::{Bond, BondHash, Event, RxAffinity, Settings, Tri, WorkerId};
@@ -416,7 +416,12 @@ fn uncacheable_decisions_and_a_full_table_count() {
 #[test]
 fn punts_recirculation_and_injection() {
     let mut b = bed(2);
-    let punt = Arc::new(Punt { max_len: 20, wanted: None, context: Box::new(77u32) });
+    let punt = Arc::new(Punt {
+        class: PuntClass::Controller,
+        max_len: 20,
+        wanted: None,
+        context: Box::new(77u32),
+    });
     let mut second = rule(&[(Field::EthType, 0x0800)], vec![Op::Output(1)], 2);
     second.key.set_u32(flow::at::RECIRC, 9);
     second.mask.set_u32(flow::at::RECIRC, !0);
@@ -450,7 +455,12 @@ fn punts_recirculation_and_injection() {
 fn what_no_controller_wants_ends_for_its_reason() {
     let mut b = bed(1);
     let wanted = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let punt = Punt { max_len: 64, wanted: Some(wanted.clone()), context: Box::new(()) };
+    let punt = Punt {
+        class: PuntClass::Controller,
+        max_len: 64,
+        wanted: Some(wanted.clone()),
+        context: Box::new(()),
+    };
     b.set_rules(vec![rule(&[], vec![Op::Punt(Arc::new(punt))], 1)]);
     *b.rules.why.lock().unwrap() = Some(Drop::TtlExpired);
     for on in [false, true] {

@@ -60,6 +60,15 @@ pub struct BridgeConfig {
     pub tables: BTreeMap<u8, TableConfig>,
     /// Some: multicast goes where its members are (`mcast_snooping_enable`).
     pub mcast: Option<McastConfig>,
+    /// What is reported its packets to collectors.
+    pub export: ExportConfig,
+}
+
+/// What is reported a bridge's packets to collectors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExportConfig {
+    /// NetFlow: decisions tell flows of IPv4 apart.
+    pub netflow: bool,
 }
 
 /// How a bridge snoops for members of multicast groups.
@@ -142,6 +151,7 @@ impl Default for BridgeConfig {
             restoring: false,
             tables: BTreeMap::new(),
             mcast: None,
+            export: ExportConfig::default(),
         }
     }
 }

@@ -36,10 +36,6 @@ const CASES: &[(&str, &str)] = &[
     ("set interface p1 lldp:enable=true", "interface p1: lldp"),
     ("set bridge br0 sflow=@s -- --id=@s create sflow targets=\"127.0.0.1\"", "bridge br0: sflow"),
     (
-        "set bridge br0 netflow=@s -- --id=@s create netflow targets=\"127.0.0.1:1\"",
-        "bridge br0: netflow",
-    ),
-    (
         "set bridge br0 ipfix=@s -- --id=@s create ipfix targets=\"127.0.0.1:1\"",
         "bridge br0: ipfix",
     ),

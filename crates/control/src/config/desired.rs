@@ -86,6 +86,8 @@ pub struct BridgeConf {
     pub flood_vlans: Vec<u16>,
     /// Mirrors, by row.
     pub mirrors: Vec<super::MirrorConf>,
+    /// `netflow`.
+    pub netflow: Option<super::NetFlowConf>,
     /// `stp_enable`.
     pub stp: bool,
     /// `rstp_enable`.
@@ -442,6 +444,7 @@ impl Reader<'_> {
             flow_tables: flow_tables.collect(),
             flood_vlans: vlans(row, "flood_vlans"),
             mirrors: super::mirror_conf::read(self.db, row),
+            netflow: super::export_conf::netflow(self.db, row),
             stp: row.bool("stp_enable"),
             rstp: row.bool("rstp_enable"),
             mcast_snooping: row.bool("mcast_snooping_enable"),

@@ -128,7 +128,7 @@ const BRIDGE: &[Knob] = &[
     ("external_ids", Foreign, ""),
     ("auto_attach", ANY, "LLDP is not spoken"),
     ("ipfix", ANY, "packets are not sampled"),
-    ("netflow", ANY, "flows are not exported"),
+    ("netflow", Works, ""),
     ("sflow", ANY, "packets are not sampled"),
     ("mcast_snooping_enable", Works, ""),
     ("rstp_enable", OFF, NO_STP),
@@ -418,6 +418,15 @@ const QOS: &[Knob] = &[
     ("external_ids", Foreign, ""),
 ];
 
+const NETFLOW: &[Knob] = &[
+    ("targets", Works, "IP:PORT"),
+    ("engine_id", Works, ""),
+    ("engine_type", Works, ""),
+    ("active_timeout", Works, ""),
+    ("add_id_to_interface", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
 /// All tables of the schema.
 pub const TABLES: &[(&str, &[Knob])] = &[
     ("Open_vSwitch", OPEN_VSWITCH),
@@ -432,7 +441,7 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("QoS", QOS),
     ("Queue", &[("*", ANY, "see QoS.queues")]),
     ("Mirror", MIRROR),
-    ("NetFlow", &[("*", ANY, "see Bridge.netflow")]),
+    ("NetFlow", NETFLOW),
     ("sFlow", &[("*", ANY, "see Bridge.sflow")]),
     ("IPFIX", &[("*", ANY, "see Bridge.ipfix")]),
     ("Flow_Sample_Collector_Set", &[("id", ANY, "packets are not sampled"), ("*", ANY, "see id")]),

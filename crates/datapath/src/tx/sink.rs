@@ -38,7 +38,7 @@ impl Sink for TxState {
         self.pool.copy(packet)
     }
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo) {
-        let source = (in_port, punt.wanted.is_some());
+        let source = (in_port, punt.class);
         let data = packet.data();
         let n =
             if punt.max_len == 0xffff { data.len() } else { data.len().min(punt.max_len.into()) };

@@ -2,6 +2,7 @@
 
 use crate::learned::{Fin, LearnedFlow};
 use crate::tunnel::Underlay;
+use export::netflow;
 use flow::PortNo;
 use openflow::{OfPort, Reason};
 use std::net::IpAddr;
@@ -47,6 +48,27 @@ pub(crate) struct Snooped {
     pub how: crate::tunnel::neighbours::How,
 }
 
+/// A flow that is exported: the decision is about its packets only, but for parts of it (TCP flags)
+/// that other decisions are about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowExport {
+    /// The bridge that it came in on.
+    pub bridge: crate::BridgeId,
+    /// What its packets have in common.
+    pub flow: netflow::IpFlow,
+    /// Where they went: an OpenFlow port, or one of [`netflow::output`].
+    pub output: u16,
+    /// TCP flags of these packets.
+    pub tcp_flags: u8,
+}
+
+impl FlowExport {
+    /// The flow that the packets of a decision belong to, by its effects.
+    pub fn of(effects: &(dyn std::any::Any + Send + Sync)) -> Option<&FlowExport> {
+        effects.downcast_ref::<Effects>()?.export.as_deref()
+    }
+}
+
 /// What the control side does when a decision is used: [`Decision::effects`].
 #[derive(Default)]
 pub(crate) struct Effects {
@@ -56,12 +78,17 @@ pub(crate) struct Effects {
     pub asked: Vec<Asked>,
     pub flows: Vec<LearnedFlow>,
     pub fins: Vec<Fin>,
+    pub export: Option<Box<FlowExport>>,
 }
 
 impl Effects {
     pub fn is_empty(&self) -> bool {
         let teaches = !self.flows.is_empty() || !self.fins.is_empty();
-        !teaches && self.learns.is_empty() && self.snooped.is_empty() && self.asked.is_empty()
+        self.export.is_none()
+            && !teaches
+            && self.learns.is_empty()
+            && self.snooped.is_empty()
+            && self.asked.is_empty()
     }
 
     /// Would the underlay give another answer now?

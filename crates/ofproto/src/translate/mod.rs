@@ -11,6 +11,7 @@ mod commit;
 mod ct;
 pub(crate) mod effects;
 mod encap;
+mod export;
 pub(crate) mod frozen;
 mod learn;
 mod length;
@@ -28,4 +29,4 @@ mod tunnel;
 mod tunnel_options;
 pub(crate) mod xlate;
 
-pub use effects::{BfdContext, LacpContext, McastContext, PacketInContext};
+pub use effects::{BfdContext, FlowExport, LacpContext, McastContext, PacketInContext};

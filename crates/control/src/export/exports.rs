@@ -1,0 +1,61 @@
+//! All exporters, by bridge.
+
+use super::counts::Counts;
+use super::netflow::NetFlow;
+use ::export::Traffic;
+use ofproto::{BridgeId, FlowExport};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a bridge exports.
+#[derive(Default)]
+pub struct BridgeExports {
+    /// Its flows.
+    pub netflow: Option<NetFlow>,
+}
+
+/// What all bridges export.
+#[derive(Default)]
+pub struct Exports {
+    /// Bridges that export something.
+    pub bridges: BTreeMap<BridgeId, BridgeExports>,
+    /// What exporters counted that are gone.
+    pub past: Counts,
+}
+
+impl BridgeExports {
+    fn counts(&self) -> Counts {
+        let mut all = Counts::default();
+        self.netflow.iter().for_each(|n| all += n.counts());
+        all
+    }
+}
+
+impl Exports {
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        let mut all = self.past;
+        self.bridges.values().for_each(|b| all += b.counts());
+        all
+    }
+
+    /// A decision was made, and these are its effects; `alone`: the packet's bytes, if nothing else
+    /// counts it.
+    pub fn decided(&mut self, effects: &Arc<dyn Any + Send + Sync>, alone: Option<u32>, now: u64) {
+        let bytes = alone.map_or(0, u64::from);
+        self.used(effects, Traffic { packets: alone.is_some().into(), bytes, used_ms: now });
+    }
+
+    /// A decision with these effects had traffic.
+    pub fn used(&mut self, effects: &Arc<dyn Any + Send + Sync>, traffic: Traffic) {
+        if self.bridges.is_empty() {
+            return;
+        }
+        let Some(flow) = FlowExport::of(&**effects) else { return };
+        let of_bridge = self.bridges.get_mut(&flow.bridge);
+        if let Some(netflow) = of_bridge.and_then(|b| b.netflow.as_mut()) {
+            netflow.exporter.update(&flow.flow, flow.output, flow.tcp_flags, traffic);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Flow export: what collectors get of bridges (NetFlow), from the database to datagrams.
+//!
+//! Decisions of a bridge that exports say to which flow their packets belong
+//! ([`ofproto::FlowExport`]); what was counted for them goes on to the bridge's exporters, which
+//! are looked at once a second, in pieces.
+
+mod collectors;
+mod counts;
+pub mod exports;
+mod netflow;
+
+use crate::config::BridgeConf;
+use crate::state::{Shared, State};
+use exports::BridgeExports;
+use ofproto::{BridgeId, ExportConfig};
+use std::time::Duration;
+
+/// Flows that are looked at before others have their turn: less than a millisecond's work.
+const SLICE_FLOWS_MAX: usize = 4096;
+/// How often exporters are looked at.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Gives a bridge the exporters that the database asks for.
+pub fn apply(s: &mut State, conf: &BridgeConf) {
+    let now = s.now_ms();
+    let Some(id) = s.bridges.get(&conf.name).map(|b| b.id) else { return };
+    let export = &mut s.observers.export;
+    let mut exports = export.bridges.remove(&id).unwrap_or_default();
+    netflow::apply(&mut exports.netflow, conf, now, &mut export.past);
+    let config = ExportConfig { netflow: exports.netflow.is_some() };
+    if config != ExportConfig::default() {
+        export.bridges.insert(id, exports);
+    }
+    s.change_bridge(id, |c| c.export = config);
+}
+
+/// A bridge goes: its exporters report what they know.
+pub fn remove(s: &mut State, id: BridgeId) {
+    let now = s.now_ms();
+    let export = &mut s.observers.export;
+    let Some(BridgeExports { netflow }) = export.bridges.remove(&id) else { return };
+    netflow.into_iter().for_each(|n| n.end(now, &mut export.past));
+}
+
+/// The daemon ends: exporters report all that is known.
+pub fn stop(s: &mut State) {
+    if s.observers.export.bridges.is_empty() {
+        return;
+    }
+    s.collect();
+    bridges(s).into_iter().for_each(|id| remove(s, id));
+}
+
+/// Looks at the exporters each second until the daemon ends.
+pub async fn run(state: Shared) {
+    loop {
+        tokio::time::sleep(SECOND).await;
+        let all = bridges(&state.borrow());
+        for id in all {
+            begin(&mut state.borrow_mut(), id);
+            while turn(&mut state.borrow_mut(), id) {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+/// The same at once.
+pub fn tick(s: &mut State) {
+    for id in bridges(s) {
+        begin(s, id);
+        while turn(s, id) {}
+    }
+}
+
+fn bridges(s: &State) -> Vec<BridgeId> {
+    s.observers.export.bridges.keys().copied().collect()
+}
+
+fn begin(s: &mut State, id: BridgeId) {
+    let exports = s.observers.export.bridges.get_mut(&id);
+    if let Some(netflow) = exports.and_then(|b| b.netflow.as_mut()) {
+        netflow.exporter.begin();
+    }
+}
+
+/// Some flows of a bridge. True: there are more.
+fn turn(s: &mut State, id: BridgeId) -> bool {
+    let now = s.now_ms();
+    let exports = s.observers.export.bridges.get_mut(&id);
+    let netflow = exports.and_then(|b| b.netflow.as_mut());
+    netflow.is_some_and(|netflow| netflow.turn(now, SLICE_FLOWS_MAX))
+}

@@ -1,0 +1,155 @@
+//! What collectors are reported: NetFlow of real traffic, over real sockets.
+
+mod lab;
+
+use lab::*;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use testkit::{Frame, L4, Net, Netns, Probe, Switch, V4, privileged, veth};
+
+struct Bench<'a> {
+    sw: Switch<'a>,
+    probe: Probe,
+    collector: UdpSocket,
+    target: String,
+}
+
+/// Ports v1 and v2 send to each other and end at e1 and e2; a collector in the switch's namespace.
+fn bench<'a>(ns: &'a Netns, far: &Netns) -> Bench<'a> {
+    let sw = start_with_bridge(ns);
+    let mut probe = Probe::new();
+    for i in 1..=2 {
+        let (near, end) = (format!("v{i}"), format!("e{i}"));
+        veth((ns, &near), (far, &end)).unwrap();
+        ns.ipv6_off(&near).unwrap();
+        far.ipv6_off(&end).unwrap();
+        probe.add(far, &end).unwrap();
+        vsctl(&sw, &format!("add-port br0 {near} -- set interface {near} ofport_request={i}"));
+    }
+    ofctl(&sw, "del-flows br0");
+    ofctl(&sw, "add-flow br0 in_port=1,actions=2");
+    ofctl(&sw, "add-flow br0 in_port=2,actions=1");
+    ns.ip("link set lo up").unwrap();
+    let collector = ns.run(|| UdpSocket::bind("127.0.0.1:0")).unwrap();
+    collector.set_read_timeout(Some(QUIET)).unwrap();
+    let target = collector.local_addr().unwrap().to_string();
+    Bench { sw, probe, collector, target }
+}
+
+impl Bench<'_> {
+    /// Sends `n` frames of UDP from host `from`, and waits until they came out.
+    fn send(&self, from: u8, n: usize, body: usize) {
+        let to = 3 - from;
+        let macs = ([2, 0, 0, 0, 0, to], [2, 0, 0, 0, 0, from]);
+        let ips = ([192, 0, 2, from], [192, 0, 2, to]);
+        let frame =
+            Frame::udp4((macs.1, macs.0), ips, (1000 + u16::from(from), 2000), &vec![7; body]);
+        for _ in 0..n {
+            let out = self.probe.inject(&format!("e{from}"), &frame.bytes(), QUIET).unwrap();
+            assert_eq!(out[&format!("e{to}")].len(), 1);
+        }
+    }
+
+    /// Datagrams until `enough` says so.
+    fn receive(&self, mut enough: impl FnMut(&[Vec<u8>]) -> bool) -> Vec<Vec<u8>> {
+        let (end, mut all, mut buffer) = (Instant::now() + WAIT_TIME_MAX, Vec::new(), [0; 2000]);
+        while !enough(&all) {
+            assert!(Instant::now() < end, "{} datagrams are not enough", all.len());
+            if let Ok(n) = self.collector.recv(&mut buffer) {
+                all.push(buffer[..n].to_vec());
+            }
+        }
+        all
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+/// Of each record of NetFlow: last byte of the source, input, output, packets, bytes, ports.
+type Reported = (u8, [u64; 6]);
+
+fn records(datagrams: &[Vec<u8>]) -> Vec<Reported> {
+    let mut all = Vec::new();
+    for d in datagrams {
+        assert_eq!((number(&d[..2]), number(&d[2..4])), (5, (d.len() as u64 - 24) / 48));
+        assert_eq!(d[20..22], [9, 8], "engine type and id");
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(wall.as_secs().abs_diff(number(&d[8..12])) < 60);
+        for r in d[24..].chunks(48) {
+            assert_eq!((&r[..3], &r[4..7], r[38]), (&[192, 0, 2][..], &[192, 0, 2][..], 17));
+            let fields = [12..14, 14..16, 16..20, 20..24, 32..34, 34..36];
+            all.push((r[3], fields.map(|range| number(&r[range]))));
+        }
+    }
+    all
+}
+
+#[test]
+fn netflow_tells_of_every_packet_once() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let b = bench(&ns, &far);
+    let target = &b.target;
+    vsctl(
+        &b.sw,
+        &format!(
+            "set bridge br0 netflow=@n -- --id=@n create netflow targets=\"{target}\",\"xyzzy\" \
+             active_timeout=1 engine_type=9 engine_id=8"
+        ),
+    );
+    b.send(1, 5, 100);
+    b.send(2, 3, 50);
+    let reported = |all: &[Vec<u8>], from| {
+        let of = records(all).into_iter().filter(|r| r.0 == from).collect::<Vec<_>>();
+        of.iter().map(|(_, f)| (f[2], f[3])).fold((0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1))
+    };
+    let sent = [(5, 5 * 142), (3, 3 * 92)];
+    let all = b.receive(|all| [1, 2].map(|from| reported(all, from)) == sent);
+    for (from, [input, output, _, _, src, dst]) in records(&all) {
+        let from = u64::from(from);
+        assert_eq!([input, output, src, dst], [from, 3 - from, 1000 + from, 2000]);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(b.receive(|_| true).is_empty(), "nothing came, and nothing is reported");
+    let log = b.sw.log();
+    assert_eq!(log.matches("couldn't open connection to collector xyzzy").count(), 1, "{log}");
+    vsctl(&b.sw, "clear bridge br0 netflow");
+    b.send(2, 3, 50);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(b.receive(|_| true).is_empty(), "the bridge does not export any more");
+    let failed = appctl(&b.sw, "coverage/read-counter export_failed");
+    assert_eq!(failed.trim(), "0");
+}
+
+#[test]
+fn tcp_flags_of_a_flows_packets_are_told_together() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let b = bench(&ns, &far);
+    let target = &b.target;
+    vsctl(
+        &b.sw,
+        &format!(
+            "set bridge br0 netflow=@n -- --id=@n create netflow targets=\"{target}\" \
+             active_timeout=2"
+        ),
+    );
+    for flags in [2, 0x10, 0x11] {
+        let l4 = L4::Tcp(5, 80, 1, 1, flags, vec![]);
+        let v4 = V4::new([192, 0, 2, 1], [192, 0, 2, 2], l4);
+        let frame = Frame::new([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], Net::V4(v4));
+        b.probe.inject("e1", &frame.bytes(), QUIET).unwrap();
+    }
+    let records = |all: &[Vec<u8>]| {
+        let each = all.iter().flat_map(|d| d[24..].chunks(48));
+        each.fold((0, 0), |sum, r| (sum.0 + number(&r[16..20]), sum.1 | r[37]))
+    };
+    let all = b.receive(|all| records(all).0 == 3);
+    assert_eq!(records(&all), (3, 0x13));
+}
