@@ -8,7 +8,7 @@ use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bfd, bonds, links, offload, polling_log, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
-use ofproto::{BfdContext, LacpContext, McastContext};
+use ofproto::{BfdContext, LacpContext, McastContext, SampleContext};
 use openflow::{OfError, Reply};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -138,7 +138,10 @@ fn turn(s: &mut State, most: usize) -> bool {
     let mut punts = Vec::new();
     let (ofproto, export) = (&mut s.ofproto, &mut s.observers.export);
     let more = s.dp.drain_events(most, &mut |event| match event {
-        Event::Punt(p) => punts.push(p),
+        Event::Punt(p) => match p.punt.context.downcast_ref::<SampleContext>() {
+            Some(sample) => export.sampled(&p, sample),
+            None => punts.push(p),
+        },
         Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
         Event::Suspicious(worker, one) => suspicious(worker, &one),
         Event::Decided { effects, alone } => {

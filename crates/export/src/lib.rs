@@ -1,7 +1,7 @@
 //! Flow export: what is known of flows and of sampled packets, as datagrams for collectors.
 //!
-//! *Place*: protocols row, sans-IO. *Knows*: NetFlow version 5. *Does not know*: sockets, clocks
-//! (time is passed in, in milliseconds), bridges, how packets are sampled.
+//! *Place*: protocols row, sans-IO. *Knows*: NetFlow version 5, sFlow version 5. *Does not know*:
+//! sockets, clocks (time is passed in, in milliseconds), bridges, how packets are sampled.
 //!
 //! Invariants
 //! - What is kept has a bound; what finds no place is counted.
@@ -10,6 +10,7 @@
 
 mod bytes;
 pub mod netflow;
+pub mod sflow;
 
 /// What a flow had since it was last spoken of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

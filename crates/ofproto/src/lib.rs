@@ -54,7 +54,10 @@ pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;
 pub use trace::{Options, TraceStyle};
 pub use transaction::{BundleItem, Change, Items, Outcome};
-pub use translate::{BfdContext, FlowExport, LacpContext, McastContext, PacketInContext};
+pub use translate::{
+    BfdContext, FlowExport, LacpContext, McastContext, PacketInContext, SampleContext, Sampled,
+    SflowNote,
+};
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,
 };

@@ -69,6 +69,17 @@ pub struct BridgeConfig {
 pub struct ExportConfig {
     /// NetFlow: decisions tell flows of IPv4 apart.
     pub netflow: bool,
+    /// sFlow: packets are sampled as they come in.
+    pub sflow: Option<SflowSampling>,
+}
+
+/// How a bridge's packets are sampled for sFlow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SflowSampling {
+    /// One packet of `2^32 / chance` is.
+    pub chance: u32,
+    /// Bytes of it that are looked at.
+    pub header_bytes: u16,
 }
 
 /// How a bridge snoops for members of multicast groups.

@@ -31,7 +31,7 @@ mod watch;
 pub use adapter::*;
 pub use tunnel::TunnelPort;
 pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
-pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
+pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch, addresses};
 pub use waste::{lose, take_lost};
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 

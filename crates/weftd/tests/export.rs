@@ -5,7 +5,10 @@ mod lab;
 use lab::*;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use testkit::{Frame, L4, Net, Netns, Probe, Switch, V4, privileged, veth};
+use testkit::{Frame, L4, Net, Netns, Probe, Raw, Switch, V4, privileged, veth};
+
+/// Packets of which one in four is sampled.
+const SAMPLED_PACKETS: usize = 2000;
 
 struct Bench<'a> {
     sw: Switch<'a>,
@@ -152,4 +155,96 @@ fn tcp_flags_of_a_flows_packets_are_told_together() {
     };
     let all = b.receive(|all| records(all).0 == 3);
     assert_eq!(records(&all), (3, 0x13));
+}
+
+/// Words of samples of one kind: 1 of packets, 2 of counters.
+fn samples(datagrams: &[Vec<u8>], kind: u32) -> Vec<Vec<u32>> {
+    let mut all = Vec::new();
+    for (n, d) in datagrams.iter().enumerate() {
+        let words: Vec<u32> = d.chunks(4).map(|w| number(w) as u32).collect();
+        assert_eq!(words[..3], [5, 1, 0x7f00_0001], "version and agent");
+        assert_eq!(words[4], n as u32 + 1, "no datagram is missing");
+        let mut rest = &words[7..];
+        for _ in 0..words[6] {
+            let (sample, later) = rest[2..].split_at(rest[1] as usize / 4);
+            if rest[0] == kind {
+                all.push(sample.to_vec());
+            }
+            rest = later;
+        }
+        assert!(rest.is_empty());
+    }
+    all
+}
+
+/// A record of a sample, which begins at word `at`.
+fn record(sample: &[u32], mut at: usize, kind: u32) -> &[u32] {
+    while sample[at] != kind {
+        at += 2 + sample[at + 1] as usize / 4;
+    }
+    &sample[at + 2..][..sample[at + 1] as usize / 4]
+}
+
+#[test]
+fn sflow_samples_packets_and_counters() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let b = bench(&ns, &far);
+    let target = &b.target;
+    vsctl(
+        &b.sw,
+        &format!(
+            "set bridge br0 sflow=@s -- --id=@s create sflow targets=\"{target}\" agent=lo \
+             sampling=1 polling=1 header=64"
+        ),
+    );
+    b.send(1, 3, 100);
+    let index = |port: &str| iface(&b.sw, port, "ifindex").parse::<u32>().unwrap();
+    let ports = [index("v1"), index("v2")];
+    let received = |all: &[Vec<u8>]| {
+        let counters = samples(all, 2);
+        let mut of_v1 = counters.iter().filter(|c| c[1] == ports[0]);
+        of_v1.any(|c| record(c, 3, 1)[8] >= 3)
+    };
+    let all = b.receive(|all| samples(all, 1).len() == 3 && received(all));
+    for (n, s) in samples(&all, 1).iter().enumerate() {
+        let n = n as u32 + 1;
+        assert_eq!(s[..7], [n, 2 << 24 | 1000, 1, n, 0, ports[0], ports[1]]);
+        let header = record(s, 8, 1);
+        assert_eq!(header[..4], [1, 142 + 4, 4, 64]);
+        let bytes: Vec<u8> = header[4..].iter().flat_map(|w| w.to_be_bytes()).collect();
+        assert_eq!((bytes.len(), &bytes[26..34]), (64, &[192, 0, 2, 1, 192, 0, 2, 2][..]));
+    }
+    let text = appctl(&b.sw, "dpctl/dump-flows");
+    assert!(text.contains("userspace(pid=0,sFlow(vid=0,pcp=0,output="), "{text}");
+    // One of four: about as many as that, and all packets are forwarded.
+    vsctl(&b.sw, "set sflow . sampling=4 polling=0");
+    let raw = Raw::open(&far, "e1").unwrap();
+    let (macs, ips) = (([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]), ([192, 0, 2, 1], [192, 0, 2, 2]));
+    let frame = Frame::udp4(macs, ips, (1001, 2000), &[7; 60]).bytes();
+    for n in 0..SAMPLED_PACKETS {
+        raw.send(&frame).unwrap();
+        if n % 100 == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let all = SAMPLED_PACKETS + 3;
+    wait_for("all packets", || {
+        ofctl(&b.sw, "dump-flows br0 in_port=1").contains(&format!("n_packets={all},"))
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    let mut datagrams = Vec::new();
+    let mut buffer = [0; 2000];
+    while let Ok(n) = b.collector.recv(&mut buffer) {
+        datagrams.push(buffer[..n].to_vec());
+    }
+    let taken = samples(&datagrams, 1).len();
+    // Six standard deviations on both sides.
+    assert!(taken.abs_diff(SAMPLED_PACKETS / 4) < 120, "{taken} samples");
+    vsctl(&b.sw, "clear bridge br0 sflow");
+    b.send(1, 1, 100);
+    let text = appctl(&b.sw, "dpctl/dump-flows");
+    assert!(!text.contains("sFlow"), "{text}");
 }

@@ -88,6 +88,8 @@ pub struct BridgeConf {
     pub mirrors: Vec<super::MirrorConf>,
     /// `netflow`.
     pub netflow: Option<super::NetFlowConf>,
+    /// `sflow`.
+    pub sflow: Option<super::SflowConf>,
     /// `stp_enable`.
     pub stp: bool,
     /// `rstp_enable`.
@@ -445,6 +447,7 @@ impl Reader<'_> {
             flood_vlans: vlans(row, "flood_vlans"),
             mirrors: super::mirror_conf::read(self.db, row),
             netflow: super::export_conf::netflow(self.db, row),
+            sflow: super::export_conf::sflow(self.db, row),
             stp: row.bool("stp_enable"),
             rstp: row.bool("rstp_enable"),
             mcast_snooping: row.bool("mcast_snooping_enable"),

@@ -129,7 +129,7 @@ const BRIDGE: &[Knob] = &[
     ("auto_attach", ANY, "LLDP is not spoken"),
     ("ipfix", ANY, "packets are not sampled"),
     ("netflow", Works, ""),
-    ("sflow", ANY, "packets are not sampled"),
+    ("sflow", Works, ""),
     ("mcast_snooping_enable", Works, ""),
     ("rstp_enable", OFF, NO_STP),
     ("stp_enable", OFF, NO_STP),
@@ -312,6 +312,7 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
     (
         "dummy dummy-internal dummy-pmd",
         &[
+            ("ifindex", Works, ""),
             ("n_rxq", Works, ""),
             ("n_txq", Works, ""),
             ("numa_id", Works, ""),
@@ -427,6 +428,15 @@ const NETFLOW: &[Knob] = &[
     ("external_ids", Foreign, ""),
 ];
 
+const SFLOW: &[Knob] = &[
+    ("targets", Works, "IP[:PORT]"),
+    ("agent", Works, ""),
+    ("header", Works, ""),
+    ("polling", Works, ""),
+    ("sampling", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
 /// All tables of the schema.
 pub const TABLES: &[(&str, &[Knob])] = &[
     ("Open_vSwitch", OPEN_VSWITCH),
@@ -442,7 +452,7 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("Queue", &[("*", ANY, "see QoS.queues")]),
     ("Mirror", MIRROR),
     ("NetFlow", NETFLOW),
-    ("sFlow", &[("*", ANY, "see Bridge.sflow")]),
+    ("sFlow", SFLOW),
     ("IPFIX", &[("*", ANY, "see Bridge.ipfix")]),
     ("Flow_Sample_Collector_Set", &[("id", ANY, "packets are not sampled"), ("*", ANY, "see id")]),
     ("CT_Zone", &[("timeout_policy", Works, ""), ("external_ids", Foreign, "")]),

@@ -45,6 +45,16 @@ impl Collectors {
         self.targets == targets
     }
 
+    /// Is there no collector?
+    pub fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
+    /// The address from which datagrams to the first collector go.
+    pub fn own_address(&self) -> Option<IpAddr> {
+        self.sockets.first()?.socket.local_addr().ok().map(|a| a.ip())
+    }
+
     /// Datagrams sent so far, one for each collector, and those that a socket did not take.
     pub fn counts(&self) -> (u64, u64) {
         (self.sent, self.failed)
@@ -130,5 +140,6 @@ mod tests {
             assert_eq!(there.recv(&mut buffer).unwrap(), 4);
         }
         assert_eq!((&buffer[..4], c.counts()), (&b"text"[..], (2, 0)));
+        assert_eq!(c.own_address(), Some(Ipv4Addr::LOCALHOST.into()));
     }
 }

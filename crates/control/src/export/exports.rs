@@ -2,10 +2,12 @@
 
 use super::counts::Counts;
 use super::netflow::NetFlow;
+use super::sflow::Sflow;
 use ::export::Traffic;
-use ofproto::{BridgeId, FlowExport};
+use datapath::PuntEvent;
+use ofproto::{BridgeId, FlowExport, SampleContext, Sampled};
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a bridge exports.
@@ -13,6 +15,8 @@ use std::sync::Arc;
 pub struct BridgeExports {
     /// Its flows.
     pub netflow: Option<NetFlow>,
+    /// Samples of its packets, and its interfaces' counters.
+    pub sflow: Option<Sflow>,
 }
 
 /// What all bridges export.
@@ -28,6 +32,7 @@ impl BridgeExports {
     fn counts(&self) -> Counts {
         let mut all = Counts::default();
         self.netflow.iter().for_each(|n| all += n.counts());
+        self.sflow.iter().for_each(|s| all += s.counts());
         all
     }
 }
@@ -45,6 +50,23 @@ impl Exports {
     pub fn decided(&mut self, effects: &Arc<dyn Any + Send + Sync>, alone: Option<u32>, now: u64) {
         let bytes = alone.map_or(0, u64::from);
         self.used(effects, Traffic { packets: alone.is_some().into(), bytes, used_ms: now });
+    }
+
+    /// A packet was sampled.
+    pub fn sampled(&mut self, p: &PuntEvent, context: &SampleContext) {
+        let Some(exports) = self.bridges.get_mut(&context.bridge) else { return };
+        match &context.what {
+            Sampled::Sflow(note) => {
+                exports.sflow.iter_mut().for_each(|sflow| sflow.sampled(p, note));
+            }
+        }
+    }
+
+    /// A number for an sFlow agent that none has.
+    pub fn sub_agent(&self) -> u32 {
+        let number = |b: &BridgeExports| Some(b.sflow.as_ref()?.agent.settings().sub_agent);
+        let used: BTreeSet<_> = self.bridges.values().filter_map(number).collect();
+        (0..).find(|n| !used.contains(n)).unwrap_or(0)
     }
 
     /// A decision with these effects had traffic.

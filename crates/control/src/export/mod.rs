@@ -1,13 +1,15 @@
-//! Flow export: what collectors get of bridges (NetFlow), from the database to datagrams.
+//! Flow export: what collectors get of bridges (NetFlow, sFlow), from the database to datagrams.
 //!
 //! Decisions of a bridge that exports say to which flow their packets belong
 //! ([`ofproto::FlowExport`]); what was counted for them goes on to the bridge's exporters, which
-//! are looked at once a second, in pieces.
+//! are looked at once a second, in pieces. Sampled packets come with a [`ofproto::SampleContext`].
 
 mod collectors;
 mod counts;
 pub mod exports;
 mod netflow;
+mod sflow;
+mod sflow_poll;
 
 use crate::config::BridgeConf;
 use crate::state::{Shared, State};
@@ -27,9 +29,13 @@ pub fn apply(s: &mut State, conf: &BridgeConf) {
     let export = &mut s.observers.export;
     let mut exports = export.bridges.remove(&id).unwrap_or_default();
     netflow::apply(&mut exports.netflow, conf, now, &mut export.past);
-    let config = ExportConfig { netflow: exports.netflow.is_some() };
+    let sub_agent = export.sub_agent();
+    sflow::apply(&mut exports.sflow, conf, sub_agent, now, &mut export.past);
+    exports.sflow.iter_mut().for_each(|sflow| sflow_poll::set_interfaces(s, &conf.name, sflow));
+    let sflow = exports.sflow.as_ref().map(sflow::Sflow::sampling);
+    let config = ExportConfig { netflow: exports.netflow.is_some(), sflow };
     if config != ExportConfig::default() {
-        export.bridges.insert(id, exports);
+        s.observers.export.bridges.insert(id, exports);
     }
     s.change_bridge(id, |c| c.export = config);
 }
@@ -38,8 +44,9 @@ pub fn apply(s: &mut State, conf: &BridgeConf) {
 pub fn remove(s: &mut State, id: BridgeId) {
     let now = s.now_ms();
     let export = &mut s.observers.export;
-    let Some(BridgeExports { netflow }) = export.bridges.remove(&id) else { return };
+    let Some(BridgeExports { netflow, sflow }) = export.bridges.remove(&id) else { return };
     netflow.into_iter().for_each(|n| n.end(now, &mut export.past));
+    sflow.into_iter().for_each(|s| s.end(now, &mut export.past));
 }
 
 /// The daemon ends: exporters report all that is known.
@@ -78,6 +85,7 @@ fn bridges(s: &State) -> Vec<BridgeId> {
 }
 
 fn begin(s: &mut State, id: BridgeId) {
+    sflow_poll::tick(s, id);
     let exports = s.observers.export.bridges.get_mut(&id);
     if let Some(netflow) = exports.and_then(|b| b.netflow.as_mut()) {
         netflow.exporter.begin();

@@ -47,7 +47,7 @@ pub struct IpFlow {
 
 /// Columns of table `NetFlow`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct NetFlowSettings {
     /// `engine_type`.
     pub engine_type: u8,
     /// `engine_id`.
@@ -58,7 +58,7 @@ pub struct Settings {
     pub active_ms: u64,
 }
 
-impl Settings {
+impl NetFlowSettings {
     /// The timeout of a column `active_timeout`, s: 0 is the default, -1 none.
     pub fn active_ms(seconds: i64) -> u64 {
         match u64::try_from(seconds) {
@@ -82,7 +82,7 @@ struct State {
 
 /// The exporter of one bridge.
 pub struct Exporter {
-    settings: Settings,
+    settings: NetFlowSettings,
     /// When it was made.
     boot_ms: u64,
     /// Records so far.
@@ -102,7 +102,7 @@ pub struct Exporter {
 
 impl Exporter {
     /// Without flows.
-    pub fn new(settings: Settings, now_ms: u64) -> Self {
+    pub fn new(settings: NetFlowSettings, now_ms: u64) -> Self {
         Exporter {
             settings,
             boot_ms: now_ms,
@@ -117,7 +117,7 @@ impl Exporter {
     }
 
     /// Takes over new settings.
-    pub fn configure(&mut self, settings: Settings) {
+    pub fn configure(&mut self, settings: NetFlowSettings) {
         self.settings = settings;
     }
 
@@ -241,4 +241,5 @@ impl Exporter {
 }
 
 #[cfg(test)]
+#[path = "netflow_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! NetFlow version 5 on the wire: a header of 24 bytes and up to 30 records of 48 (Cisco, "NetFlow
 //! Export Datagram Format", tables B-3 and B-4).
 
-use super::{IpFlow, Settings};
+use super::{IpFlow, NetFlowSettings};
 use crate::Traffic;
 use crate::bytes::Put;
 
@@ -30,7 +30,7 @@ pub(crate) struct FlowRecord {
 
 /// A datagram without records; `uptime_ms`: since the exporter was made; `sequence`: the number of
 /// records before this datagram's.
-pub(crate) fn begin(s: &Settings, uptime_ms: u32, sequence: u32) -> Vec<u8> {
+pub(crate) fn begin(s: &NetFlowSettings, uptime_ms: u32, sequence: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(24 + usize::from(RECORDS_MAX) * 48);
     out.u16(VERSION);
     out.u16(0);
@@ -50,7 +50,7 @@ pub(crate) fn stamp(out: &mut [u8], wall: (u32, u32)) {
 }
 
 /// Adds a record; how many the datagram has then.
-pub(crate) fn add(out: &mut Vec<u8>, s: &Settings, f: &IpFlow, r: &FlowRecord) -> u16 {
+pub(crate) fn add(out: &mut Vec<u8>, s: &NetFlowSettings, f: &IpFlow, r: &FlowRecord) -> u16 {
     let interface = |n: u16| match s.add_id_to_interface {
         true => {
             (u16::from(s.engine_id) & ENGINE_BITS) << ENGINE_SHIFT | n & ((1 << ENGINE_SHIFT) - 1)

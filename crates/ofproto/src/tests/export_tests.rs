@@ -2,6 +2,7 @@
 
 use crate::tests::{Lab, apply, flow, out, packet};
 use crate::*;
+use ::action::{Decision, Op, PuntClass};
 use ::flow::at;
 use export::netflow::output;
 use openflow::*;
@@ -19,7 +20,7 @@ fn configure(lab: &mut Lab, export: ExportConfig) {
 }
 
 fn netflow() -> ExportConfig {
-    ExportConfig { netflow: true }
+    ExportConfig { netflow: true, ..ExportConfig::default() }
 }
 
 fn exported(lab: &mut Lab, text: &str) -> Option<FlowExport> {
@@ -74,4 +75,45 @@ fn where_packets_went_is_one_port_or_a_word_for_others() {
     lab.add(flow(0, 1, "in_port=2", apply(vec![out(port::NORMAL)])));
     exported(&mut lab, "in_port=2,udp,dl_src=02:00:00:00:00:02,dl_dst=02:00:00:00:00:01").unwrap();
     assert_eq!(exported(&mut lab, udp).unwrap().output, 2, "its address is known now");
+}
+
+fn sflow(chance: u32) -> ExportConfig {
+    let sflow = Some(SflowSampling { chance, header_bytes: 128 });
+    ExportConfig { sflow, ..ExportConfig::default() }
+}
+
+fn note(d: &Decision) -> (u32, &SflowNote) {
+    let (chance, op) = match &d.ops[0] {
+        Op::Sample { chance, ops } => (*chance, &ops[0]),
+        op => (u32::MAX, op),
+    };
+    let Op::Punt(punt) = op else { panic!("{:?}", d.ops) };
+    assert_eq!((punt.class, punt.max_len), (PuntClass::Sample, 128));
+    let sample = punt.context.downcast_ref::<SampleContext>().unwrap();
+    assert_eq!(sample.in_port, 1);
+    let Sampled::Sflow(note) = &sample.what;
+    (chance, note)
+}
+
+#[test]
+fn sflow_samples_what_comes_in_and_says_how_it_goes() {
+    let mut lab = lab(sflow(1 << 20));
+    let set = |lab: &mut Lab, list| lab.add(flow(0, 1, "in_port=1", apply(list)));
+    set(&mut lab, vec![out(2)]);
+    let d = lab.decide(&packet("in_port=1,udp,dl_vlan=5"));
+    assert_eq!((d.ops.len(), d.mask.u32(at::IP_SRC)), (2, 0));
+    let (chance, n) = note(&d);
+    assert_eq!((chance, n.outputs, n.output, n.vlan_tci), (1 << 20, 1, Some(12), 5));
+    set(&mut lab, vec![]);
+    assert_eq!(note(&lab.decide(&packet("in_port=1,udp"))).1.outputs, 0, "drops are sampled, too");
+    set(&mut lab, vec![out(port::FLOOD)]);
+    assert_eq!(note(&lab.decide(&packet("in_port=1,udp"))).1.outputs, 3);
+    configure(&mut lab, sflow(u32::MAX));
+    set(&mut lab, vec![Action::PushMpls { ethertype: 0x8847 }, out(2)]);
+    let d = lab.decide(&packet("in_port=1,mpls,mpls_label=7,mpls_bos=1"));
+    let (chance, n) = note(&d);
+    assert_eq!((chance, n.labels.len()), (u32::MAX, 2));
+    assert!(n.labels.iter().all(|l| l >> 12 == 7));
+    configure(&mut lab, ExportConfig::default());
+    assert_eq!(lab.decide(&packet("in_port=1,udp")).ops.len(), 2);
 }

@@ -6,6 +6,7 @@ use export::netflow;
 use flow::PortNo;
 use openflow::{OfPort, Reason};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// An address to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +125,40 @@ pub struct McastContext {
     pub vlan: u16,
     /// The port that it came in on.
     pub port: OfPort,
+}
+
+/// What is known of a sampled packet: the context of a [`action::Punt`] of class
+/// [`action::PuntClass::Sample`].
+#[derive(Clone, Debug)]
+pub struct SampleContext {
+    /// The bridge.
+    pub bridge: crate::BridgeId,
+    /// The port that it came in on.
+    pub in_port: OfPort,
+    /// For whom it is.
+    pub what: Sampled,
+}
+
+/// For whom a packet is sampled, and what they want to know of it.
+#[derive(Clone, Debug)]
+pub enum Sampled {
+    /// sFlow.
+    Sflow(Box<SflowNote>),
+}
+
+/// How a packet went that was sampled as it came in.
+#[derive(Clone, Debug, Default)]
+pub struct SflowNote {
+    /// Ports that it was sent to.
+    pub outputs: u32,
+    /// The last one of them.
+    pub output: Option<PortNo>,
+    /// Its tag then.
+    pub vlan_tci: u16,
+    /// The outer header, if it got one and went one way only.
+    pub tunnel: Option<Arc<action::TunnelPush>>,
+    /// Its MPLS labels, outermost first, if it went one way only.
+    pub labels: Vec<u32>,
 }
 
 /// What a packet-in says about its packet: the context of a [`action::Punt`].

@@ -7,7 +7,7 @@ use crate::translate::effects::FlowExport;
 use crate::translate::xlate::Xlate;
 use crate::types::BridgeId;
 use export::netflow::{IpFlow, output};
-use flow::{Field, at};
+use flow::{Field, Key, PortNo, at};
 use openflow::{OfPort, port};
 
 const TCP: u8 = 6;
@@ -19,6 +19,16 @@ const DSCP: u8 = 0xfc;
 
 /// What was found out for collectors so far.
 pub(super) struct Exporting {
+    /// The packet is fresh from a port, or from a controller, and samples may be taken of it.
+    pub fresh: bool,
+    /// The packet as it came.
+    pub first: Key,
+    /// The OpenFlow port that it came from.
+    pub from: OfPort,
+    /// Ports that it was sent to.
+    pub outputs: u32,
+    /// The last of them.
+    pub last: Option<PortNo>,
     /// The flow, if NetFlow is to report it.
     flow: Option<Box<IpFlow>>,
     tcp_flags: u8,
@@ -28,7 +38,16 @@ pub(super) struct Exporting {
 
 impl Default for Exporting {
     fn default() -> Self {
-        Exporting { flow: None, tcp_flags: 0, output: output::DROP }
+        Exporting {
+            fresh: false,
+            first: Key::ZERO,
+            from: port::ANY,
+            outputs: 0,
+            last: None,
+            flow: None,
+            tcp_flags: 0,
+            output: output::DROP,
+        }
     }
 }
 
@@ -36,6 +55,10 @@ impl Xlate<'_, '_> {
     /// A packet fresh from a port, or from a controller, is about to enter the tables.
     pub(super) fn begin_export(&mut self) {
         let from = self.in_port();
+        self.export.from = from;
+        if self.bridge.config.export.sflow.is_some() {
+            (self.export.fresh, self.export.first) = (true, self.key);
+        }
         if self.bridge.config.export.netflow && from != port::CONTROLLER {
             self.begin_netflow(from);
         }
@@ -80,11 +103,23 @@ impl Xlate<'_, '_> {
         }));
     }
 
-    /// The packet is sent to a port; a mirror's copy does not count.
+    /// The packet is sent to a port. To NetFlow a mirror's copy does not count.
     pub(super) fn export_sent(&mut self, to: &PortView) {
+        self.export.outputs += 1;
+        self.export.last = to.spec.dp_port;
         if !self.mirror.copying {
             self.export.output = to.spec.of_port as u16;
         }
+    }
+
+    /// Ports that the packet was sent to so far; [`Xlate::export_way`] forgets those since then.
+    pub(super) fn export_outputs(&self) -> u32 {
+        self.export.outputs
+    }
+
+    /// The way of an outer packet is not the packet's.
+    pub(super) fn export_way(&mut self, before: u32) {
+        self.export.outputs = before;
     }
 
     /// The packet was flooded.
@@ -110,7 +145,10 @@ impl Xlate<'_, '_> {
 
     /// Says to which flow the packets of the decision belong.
     pub(super) fn finish_export(&mut self) {
-        let Exporting { flow, tcp_flags, output } = std::mem::take(&mut self.export);
+        if self.export.fresh {
+            self.finish_sflow();
+        }
+        let Exporting { flow, tcp_flags, output, .. } = std::mem::take(&mut self.export);
         if let Some(flow) = flow {
             let bridge = BridgeId(self.bridge.id);
             let export = FlowExport { bridge, flow: *flow, output, tcp_flags };

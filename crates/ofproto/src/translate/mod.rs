@@ -23,10 +23,14 @@ mod own;
 pub(crate) mod pipe;
 pub(crate) mod plain;
 mod recirc;
+mod sample;
 mod set;
 mod special;
 mod tunnel;
 mod tunnel_options;
 pub(crate) mod xlate;
 
-pub use effects::{BfdContext, FlowExport, LacpContext, McastContext, PacketInContext};
+pub use effects::{
+    BfdContext, FlowExport, LacpContext, McastContext, PacketInContext, SampleContext, Sampled,
+    SflowNote,
+};

@@ -76,7 +76,9 @@ impl<'a> Xlate<'a, '_> {
             return self.warn(|| "Nonexistent output port".into());
         };
         if let Some(spec) = &p.spec.tunnel {
+            let before = self.export_outputs();
             if self.enter_tunnel(p, spec, dp, trunc) {
+                self.export_way(before);
                 self.export_sent(p);
                 self.mirror_sent(p);
             }

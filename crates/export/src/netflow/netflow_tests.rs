@@ -11,7 +11,8 @@ const FLOW: IpFlow = IpFlow {
 };
 
 fn exporter(active_ms: u64) -> Exporter {
-    let settings = Settings { engine_type: 2, engine_id: 3, active_ms, ..Settings::default() };
+    let settings =
+        NetFlowSettings { engine_type: 2, engine_id: 3, active_ms, ..NetFlowSettings::default() };
     Exporter::new(settings, 5 * S)
 }
 
@@ -75,7 +76,7 @@ fn type_and_code_of_icmp_are_the_destination_port() {
 fn the_engine_is_in_the_interfaces_if_that_is_asked_for() {
     let mut e = exporter(0);
     let settings = e.settings.clone();
-    e.configure(Settings { engine_id: 0xff, add_id_to_interface: true, ..settings });
+    e.configure(NetFlowSettings { engine_id: 0xff, add_id_to_interface: true, ..settings });
     e.update(&FLOW, output::FLOOD, 0, traffic(1, 100, 6 * S));
     e.finish(6 * S);
     let d = e.take((0, 0)).pop().unwrap();
