@@ -139,7 +139,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     let (ofproto, export) = (&mut s.ofproto, &mut s.observers.export);
     let more = s.dp.drain_events(most, &mut |event| match event {
         Event::Punt(p) => match p.punt.context.downcast_ref::<SampleContext>() {
-            Some(sample) => export.sampled(&p, sample),
+            Some(sample) => export.sampled(&p, sample, now),
             None => punts.push(p),
         },
         Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),

@@ -1,7 +1,7 @@
 //! Flow export: what is known of flows and of sampled packets, as datagrams for collectors.
 //!
-//! *Place*: protocols row, sans-IO. *Knows*: NetFlow version 5, sFlow version 5. *Does not know*:
-//! sockets, clocks (time is passed in, in milliseconds), bridges, how packets are sampled.
+//! *Place*: protocols row, sans-IO. *Knows*: NetFlow version 5, sFlow version 5, IPFIX. *Does not
+//! know*: sockets, clocks (time is passed in, in milliseconds), bridges, how packets are sampled.
 //!
 //! Invariants
 //! - What is kept has a bound; what finds no place is counted.
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod ipfix;
 pub mod netflow;
 pub mod sflow;
 

@@ -55,8 +55,8 @@ pub use tables::table::N_TABLES;
 pub use trace::{Options, TraceStyle};
 pub use transaction::{BundleItem, Change, Items, Outcome};
 pub use translate::{
-    BfdContext, FlowExport, LacpContext, McastContext, PacketInContext, SampleContext, Sampled,
-    SflowNote,
+    BfdContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext, SampleContext,
+    Sampled, SetNote, SflowNote,
 };
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,

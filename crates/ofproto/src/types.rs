@@ -2,7 +2,7 @@
 
 use flow::PortNo;
 use openflow::{FragHandling, OfPort, Subfield};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,6 +71,21 @@ pub struct ExportConfig {
     pub netflow: bool,
     /// sFlow: packets are sampled as they come in.
     pub sflow: Option<SflowSampling>,
+    /// IPFIX: packets are sampled as they come in, or go out.
+    pub ipfix: Option<IpfixSampling>,
+    /// Collector sets for which flows may sample packets.
+    pub sets: Arc<BTreeSet<u32>>,
+}
+
+/// How a bridge's packets are sampled for IPFIX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpfixSampling {
+    /// One packet of `2^32 / chance` is.
+    pub chance: u32,
+    /// As they come in.
+    pub input: bool,
+    /// As they go out.
+    pub output: bool,
 }
 
 /// How a bridge's packets are sampled for sFlow.

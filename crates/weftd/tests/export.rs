@@ -3,6 +3,7 @@
 mod lab;
 
 use lab::*;
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testkit::{Frame, L4, Net, Netns, Probe, Raw, Switch, V4, privileged, veth};
@@ -247,4 +248,103 @@ fn sflow_samples_packets_and_counters() {
     b.send(1, 1, 100);
     let text = appctl(&b.sw, "dpctl/dump-flows");
     assert!(!text.contains("sFlow"), "{text}");
+}
+
+/// Elements and lengths of a template of IPFIX.
+type Template = Vec<(u64, usize)>;
+
+/// Values of IPFIX's data records by element; what templates before them say counts.
+fn ipfix_records(messages: &[Vec<u8>]) -> Vec<BTreeMap<u64, u64>> {
+    let (mut templates, mut all) = (BTreeMap::<u64, Template>::new(), Vec::new());
+    for m in messages {
+        assert_eq!((number(&m[..2]), number(&m[2..4])), (10, m.len() as u64));
+        let mut sets = &m[16..];
+        while !sets.is_empty() {
+            let (id, len) = (number(&sets[..2]), number(&sets[2..4]) as usize);
+            let (mut body, later) = (&sets[4..len], &sets[len..]);
+            match id {
+                2 => {
+                    while !body.is_empty() {
+                        body = ipfix_template(&mut templates, body);
+                    }
+                }
+                3 | 256 => {}
+                id => {
+                    let mut record = BTreeMap::new();
+                    for (element, len) in &templates[&id] {
+                        let len = if *len == 65535 { 1 + usize::from(body[0]) } else { *len };
+                        let from = usize::from(*element >= 82 && *element <= 83);
+                        record.insert(*element, number(&body[from..len.min(from + 8)]));
+                        body = &body[len..];
+                    }
+                    assert!(body.is_empty());
+                    all.push(record);
+                }
+            }
+            sets = later;
+        }
+    }
+    all
+}
+
+fn ipfix_template<'a>(all: &mut BTreeMap<u64, Template>, b: &'a [u8]) -> &'a [u8] {
+    let (id, n, mut b) = (number(&b[..2]), number(&b[2..4]), &b[4..]);
+    let mut template = Vec::new();
+    for _ in 0..n {
+        let (element, len) = (number(&b[..2]), number(&b[2..4]) as usize);
+        b = &b[if element & 0x8000 != 0 { 8 } else { 4 }..];
+        template.push((element & 0x7fff, len));
+    }
+    all.insert(id, template);
+    b
+}
+
+#[test]
+fn ipfix_reports_samples_of_bridges_and_of_flows() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let b = bench(&ns, &far);
+    let target = &b.target;
+    vsctl(
+        &b.sw,
+        &format!(
+            "set bridge br0 ipfix=@i -- --id=@i create ipfix targets=\"{target}\" sampling=1 \
+             obs_domain_id=7 obs_point_id=8 cache_active_timeout=1 cache_max_flows=100"
+        ),
+    );
+    b.send(1, 3, 100);
+    // Packets as they came in, and as they went out.
+    let sum = |all: &[Vec<u8>], direction| {
+        let records = ipfix_records(all);
+        let of = records.iter().filter(|r| r.get(&61) == Some(&direction));
+        of.map(|r| r[&2]).sum::<u64>()
+    };
+    let all = b.receive(|all| [0, 1].map(|direction| sum(all, direction)) == [3, 3]);
+    for r in ipfix_records(&all) {
+        assert_eq!((r[&138], r[&8], r[&12]), (8, 0xc000_0201, 0xc000_0202));
+        assert_eq!((r[&7], r[&11], r[&4], r[&1]), (1001, 2000, 17, r[&2] * 128));
+    }
+    assert!(all.iter().all(|m| number(&m[12..16]) == 7), "the domain");
+    let text = ofctl(&b.sw, "dump-ipfix-bridge br0");
+    assert!(text.contains("sampled pkts=6, ipv4 ok=6"), "{text}");
+    // For a collector set, as a flow says.
+    vsctl(&b.sw, "clear bridge br0 ipfix");
+    vsctl(
+        &b.sw,
+        &format!(
+            "--id=@b get bridge br0 -- --id=@i create ipfix targets=\"{target}\" -- \
+             create Flow_Sample_Collector_Set id=5 bridge=@b ipfix=@i"
+        ),
+    );
+    let sample = "sample(probability=65535,collector_set_id=5,obs_domain_id=9,obs_point_id=6)";
+    ofctl(&b.sw, &format!("mod-flows br0 in_port=1,actions={sample},2"));
+    b.send(1, 2, 100);
+    let all = b.receive(|all| sum(all, 0) == 2);
+    let last = all.last().unwrap();
+    assert_eq!(number(&last[12..16]), 9);
+    assert!(ipfix_records(&all).iter().all(|r| r[&138] == 6));
+    let text = ofctl(&b.sw, "dump-ipfix-flow br0");
+    assert!(text.contains("id   5: flows=2"), "{text}");
 }

@@ -90,6 +90,10 @@ pub struct BridgeConf {
     pub netflow: Option<super::NetFlowConf>,
     /// `sflow`.
     pub sflow: Option<super::SflowConf>,
+    /// `ipfix`.
+    pub ipfix: Option<super::IpfixConf>,
+    /// Rows of `Flow_Sample_Collector_Set`, by `id`.
+    pub sets: BTreeMap<u32, super::IpfixConf>,
     /// `stp_enable`.
     pub stp: bool,
     /// `rstp_enable`.
@@ -448,6 +452,8 @@ impl Reader<'_> {
             mirrors: super::mirror_conf::read(self.db, row),
             netflow: super::export_conf::netflow(self.db, row),
             sflow: super::export_conf::sflow(self.db, row),
+            ipfix: super::export_conf::ipfix(self.db, row),
+            sets: super::export_conf::sets(self.db, uuid),
             stp: row.bool("stp_enable"),
             rstp: row.bool("rstp_enable"),
             mcast_snooping: row.bool("mcast_snooping_enable"),

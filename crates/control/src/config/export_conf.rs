@@ -1,7 +1,8 @@
-//! Tables `NetFlow` and `sFlow` as plain data.
+//! Tables `NetFlow`, `sFlow` and `IPFIX` as plain data.
 
-use export::{netflow, sflow};
+use export::{ipfix, netflow, sflow};
 use ovsdb::{Replica, Row};
+use std::collections::BTreeMap;
 
 /// NetFlow of a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,4 +64,61 @@ pub(super) fn sflow(db: &Replica, bridge: &Row) -> Option<SflowConf> {
         polling_s: number("polling").unwrap_or(sflow::POLLING_DEFAULT_S),
         header_bytes: header.unwrap_or(sflow::HEADER_DEFAULT_BYTES),
     })
+}
+
+/// IPFIX of a bridge, or of a collector set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpfixConf {
+    /// `targets`.
+    pub targets: Vec<String>,
+    /// `sampling`: one packet of so many.
+    pub sampling: u32,
+    /// `obs_domain_id`.
+    pub domain: u32,
+    /// `obs_point_id`.
+    pub point: u32,
+    /// Not `other_config:enable-input-sampling=false`, and the same of output.
+    pub input: bool,
+    /// See `input`.
+    pub output: bool,
+    /// `other_config:enable-tunnel-sampling`; it is on by default for bridges.
+    pub tunnels: bool,
+    /// What its cache is like.
+    pub settings: ipfix::IpfixSettings,
+}
+
+fn ipfix_row(row: &Row, tunnels: bool) -> IpfixConf {
+    let number = |column| row.opt_int(column).and_then(|n| u32::try_from(n).ok());
+    let other = row.str_map("other_config");
+    let flag = |key: &str, default| other.get(key).map_or(default, |v| v == "true");
+    IpfixConf {
+        targets: targets(row),
+        sampling: number("sampling").unwrap_or(sflow::SAMPLING_DEFAULT),
+        domain: number("obs_domain_id").unwrap_or(0),
+        point: number("obs_point_id").unwrap_or(0),
+        input: flag("enable-input-sampling", true),
+        output: flag("enable-output-sampling", true),
+        tunnels: flag("enable-tunnel-sampling", tunnels),
+        settings: ipfix::IpfixSettings {
+            active_ms: u64::from(number("cache_active_timeout").unwrap_or(0)) * 1000,
+            flows_max: number("cache_max_flows").unwrap_or(0),
+            virtual_id: other.get("virtual_obs_id").cloned(),
+        },
+    }
+}
+
+/// `Bridge.ipfix`.
+pub(super) fn ipfix(db: &Replica, bridge: &Row) -> Option<IpfixConf> {
+    Some(ipfix_row(referred(db, bridge, "ipfix", "IPFIX")?, true))
+}
+
+/// The collector sets of a bridge that have collectors, by number.
+pub(super) fn sets(db: &Replica, bridge: ovsdb::Uuid) -> BTreeMap<u32, IpfixConf> {
+    let of_bridge = |row: &&Row| row.uuids("bridge").contains(&bridge);
+    let all = db.rows("Flow_Sample_Collector_Set").map(|(_, row)| row).filter(of_bridge);
+    let one = |row: &Row| {
+        let id = u32::try_from(row.int("id")).ok()?;
+        Some((id, ipfix_row(referred(db, row, "ipfix", "IPFIX")?, false)))
+    };
+    all.filter_map(one).collect()
 }

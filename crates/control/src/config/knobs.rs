@@ -127,7 +127,7 @@ const BRIDGE: &[Knob] = &[
     ("rstp_status", Empty, ""),
     ("external_ids", Foreign, ""),
     ("auto_attach", ANY, "LLDP is not spoken"),
-    ("ipfix", ANY, "packets are not sampled"),
+    ("ipfix", Works, ""),
     ("netflow", Works, ""),
     ("sflow", Works, ""),
     ("mcast_snooping_enable", Works, ""),
@@ -437,6 +437,27 @@ const SFLOW: &[Knob] = &[
     ("external_ids", Foreign, ""),
 ];
 
+const IPFIX: &[Knob] = &[
+    ("targets", Works, "IP[:PORT]"),
+    ("sampling", Works, ""),
+    ("obs_domain_id", Works, ""),
+    ("obs_point_id", Works, ""),
+    ("cache_active_timeout", Works, ""),
+    ("cache_max_flows", Works, "131,072 at most"),
+    ("external_ids", Foreign, ""),
+    ("other_config:enable-input-sampling", Works, ""),
+    ("other_config:enable-output-sampling", Works, ""),
+    ("other_config:enable-tunnel-sampling", Works, "headers that packets came with"),
+    ("other_config:virtual_obs_id", Works, ""),
+];
+
+const SETS: &[Knob] = &[
+    ("id", Works, ""),
+    ("bridge", Works, ""),
+    ("ipfix", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
 /// All tables of the schema.
 pub const TABLES: &[(&str, &[Knob])] = &[
     ("Open_vSwitch", OPEN_VSWITCH),
@@ -453,8 +474,8 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("Mirror", MIRROR),
     ("NetFlow", NETFLOW),
     ("sFlow", SFLOW),
-    ("IPFIX", &[("*", ANY, "see Bridge.ipfix")]),
-    ("Flow_Sample_Collector_Set", &[("id", ANY, "packets are not sampled"), ("*", ANY, "see id")]),
+    ("IPFIX", IPFIX),
+    ("Flow_Sample_Collector_Set", SETS),
     ("CT_Zone", &[("timeout_policy", Works, ""), ("external_ids", Foreign, "")]),
     ("CT_Timeout_Policy", CT_TIMEOUT_POLICY),
     ("AutoAttach", &[("*", ANY, "see Bridge.auto_attach")]),

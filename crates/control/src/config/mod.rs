@@ -21,7 +21,7 @@ pub use desired::{
     BridgeConf, Conflict, ControllerConf, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode,
     PortConf, Remembered, VlanMode,
 };
-pub use export_conf::{NetFlowConf, SflowConf};
+pub use export_conf::{IpfixConf, NetFlowConf, SflowConf};
 pub use knobs::{Knob, Support, TABLES};
 pub use mirror_conf::MirrorConf;
 pub use notices::Notice;

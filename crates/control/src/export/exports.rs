@@ -1,11 +1,13 @@
 //! All exporters, by bridge.
 
 use super::counts::Counts;
+use super::ipfix::Ipfix;
 use super::netflow::NetFlow;
 use super::sflow::Sflow;
 use ::export::Traffic;
 use datapath::PuntEvent;
 use ofproto::{BridgeId, FlowExport, SampleContext, Sampled};
+use openflow::IpfixStats;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,6 +19,8 @@ pub struct BridgeExports {
     pub netflow: Option<NetFlow>,
     /// Samples of its packets, and its interfaces' counters.
     pub sflow: Option<Sflow>,
+    /// Flows as samples show them.
+    pub ipfix: Ipfix,
 }
 
 /// What all bridges export.
@@ -33,6 +37,7 @@ impl BridgeExports {
         let mut all = Counts::default();
         self.netflow.iter().for_each(|n| all += n.counts());
         self.sflow.iter().for_each(|s| all += s.counts());
+        all += self.ipfix.counts();
         all
     }
 }
@@ -53,13 +58,25 @@ impl Exports {
     }
 
     /// A packet was sampled.
-    pub fn sampled(&mut self, p: &PuntEvent, context: &SampleContext) {
+    pub fn sampled(&mut self, p: &PuntEvent, context: &SampleContext, now: u64) {
         let Some(exports) = self.bridges.get_mut(&context.bridge) else { return };
         match &context.what {
             Sampled::Sflow(note) => {
                 exports.sflow.iter_mut().for_each(|sflow| sflow.sampled(p, note));
             }
+            Sampled::Ipfix(note) => exports.ipfix.of_bridge(p, context.in_port, note, now),
+            Sampled::Set(note) => exports.ipfix.of_set(p, context.in_port, note, now),
         }
+    }
+
+    /// What the exporter of a bridge's own samples has done.
+    pub fn ipfix_of_bridge(&self, bridge: BridgeId) -> Option<IpfixStats> {
+        self.bridges.get(&bridge)?.ipfix.stats_of_bridge()
+    }
+
+    /// What those of its collector sets have done.
+    pub fn ipfix_of_sets(&self, bridge: BridgeId) -> Vec<IpfixStats> {
+        self.bridges.get(&bridge).map(|b| b.ipfix.stats_of_sets()).unwrap_or_default()
     }
 
     /// A number for an sFlow agent that none has.

@@ -91,7 +91,7 @@ fn note(d: &Decision) -> (u32, &SflowNote) {
     assert_eq!((punt.class, punt.max_len), (PuntClass::Sample, 128));
     let sample = punt.context.downcast_ref::<SampleContext>().unwrap();
     assert_eq!(sample.in_port, 1);
-    let Sampled::Sflow(note) = &sample.what;
+    let Sampled::Sflow(note) = &sample.what else { panic!("{:?}", sample.what) };
     (chance, note)
 }
 

@@ -113,6 +113,19 @@ fn sample_text(sample: &SampleContext) -> String {
             };
             format!("userspace(pid=0,sFlow(vid={vid},pcp={pcp},output={output}),actions)")
         }
+        Sampled::Ipfix(note) => {
+            let output = note.output.map_or(u32::MAX, |(_, no)| no.into());
+            format!("userspace(pid=0,ipfix(output_port={output}))")
+        }
+        Sampled::Set(n) => {
+            let output = n.output.map_or(u32::MAX, |(_, no)| no.into());
+            let direction = ["", ",ingress", ",egress"][usize::from(n.direction.min(2))];
+            format!(
+                "userspace(pid=0,flow_sample(probability={},collector_set_id={},obs_domain_id={},\
+                 obs_point_id={},output_port={output}{direction}))",
+                n.probability, n.set, n.domain, n.point
+            )
+        }
     }
 }
 

@@ -144,6 +144,36 @@ pub struct SampleContext {
 pub enum Sampled {
     /// sFlow.
     Sflow(Box<SflowNote>),
+    /// IPFIX of the bridge.
+    Ipfix(IpfixNote),
+    /// IPFIX of a collector set, for which a flow takes samples.
+    Set(SetNote),
+}
+
+/// Where a packet was sampled for IPFIX.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpfixNote {
+    /// The port that it is about to leave by; None: it has just come in.
+    pub output: Option<(OfPort, PortNo)>,
+    /// It goes nowhere.
+    pub dropped: bool,
+}
+
+/// What an action that samples packets says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetNote {
+    /// The collector set.
+    pub set: u32,
+    /// One packet of `65536 / probability`.
+    pub probability: u16,
+    /// `obs_domain_id`.
+    pub domain: u32,
+    /// `obs_point_id`.
+    pub point: u32,
+    /// The port that it is about to leave by, if the action says so.
+    pub output: Option<(OfPort, PortNo)>,
+    /// As the action says it: 1 the packet comes in, 2 it goes out, 0 `output` says that.
+    pub direction: u8,
 }
 
 /// How a packet went that was sampled as it came in.

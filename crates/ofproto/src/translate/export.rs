@@ -56,7 +56,8 @@ impl Xlate<'_, '_> {
     pub(super) fn begin_export(&mut self) {
         let from = self.in_port();
         self.export.from = from;
-        if self.bridge.config.export.sflow.is_some() {
+        let export = &self.bridge.config.export;
+        if export.sflow.is_some() || export.ipfix.is_some() {
             (self.export.fresh, self.export.first) = (true, self.key);
         }
         if self.bridge.config.export.netflow && from != port::CONTROLLER {
@@ -146,6 +147,8 @@ impl Xlate<'_, '_> {
     /// Says to which flow the packets of the decision belong.
     pub(super) fn finish_export(&mut self) {
         if self.export.fresh {
+            // In front of all: sFlow's first.
+            self.finish_ipfix();
             self.finish_sflow();
         }
         let Exporting { flow, tcp_flags, output, .. } = std::mem::take(&mut self.export);

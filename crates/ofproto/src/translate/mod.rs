@@ -31,6 +31,6 @@ mod tunnel_options;
 pub(crate) mod xlate;
 
 pub use effects::{
-    BfdContext, FlowExport, LacpContext, McastContext, PacketInContext, SampleContext, Sampled,
-    SflowNote,
+    BfdContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext, SampleContext,
+    Sampled, SetNote, SflowNote,
 };

@@ -92,6 +92,7 @@ impl<'a> Xlate<'a, '_> {
             0 | 0xffff => trunc,
             snaplen => snaplen,
         };
+        self.sample_output(p, dp);
         if cut != 0 {
             self.op(Op::Truncate(cut));
         }

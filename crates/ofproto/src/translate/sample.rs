@@ -2,12 +2,13 @@
 //! says of the packet.
 
 use crate::fields;
-use crate::translate::effects::{SampleContext, Sampled, SflowNote};
+use crate::published::PortView;
+use crate::translate::effects::{IpfixNote, SampleContext, Sampled, SetNote, SflowNote};
 use crate::translate::xlate::Xlate;
 use crate::types::BridgeId;
 use action::{Op, Punt, PuntClass, TunnelPush};
-use flow::{Key, at};
-use openflow::{meter_id, port};
+use flow::{Key, PortNo, at};
+use openflow::{Action, OfPort, meter_id, port};
 use std::sync::Arc;
 
 /// Label stack entries that are reported, at most: OVS's number.
@@ -55,6 +56,64 @@ impl Xlate<'_, '_> {
         };
         let op = self.sample_op(sflow.chance, sflow.header_bytes, Sampled::Sflow(Box::new(note)));
         self.out.ops.insert(0, op);
+    }
+}
+
+/// Bytes of a packet that IPFIX looks at: none, its key and length say all.
+const IPFIX_BYTES: u16 = 64;
+
+impl Xlate<'_, '_> {
+    /// The packet was sampled for IPFIX as it came.
+    pub(super) fn finish_ipfix(&mut self) {
+        let Some(ipfix) = self.bridge.config.export.ipfix.filter(|i| i.input) else { return };
+        if self.export.from == port::ANY {
+            return;
+        }
+        let note = IpfixNote { output: None, dropped: self.export.outputs == 0 };
+        let op = self.sample_op(ipfix.chance, IPFIX_BYTES, Sampled::Ipfix(note));
+        self.out.ops.insert(0, op);
+    }
+
+    /// The packet is about to leave by a port.
+    pub(super) fn sample_output(&mut self, p: &PortView, no: PortNo) {
+        let Some(ipfix) = self.bridge.config.export.ipfix.filter(|i| i.output) else { return };
+        let note = IpfixNote { output: Some((p.spec.of_port, no)), dropped: false };
+        let op = self.sample_op(ipfix.chance, IPFIX_BYTES, Sampled::Ipfix(note));
+        self.op(op);
+    }
+
+    /// The action `sample`. Without its collector set it does nothing.
+    pub(super) fn sample_for_set(&mut self, action: &Action) {
+        let Action::Sample { probability, collector_set, domain, point, port: to, direction } =
+            action
+        else {
+            return;
+        };
+        if *probability == 0 || !self.bridge.config.export.sets.contains(collector_set) {
+            return;
+        }
+        let output = match *to {
+            port::ANY => None,
+            to if to == self.export.from => None,
+            to => match self.output_of(to) {
+                Some(output) => Some(output),
+                None => {
+                    return self
+                        .warn(|| format!("can't use unknown port {to} in flow sample action"));
+                }
+            },
+        };
+        self.commit();
+        let chance = u32::from(*probability) << 16 | u32::from(*probability);
+        let (set, domain, point, direction) = (*collector_set, *domain, *point, *direction);
+        let probability = *probability;
+        let note = SetNote { set, probability, domain, point, output, direction };
+        let op = self.sample_op(chance, IPFIX_BYTES, Sampled::Set(note));
+        self.op(op);
+    }
+
+    fn output_of(&self, to: OfPort) -> Option<(OfPort, PortNo)> {
+        Some((to, self.bridge.port(to)?.spec.dp_port?))
     }
 }
 
