@@ -4,7 +4,8 @@
 # Usage: judge.sh [--system] [WEFTD [GROUP...]]   WEFTD: target/debug/weftd.
 # Without --system it is the unit suite, its ports dummies, and GROUPs are those named in `unit_groups`.
 # With it, the one with traffic (system-userspace-testsuite), in network namespaces of its own, and all groups.
-# As root. JUDGE_DIR keeps the unpacked suite and its logs (tests/*testsuite.dir); else both go.
+# JUDGE_OVSTEST: OVS's own test program (tests/ovstest of its build), which is not packaged; groups that need it fail
+# without. As root. JUDGE_DIR keeps the unpacked suite and its logs (tests/*testsuite.dir); else both go.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 suite=testsuite
@@ -70,6 +71,7 @@ prepare_system() {
 mkdir -p "$dir/bin"
 printf '#!/bin/sh\nexec "%s" -vdpdk:err -vbridge:console:off "$@"\n' "$weftd" > "$dir/bin/ovs-vswitchd"
 chmod +x "$dir/bin/ovs-vswitchd"
+[ -z "${JUDGE_OVSTEST:-}" ] || ln -sf "$(realpath "$JUDGE_OVSTEST")" "$dir/bin/ovstest"
 cd "$dir/suite/tests"
 
 # The groups of one file of the unit suite.

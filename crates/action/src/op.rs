@@ -120,10 +120,23 @@ impl Hash for Rewrite {
     }
 }
 
+/// Whose a packet to the control side is: packets of each class have a share of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PuntClass {
+    /// Controllers'.
+    Controller,
+    /// Of a protocol that the switch speaks itself.
+    Protocol,
+    /// Taken as a sample.
+    Sample,
+}
+
 /// A packet on its way to the control side. Two are equal if they are the same one in memory, since
 /// the context cannot be compared.
 #[derive(Debug)]
 pub struct Punt {
+    /// Whose it is.
+    pub class: PuntClass,
     /// At most this many bytes of the packet are copied (0xffff: all).
     pub max_len: u16,
     /// Does the control side want such packets now? Where it does not, they are not handed over.

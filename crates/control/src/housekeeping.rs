@@ -8,7 +8,7 @@ use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bfd, bonds, links, offload, polling_log, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
-use ofproto::{BfdContext, LacpContext, McastContext};
+use ofproto::{BfdContext, LacpContext, McastContext, SampleContext};
 use openflow::{OfError, Reply};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -136,12 +136,18 @@ fn turn(s: &mut State, most: usize) -> bool {
     s.dp.poll(now);
     offload::turn(s, now);
     let mut punts = Vec::new();
-    let ofproto = &mut s.ofproto;
+    let (ofproto, export) = (&mut s.ofproto, &mut s.observers.export);
     let more = s.dp.drain_events(most, &mut |event| match event {
-        Event::Punt(p) => punts.push(p),
+        Event::Punt(p) => match p.punt.context.downcast_ref::<SampleContext>() {
+            Some(sample) => export.sampled(&p, sample, now),
+            None => punts.push(p),
+        },
         Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
         Event::Suspicious(worker, one) => suspicious(worker, &one),
-        Event::Decided { effects } => ofproto.effects(&effects, now * 1_000_000),
+        Event::Decided { effects, alone } => {
+            export.decided(&effects, alone, now);
+            ofproto.effects(&effects, now * 1_000_000);
+        }
         Event::PassedOver { port, n } => ofproto.passed_over(port, n),
     });
     let flows = slice_flows(s.monitors_of_any());
@@ -213,6 +219,7 @@ pub fn tick(s: &mut State) {
     finish_packets(s);
     s.collect();
     each_second(s);
+    crate::export::tick(s);
     while expire(s) {}
     s.flush_changes();
 }

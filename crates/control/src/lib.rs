@@ -18,6 +18,7 @@ mod ct_timeouts;
 mod ct_walk;
 pub mod daemon;
 mod engines;
+mod export;
 mod housekeeping;
 mod links;
 mod listener;

@@ -130,6 +130,7 @@ fn wants_in_band(conf: &BridgeConf) -> bool {
 pub fn remove_bridge(s: &mut State, name: &str) -> Vec<flow::PortNo> {
     let Some(bridge) = s.bridges.remove(name) else { return Vec::new() };
     vlog::info!(MODULE, "bridge {name}: deleted");
+    crate::export::remove(s, bridge.id);
     let now = s.now_ns();
     let _ = s.ofproto.remove_bridge(bridge.id, now);
     s.conns.retain(|_, c| c.bridge != name);
@@ -329,6 +330,7 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
     crate::mtu::follow(s, &conf.name);
     crate::bonds::configure(s, conf);
     crate::mirrors::apply(s, conf);
+    crate::export::apply(s, conf);
 }
 
 /// A bridge without its ports.
@@ -348,6 +350,7 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
             frag: c.frag,
             fail_open: c.fail_open,
             restoring,
+            export: c.export.clone(),
             ..bridge_config(conf, mac, dpid)
         };
     });

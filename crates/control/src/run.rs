@@ -283,6 +283,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bfd(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bonds(state.clone()));
+    tokio::task::spawn_local(crate::export::run(state.clone()));
     Ok(state)
 }
 
@@ -333,6 +334,7 @@ fn register_thread(worker: datapath::WorkerId) {
 /// Closes everything in order, or begins to. TAPs stay for the next daemon unless `cleanup`.
 fn stop(state: &Shared, cleanup: bool) {
     let mut s = state.borrow_mut();
+    crate::export::stop(&mut s);
     s.conns.clear();
     if cleanup {
         let names: Vec<String> = s.bridges.keys().cloned().collect();

@@ -177,8 +177,8 @@ impl std::ops::Deref for Credits {
 pub(crate) struct UncachedReport {
     /// A counter may be there several times.
     pub sums: Vec<Sum>,
-    /// With the port that the packet came from.
-    pub effects: Vec<(PortNo, PortEffects)>,
+    /// With the port that the packet came from, and its bytes.
+    pub effects: Vec<(PortNo, PortEffects, u32)>,
     /// Effects that there was no room for, by port.
     pub lost: Vec<(PortNo, u64)>,
     pub used_ms: u64,
@@ -196,6 +196,7 @@ pub(crate) struct Sum {
 pub(crate) struct Credit {
     pub credits: Box<[u32]>,
     pub effects: Effects,
+    pub reported: bool,
     pub packets: u64,
     pub bytes: u64,
     pub used_ms: u64,

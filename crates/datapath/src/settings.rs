@@ -392,6 +392,8 @@ pub enum Event {
     Decided {
         /// What the pipeline said besides.
         effects: PortEffects,
+        /// Bytes of the packet if the decision is about it alone: no [`Used`] will count it.
+        alone: Option<u32>,
     },
     /// Effects of decisions about packets from this port were dropped, as the queue to control was
     /// full.
@@ -426,6 +428,9 @@ pub struct Used<'a> {
     pub credits: &'a [u32],
     /// The decision's effects, to be refreshed.
     pub effects: Option<&'a Arc<dyn Any + Send + Sync>>,
+    /// Nothing but the packet that the decision was made for came: its effects were reported then
+    /// ([`Event::Decided`]), and reporting them again would undo what other packets taught since.
+    pub reported: bool,
     /// Packets.
     pub packets: u64,
     /// Bytes.

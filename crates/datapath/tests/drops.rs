@@ -2,7 +2,9 @@
 //! `no_port`, `policy` and `recirc_limit` are in `forward.rs`.)
 mod common;
 
-use action::{BandConfig, BandKind, Decision, Meter, Op, Pipeline, Punt, Request, Rewrite};
+use action::{
+    BandConfig, BandKind, Decision, Meter, Op, Pipeline, Punt, PuntClass, Request, Rewrite,
+};
 use common::{Rule, Rules, rule, udp};
 use datapath::testing::{Peer, ring_port};
 use datapath::{
@@ -114,7 +116,11 @@ fn frame() -> Vec<u8> {
 }
 
 fn punt() -> Op {
-    Op::Punt(Arc::new(Punt { max_len: 64, wanted: None, context: Box::new(()) }))
+    punt_of(PuntClass::Controller)
+}
+
+fn punt_of(class: PuntClass) -> Op {
+    Op::Punt(Arc::new(Punt { class, max_len: 64, wanted: None, context: Box::new(()) }))
 }
 
 #[test]
@@ -133,6 +139,20 @@ fn punts_by_rate_and_by_queue() {
     let fast =
         Settings { punts: PuntRate { per_second: 1 << 30, burst: 1 << 20 }, ..Settings::default() };
     let full = always(vec![punt()], fast).ends_as(&frame(), 5_000, Drop::PuntFull);
+    assert!((1..5_000).contains(&full), "{full}");
+}
+
+#[test]
+fn samples_by_rate_and_by_queue() {
+    let all = || {
+        let ops = Box::new([punt_of(PuntClass::Sample)]);
+        vec![Op::Sample { chance: u32::MAX, ops }, Op::Output(1)]
+    };
+    let slow = Settings { punts: PuntRate { per_second: 1, burst: 2 }, ..Settings::default() };
+    assert_eq!(always(all(), slow).ends_as(&frame(), 10, Drop::SampleRate), 8);
+    let fast =
+        Settings { punts: PuntRate { per_second: 1 << 30, burst: 1 << 20 }, ..Settings::default() };
+    let full = always(all(), fast).ends_as(&frame(), 5_000, Drop::SampleFull);
     assert!((1..5_000).contains(&full), "{full}");
 }
 

@@ -1,7 +1,7 @@
 //! Packets through a stepped datapath.
 mod common;
 
-use action::{Op, Punt, Region, Rewrite};
+use action::{Op, Punt, PuntClass, Region, Rewrite};
 use common::*;
 use datapath::testing::ring_port;
 use datapath::{Bond, BondHash, Event, RxAffinity, Settings, Tri, WorkerId};
@@ -417,7 +417,12 @@ fn uncacheable_decisions_and_a_full_table_count() {
 #[test]
 fn punts_recirculation_and_injection() {
     let mut b = bed(2);
-    let punt = Arc::new(Punt { max_len: 20, wanted: None, context: Box::new(77u32) });
+    let punt = Arc::new(Punt {
+        class: PuntClass::Controller,
+        max_len: 20,
+        wanted: None,
+        context: Box::new(77u32),
+    });
     let mut second = rule(&[(Field::EthType, 0x0800)], vec![Op::Output(1)], 2);
     second.key.set_u32(flow::at::RECIRC, 9);
     second.mask.set_u32(flow::at::RECIRC, !0);
@@ -447,11 +452,59 @@ fn punts_recirculation_and_injection() {
     assert_eq!(b.pool.in_use(), 0);
 }
 
+/// What is done with packets of which some are sampled, and where packets go then, of 64.
+fn sampled(rest: Vec<Op>) -> (usize, usize, [usize; 2]) {
+    let mut b = bed(2);
+    let (class, context) = (PuntClass::Sample, Box::new(()));
+    let punt = Op::Punt(Arc::new(Punt { class, max_len: 20, wanted: None, context }));
+    let sample = Op::Sample { chance: u32::MAX / 4, ops: Box::new([punt]) };
+    b.set_rules(vec![rule(&[], [vec![sample], rest].concat(), 1)]);
+    let (mut samples, mut out) = (0, [0; 2]);
+    for _ in 0..100 {
+        (0..64).for_each(|_| b.peers[0].send(&udp(1, 2, 3, 4, 64)));
+        b.run();
+        (0..2).for_each(|i| out[i] += b.peers[i].drain().len());
+        b.dp.drain_events(usize::MAX, &mut |e| {
+            if let Event::Punt(p) = e {
+                assert_eq!((p.packet.len(), p.total_len), (20, 64));
+                samples += 1;
+            }
+        });
+    }
+    b.assert_balanced();
+    assert_eq!(b.pool.in_use(), 0);
+    let dropped = b.dp.totals().drops[Drop::Policy as usize] as usize;
+    (samples, dropped, out)
+}
+
+#[test]
+fn some_packets_are_sampled_and_all_go_their_way() {
+    let clone = Op::Clone([Op::PopVlan, Op::Output(0)].into());
+    for (rest, dropped, out) in [
+        (vec![Op::Output(1)], 0, [0, 6400]),
+        (vec![], 6400, [0, 0]),
+        (vec![Op::PushVlan { tpid: 0x8100, tci: 5 }, Op::Output(1)], 0, [0, 6400]),
+        // By the interpreter.
+        (vec![clone, Op::Output(1)], 0, [6400, 6400]),
+    ] {
+        let text = format!("{rest:?}");
+        let (samples, ended, went) = sampled(rest);
+        assert_eq!((ended, went), (dropped, out), "{text}");
+        // Five standard deviations on both sides.
+        assert!(samples.abs_diff(1600) < 175, "{text}: {samples} samples");
+    }
+}
+
 #[test]
 fn what_no_controller_wants_ends_for_its_reason() {
     let mut b = bed(1);
     let wanted = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let punt = Punt { max_len: 64, wanted: Some(wanted.clone()), context: Box::new(()) };
+    let punt = Punt {
+        class: PuntClass::Controller,
+        max_len: 64,
+        wanted: Some(wanted.clone()),
+        context: Box::new(()),
+    };
     b.set_rules(vec![rule(&[], vec![Op::Punt(Arc::new(punt))], 1)]);
     *b.rules.why.lock().unwrap() = Some(Drop::TtlExpired);
     for on in [false, true] {

@@ -1,7 +1,7 @@
 //! What the switch hands to the control side: events for controllers, regions for the datapath.
 
 use crate::mac_changes::Macs;
-use crate::switch::outer::OuterChanges;
+use crate::outer_changes::OuterChanges;
 use crate::types::BridgeId;
 use action::{Decision, Region};
 use openflow::{FlowRemoved, Instruction, MonitorUpdate, PacketOut, PortDesc, TableStats};

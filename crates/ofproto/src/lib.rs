@@ -27,6 +27,7 @@ mod mac_table;
 mod mcast;
 mod meter_table;
 mod mirroring;
+mod outer_changes;
 mod published;
 mod rewritten;
 mod shares;
@@ -55,7 +56,10 @@ pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;
 pub use trace::{Options, TraceStyle};
 pub use transaction::{BundleItem, Change, Items, Outcome};
-pub use translate::{BfdContext, LacpContext, McastContext, PacketInContext};
+pub use translate::{
+    BfdContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext, SampleContext,
+    Sampled, SetNote, SflowNote,
+};
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,
 };

@@ -2,7 +2,7 @@
 
 use flow::PortNo;
 use openflow::{FragHandling, OfPort, Subfield};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +60,41 @@ pub struct BridgeConfig {
     pub tables: BTreeMap<u8, TableConfig>,
     /// Some: multicast goes where its members are (`mcast_snooping_enable`).
     pub mcast: Option<McastConfig>,
+    /// What is reported its packets to collectors.
+    pub export: ExportConfig,
+}
+
+/// What is reported a bridge's packets to collectors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExportConfig {
+    /// NetFlow: decisions tell flows of IPv4 apart.
+    pub netflow: bool,
+    /// sFlow: packets are sampled as they come in.
+    pub sflow: Option<SflowSampling>,
+    /// IPFIX: packets are sampled as they come in, or go out.
+    pub ipfix: Option<IpfixSampling>,
+    /// Collector sets for which flows may sample packets.
+    pub sets: Arc<BTreeSet<u32>>,
+}
+
+/// How a bridge's packets are sampled for IPFIX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpfixSampling {
+    /// One packet of `2^32 / chance` is.
+    pub chance: u32,
+    /// As they come in.
+    pub input: bool,
+    /// As they go out.
+    pub output: bool,
+}
+
+/// How a bridge's packets are sampled for sFlow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SflowSampling {
+    /// One packet of `2^32 / chance` is.
+    pub chance: u32,
+    /// Bytes of it that are looked at.
+    pub header_bytes: u16,
 }
 
 /// How a bridge snoops for members of multicast groups.
@@ -142,6 +177,7 @@ impl Default for BridgeConfig {
             restoring: false,
             tables: BTreeMap::new(),
             mcast: None,
+            export: ExportConfig::default(),
         }
     }
 }

@@ -46,10 +46,7 @@ fn all(version: Version, command: &str) -> Vec<Request> {
 fn every_request_is_understood_or_refused_by_name() {
     for (version, command, message) in requests() {
         let result = decode(dialect(version), &message);
-        let expected = match command.as_str() {
-            "dump-ipfix-bridge" => Some(OfError::NotConfigured),
-            _ => None,
-        };
+        let expected: Option<OfError> = None;
         match result {
             Ok((to, _)) => {
                 assert_eq!(to.xid, MessageHeader::read(&message).unwrap().xid);

@@ -32,7 +32,7 @@ pub use adapter::*;
 pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;
 pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
-pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
+pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch, addresses};
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 
 use packet::{Packet, Pool};

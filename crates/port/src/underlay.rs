@@ -125,6 +125,18 @@ impl UnderlayWatch {
     }
 }
 
+/// Device, address and bits of its network: all of the calling thread's network namespace.
+///
+/// # Errors
+/// Of the kernel.
+pub fn addresses() -> io::Result<Vec<(String, IpAddr, u8)>> {
+    let (fd, mut names, mut all) = (open(0)?, Names::default(), Vec::new());
+    dump(&fd, &mut vec![0; BUFFER], RTM_GETADDR, &mut |body| {
+        all.extend(address(body, &mut names));
+    })?;
+    Ok(all)
+}
+
 impl AsRawFd for UnderlayWatch {
     fn as_raw_fd(&self) -> RawFd {
         self.events.as_raw_fd()

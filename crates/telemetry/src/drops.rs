@@ -31,6 +31,8 @@ drops! {
     RingFull "ring_full" "The ring to the thread that owns the output port was full.";
     PuntFull "punt_full" "The queue of packets to the control side was full.";
     PuntRate "punt_rate" "The input port used up its budget of packets to the control side.";
+    SampleFull "sample_full" "A sampled copy was lost: the queue of packets to the control side was full.";
+    SampleRate "sample_rate" "A sampled copy was lost: the input port used up its budget of samples.";
     NoBuffer "no_buffer" "No packet buffer was free for a copy.";
     NoHeadroom "no_headroom" "No room in front of the packet for the header to add.";
     BadAction "bad_action" "The action does not fit the packet (for example a port rewrite without a port).";

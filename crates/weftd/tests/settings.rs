@@ -34,15 +34,6 @@ const CASES: &[(&str, &str)] = &[
     ("set bridge br0 rstp_enable=true", "bridge br0: rstp_enable"),
     ("set interface p1 cfm_mpid=1", "interface p1: cfm_mpid"),
     ("set interface p1 lldp:enable=true", "interface p1: lldp"),
-    ("set bridge br0 sflow=@s -- --id=@s create sflow targets=\"127.0.0.1\"", "bridge br0: sflow"),
-    (
-        "set bridge br0 netflow=@s -- --id=@s create netflow targets=\"127.0.0.1:1\"",
-        "bridge br0: netflow",
-    ),
-    (
-        "set bridge br0 ipfix=@s -- --id=@s create ipfix targets=\"127.0.0.1:1\"",
-        "bridge br0: ipfix",
-    ),
     ("set-ssl /nonexistent/key /nonexistent/cert /nonexistent/ca", "Open_vSwitch: ssl"),
     ("set port p1 other_config:bond-detect-mode=miimon", "port p1: other_config:bond-detect-mode"),
     (

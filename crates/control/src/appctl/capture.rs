@@ -34,7 +34,7 @@ const NAMED_PORT: u32 = 1 << 16;
 /// `weft/trace`: begins a capture for a client.
 pub fn begin(s: &mut State, args: &[String], client: Weak<()>) -> Result<String, String> {
     keep(s);
-    if let Some(Capture { what, .. }) = &s.capture {
+    if let Some(Capture { what, .. }) = &s.observers.capture {
         return Err(format!("{what:?} is being traced already; there is one trace at a time"));
     }
     let (what, options) = args.split_last().ok_or("say which port or flow")?;
@@ -53,26 +53,26 @@ pub fn begin(s: &mut State, args: &[String], client: Weak<()>) -> Result<String,
     let (key, mask) = filter(s, what)?;
     let filter = CaptureFilter { key, mask, snaplen: snaplen as usize };
     s.dp.begin_capture(filter, count, rate as u32);
-    s.capture = Some(Capture { client, what: what.clone() });
+    s.observers.capture = Some(Capture { client, what: what.clone() });
     Ok(String::new())
 }
 
 /// Housekeeping: a capture ends when its client is gone.
 pub fn keep(s: &mut State) {
-    if s.capture.as_ref().is_some_and(|c| c.client.strong_count() == 0) {
+    if s.observers.capture.as_ref().is_some_and(|c| c.client.strong_count() == 0) {
         end(s);
     }
 }
 
 fn end(s: &mut State) {
-    s.capture = None;
+    s.observers.capture = None;
     s.dp.end_capture();
 }
 
 /// `weft/trace-next [last]`: what was captured since the last time, as JSON. Without `more` that
 /// was all, and the capture has ended.
 pub fn next(s: &mut State, args: &[String]) -> Result<String, String> {
-    if s.capture.is_none() {
+    if s.observers.capture.is_none() {
         return Err("nothing is being traced".into());
     }
     let names = port_names(s);

@@ -45,6 +45,10 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     let counted = s.dp.conntrack().counted();
     all.extend(conntrack::COUNT_NAMES.iter().zip(counted).map(|(name, n)| (name.to_string(), n)));
     all.extend(super::engine_commands::coverage(s).map(|(name, n)| (name.to_string(), n)));
+    let exports = s.observers.export.counts();
+    all.insert("export_flow_cache_full".into(), exports.lost);
+    all.insert("export_sent".into(), exports.sent);
+    all.insert("export_failed".into(), exports.failed);
     all.insert("bfd_run".into(), s.bfd.runs);
     all.insert("bfd_not_heard".into(), s.bfd.unheard);
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());

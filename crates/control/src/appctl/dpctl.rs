@@ -330,6 +330,12 @@ pub fn purge(s: &mut State, _: &[String]) -> Result<String, String> {
     Ok(String::new())
 }
 
+/// `revalidator/pause`, `revalidator/resume`: no thread changes cached flows later here. What a
+/// change makes wrong goes with the change, and idle flows go as always.
+pub fn hold(_: &mut State, _: &[String]) -> Result<String, String> {
+    Ok(String::new())
+}
+
 /// `revalidator/wait`: nothing is revalidated later here; counters are brought up to date.
 pub fn wait(s: &mut State, _: &[String]) -> Result<String, String> {
     s.flush_changes();

@@ -165,6 +165,8 @@ pub const COMMANDS: &[Command] = &[
     ),
     command("qos/show", "interface", 1, 1, qos_commands::show),
     command("qos/show-types", "interface", 1, 1, qos_commands::types),
+    command("revalidator/pause", "", 0, 0, dpctl::hold),
+    command("revalidator/resume", "", 0, 0, dpctl::hold),
     command("revalidator/purge", "", 0, 0, dpctl::purge),
     command("revalidator/wait", "", 0, 0, dpctl::wait),
     command("upcall/show", "", 0, 0, dpctl::upcall_show),

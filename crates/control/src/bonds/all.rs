@@ -105,6 +105,11 @@ impl Bonds {
         self.all.get(name)?.lacp.as_ref().map(|lacp| lacp.is_current(iface))
     }
 
+    /// What sFlow tells of an interface whose port speaks LACP.
+    pub fn lacp_counters(&self, name: &str, iface: &str) -> Option<export::sflow::Lacp> {
+        self.all.get(name)?.lacp.as_ref()?.sflow_counters(iface)
+    }
+
     /// A bond's own part.
     pub fn bond_mut(&mut self, name: &str) -> Option<&mut Bond> {
         self.all.get_mut(name)?.bond.as_mut()

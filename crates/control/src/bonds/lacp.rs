@@ -390,6 +390,20 @@ impl Lacp {
         out
     }
 
+    /// What sFlow tells of an interface (IEEE 802.1AX-2008, section 6.3.3); the partner's state as
+    /// it is configured is not known.
+    pub fn sflow_counters(&self, name: &str) -> Option<export::sflow::Lacp> {
+        let m = self.members.get(name)?;
+        let configured = state::ACTIVITY | state::TIMEOUT | state::AGGREGATION;
+        let own = self.actor(m);
+        Some(export::sflow::Lacp {
+            systems: [own.sys_id, m.partner.sys_id],
+            group: own.key.into(),
+            states: [own.state & configured, own.state, 0, m.partner.state],
+            pdus: [m.counts.received as u32, m.counts.bad as u32, m.counts.sent as u32],
+        })
+    }
+
     /// `lacp/show-stats` of a port of this name.
     pub fn show_stats(&self, name: &str) -> String {
         let mut out = format!("---- {name} statistics ----\n");

@@ -86,6 +86,14 @@ pub struct BridgeConf {
     pub flood_vlans: Vec<u16>,
     /// Mirrors, by row.
     pub mirrors: Vec<super::MirrorConf>,
+    /// `netflow`.
+    pub netflow: Option<super::NetFlowConf>,
+    /// `sflow`.
+    pub sflow: Option<super::SflowConf>,
+    /// `ipfix`.
+    pub ipfix: Option<super::IpfixConf>,
+    /// Rows of `Flow_Sample_Collector_Set`, by `id`.
+    pub sets: BTreeMap<u32, super::IpfixConf>,
     /// `stp_enable`.
     pub stp: bool,
     /// `rstp_enable`.
@@ -442,6 +450,10 @@ impl Reader<'_> {
             flow_tables: flow_tables.collect(),
             flood_vlans: vlans(row, "flood_vlans"),
             mirrors: super::mirror_conf::read(self.db, row),
+            netflow: super::export_conf::netflow(self.db, row),
+            sflow: super::export_conf::sflow(self.db, row),
+            ipfix: super::export_conf::ipfix(self.db, row),
+            sets: super::export_conf::sets(self.db, uuid),
             stp: row.bool("stp_enable"),
             rstp: row.bool("rstp_enable"),
             mcast_snooping: row.bool("mcast_snooping_enable"),

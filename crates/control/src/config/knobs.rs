@@ -127,9 +127,9 @@ const BRIDGE: &[Knob] = &[
     ("rstp_status", Empty, ""),
     ("external_ids", Foreign, ""),
     ("auto_attach", ANY, "LLDP is not spoken"),
-    ("ipfix", ANY, "packets are not sampled"),
-    ("netflow", ANY, "flows are not exported"),
-    ("sflow", ANY, "packets are not sampled"),
+    ("ipfix", Works, ""),
+    ("netflow", Works, ""),
+    ("sflow", Works, ""),
     ("mcast_snooping_enable", Works, ""),
     ("rstp_enable", OFF, NO_STP),
     ("stp_enable", OFF, NO_STP),
@@ -312,6 +312,7 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
     (
         "dummy dummy-internal dummy-pmd",
         &[
+            ("ifindex", Works, ""),
             ("n_rxq", Works, ""),
             ("n_txq", Works, ""),
             ("numa_id", Works, ""),
@@ -418,6 +419,45 @@ const QOS: &[Knob] = &[
     ("external_ids", Foreign, ""),
 ];
 
+const NETFLOW: &[Knob] = &[
+    ("targets", Works, "IP:PORT"),
+    ("engine_id", Works, ""),
+    ("engine_type", Works, ""),
+    ("active_timeout", Works, ""),
+    ("add_id_to_interface", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
+const SFLOW: &[Knob] = &[
+    ("targets", Works, "IP[:PORT]"),
+    ("agent", Works, ""),
+    ("header", Works, ""),
+    ("polling", Works, ""),
+    ("sampling", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
+const IPFIX: &[Knob] = &[
+    ("targets", Works, "IP[:PORT]"),
+    ("sampling", Works, ""),
+    ("obs_domain_id", Works, ""),
+    ("obs_point_id", Works, ""),
+    ("cache_active_timeout", Works, ""),
+    ("cache_max_flows", Works, "131,072 at most"),
+    ("external_ids", Foreign, ""),
+    ("other_config:enable-input-sampling", Works, ""),
+    ("other_config:enable-output-sampling", Works, ""),
+    ("other_config:enable-tunnel-sampling", Works, "headers that packets came with"),
+    ("other_config:virtual_obs_id", Works, ""),
+];
+
+const SETS: &[Knob] = &[
+    ("id", Works, ""),
+    ("bridge", Works, ""),
+    ("ipfix", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
 /// All tables of the schema.
 pub const TABLES: &[(&str, &[Knob])] = &[
     ("Open_vSwitch", OPEN_VSWITCH),
@@ -432,10 +472,10 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("QoS", QOS),
     ("Queue", &[("*", ANY, "see QoS.queues")]),
     ("Mirror", MIRROR),
-    ("NetFlow", &[("*", ANY, "see Bridge.netflow")]),
-    ("sFlow", &[("*", ANY, "see Bridge.sflow")]),
-    ("IPFIX", &[("*", ANY, "see Bridge.ipfix")]),
-    ("Flow_Sample_Collector_Set", &[("id", ANY, "packets are not sampled"), ("*", ANY, "see id")]),
+    ("NetFlow", NETFLOW),
+    ("sFlow", SFLOW),
+    ("IPFIX", IPFIX),
+    ("Flow_Sample_Collector_Set", SETS),
     ("CT_Zone", &[("timeout_policy", Works, ""), ("external_ids", Foreign, "")]),
     ("CT_Timeout_Policy", CT_TIMEOUT_POLICY),
     ("AutoAttach", &[("*", ANY, "see Bridge.auto_attach")]),

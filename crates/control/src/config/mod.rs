@@ -6,6 +6,7 @@
 
 mod client;
 mod desired;
+mod export_conf;
 mod knobs;
 mod mirror_conf;
 mod notices;
@@ -20,6 +21,7 @@ pub use desired::{
     BridgeConf, Conflict, ControllerConf, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode,
     PortConf, Remembered, VlanMode,
 };
+pub use export_conf::{IpfixConf, NetFlowConf, SflowConf};
 pub use knobs::{Knob, Support, TABLES};
 pub use mirror_conf::MirrorConf;
 pub use notices::Notice;

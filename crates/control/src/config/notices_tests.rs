@@ -69,7 +69,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
             "other_config",
             Datum::map([("offload-rebalance", "true"), ("max-idle", "500"), ("typo", "1")]),
         ),
-        ("Bridge", "sflow", Datum::set([Uuid(20), Uuid(21)])),
+        ("Bridge", "auto_attach", Datum::set([Uuid(20), Uuid(21)])),
         ("Bridge", "stp_enable", Datum::scalar(true)),
         ("Bridge", "rstp_enable", Datum::scalar(false)),
         ("Bridge", "external_ids", Datum::map([("anything", "1")])),
@@ -89,8 +89,8 @@ fn what_is_not_supported_is_said_by_row_and_name() {
         [
             "WARN Open_vSwitch: other_config:offload-rebalance is not supported and has no effect (there is no kernel datapath)",
             "INFO Open_vSwitch: other_config:typo is not known and has no effect",
+            "WARN bridge br0: auto_attach is not supported and has no effect (LLDP is not spoken)",
             "WARN bridge br0: controller ptcp:6653: local_ip is not supported and has no effect (controllers are reached out of band only)",
-            "WARN bridge br0: sflow is not supported and has no effect (packets are not sampled)",
             "WARN bridge br0: stp_enable is not supported and has no effect (spanning trees are not there)",
             "INFO interface p1 of type dpdk: options:peer is not known and has no effect",
             "INFO interface p1: bfd:min_xr is not known and has no effect",

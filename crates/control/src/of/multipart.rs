@@ -61,6 +61,13 @@ pub fn answer(
         Q::MeterStats(m) => MultipartReply::MeterStats(s.ofproto.meter_stats(bridge, m, now)?),
         Q::MeterConfig(m) => MultipartReply::MeterConfig(s.ofproto.meter_config(bridge, m)?),
         Q::MeterFeatures => METER_FEATURES,
+        Q::IpfixBridge => MultipartReply::IpfixBridge(
+            s.observers.export.ipfix_of_bridge(bridge).ok_or(OfError::NotConfigured)?,
+        ),
+        Q::IpfixFlow => match s.observers.export.ipfix_of_sets(bridge) {
+            all if all.is_empty() => return Err(OfError::NotConfigured),
+            all => MultipartReply::IpfixFlow(all),
+        },
         // The flows that are there are sent piece by piece ([`monitor`]).
         Q::FlowMonitor(_) => return Ok(None),
     };

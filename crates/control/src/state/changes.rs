@@ -3,6 +3,7 @@
 use super::{Shared, State};
 use crate::of::async_msgs::{self, Origin};
 use crate::of::change::SLICE_FLOWS_MAX;
+use export::Traffic;
 use std::time::Duration;
 
 impl State {
@@ -58,13 +59,17 @@ impl State {
     /// As [`State::collect`], after [`datapath::Datapath::fold`], for `most` lists of counters.
     /// True: there is more.
     fn collect_some(&mut self, most: usize) -> bool {
-        let ofproto = &mut self.ofproto;
+        let (ofproto, export) = (&mut self.ofproto, &mut self.observers.export);
         self.dp.collect_some(most, &mut |used| {
             let used_ns = used.used_ms * 1_000_000;
             for id in used.credits {
                 ofproto.credit(*id, used.packets, used.bytes, used_ns);
             }
             if let Some(effects) = used.effects {
+                let (packets, bytes) = (used.packets, used.bytes);
+                export.used(effects, Traffic { packets, bytes, used_ms: used.used_ms });
+            }
+            if let Some(effects) = used.effects.filter(|_| !used.reported) {
                 ofproto.effects(effects, used_ns);
             }
         })

@@ -87,6 +87,15 @@ pub struct Capture {
     pub what: String,
 }
 
+/// Who wants to know of packets, besides controllers.
+#[derive(Default)]
+pub struct Observers {
+    /// Packets are being captured for a client.
+    pub capture: Option<Capture>,
+    /// What collectors get.
+    pub export: crate::export::exports::Exports,
+}
+
 /// What of the configuration was applied last.
 #[derive(Default)]
 pub struct Applied {
@@ -160,8 +169,8 @@ pub struct State {
     pub engines: crate::engines::Engines,
     /// Rules in adapters.
     pub offload: crate::offload::Offload,
-    /// Packets are being captured for a client.
-    pub capture: Option<Capture>,
+    /// Who wants to know of packets.
+    pub observers: Observers,
     /// Connection tracking.
     pub ct: Conntrack,
     /// Ports that are being closed.
@@ -246,7 +255,7 @@ impl State {
             bonds: Default::default(),
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
-            capture: None,
+            observers: Observers::default(),
         }
     }
 

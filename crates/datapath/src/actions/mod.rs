@@ -139,8 +139,9 @@ impl Actions {
     fn validate_programs(&self, batch: &Batch, reports: &mut Reports) {
         let fast = |i: &usize| {
             let kind = self.programs.get(batch.keys.program[*i]).kind;
-            // What `ct` says is seen at the second lookup, whose keys are compared.
-            !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track)
+            // What `ct` says is seen at the second lookup, whose keys are compared; which packets
+            // are sampled is chance.
+            !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled)
         };
         let fast: Vec<_> = (0..batch.packets.len()).filter(fast).collect();
         let found: Vec<_> = fast.iter().filter_map(|i| self.compare(batch, *i)).collect();
@@ -247,6 +248,20 @@ fn steps<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mu
     }
 }
 
+/// Takes a sample of some packets, and goes on with all as if there were none.
+#[inline(never)]
+fn sampled<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
+    let Some(s) = &program.sampled else { return interpret_one(batch, program, i, p, tx) };
+    if tx.random() < s.chance {
+        tx.copies(batch.in_port[i], 1);
+        match tx.copy(&p) {
+            Some(copy) => interpret::run(tx, &s.ops, Drop::SampleFull, copy, batch.frame(i)),
+            None => tx.dropped(batch.in_port[i], Drop::NoBuffer),
+        }
+    }
+    execute(batch, &s.rest, i, p, tx);
+}
+
 #[inline(never)]
 fn interpret_one<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
     interpret::run(tx, &program.ops, program.drop, p, batch.frame(i));
@@ -275,6 +290,7 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
             Ok(())
         }
         Kind::Sequence => return steps(batch, program, i, p, tx),
+        Kind::Sampled => return sampled(batch, program, i, p, tx),
         Kind::TunnelPushOutput => encapsulate(batch, program, i, &mut p),
         Kind::Generic | Kind::TunnelPop | Kind::Track => {
             return interpret_one(batch, program, i, p, tx);

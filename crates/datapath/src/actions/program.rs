@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Sequence,
     /// Through connection tracking, then out or to a second lookup.
     Track,
+    /// A copy of some packets goes to the control side; then another program.
+    Sampled,
     /// Everything else: the interpreter.
     Generic,
 }
@@ -63,6 +65,18 @@ pub(crate) struct Program {
     pub template: Option<Box<Template>>,
     /// For [`Kind::Sequence`].
     pub steps: Option<Box<Sequence>>,
+    /// For [`Kind::Sampled`].
+    pub sampled: Option<Box<Sampled>>,
+}
+
+/// What becomes of packets of which some are sampled.
+pub(crate) struct Sampled {
+    /// One of `2^32 / chance` is.
+    pub chance: u32,
+    /// What is done with its copy.
+    pub ops: Arc<[Op]>,
+    /// What is done with all.
+    pub rest: Program,
 }
 
 // Patches of IPv6 need the third line.
@@ -83,6 +97,7 @@ impl Program {
             hash: hash_ops(ops, why),
             ops: ops.into(),
             steps: None,
+            sampled: None,
             patch: Patch::default(),
             template: None,
         };
@@ -101,6 +116,12 @@ impl Program {
                 Kind::PushVlanOutput
             }
             [Op::PopVlan, Op::Output(_)] => Kind::PopVlanOutput,
+            [Op::Sample { chance, ops }, rest @ ..] if is_cheap(rest, why) => {
+                let (chance, ops, rest) =
+                    (*chance, ops.to_vec().into(), Program::new(rest, Some(why)));
+                p.sampled = Some(Box::new(Sampled { chance, ops, rest }));
+                Kind::Sampled
+            }
             [Op::Ct(ct), Op::Output(_) | Op::Recirc(_)] if ct.alg.is_none() => Kind::Track,
             [Op::TunnelPush(t), Op::Output(_)] => {
                 p.template = Template::new(t).map(Box::new);
@@ -127,6 +148,14 @@ impl Program {
         };
         p
     }
+}
+
+/// Are these compiled to something that needs no interpreter, and that one packet is given to at a
+/// time?
+fn is_cheap(ops: &[Op], why: Drop) -> bool {
+    let sampled = matches!(ops, [Op::Sample { .. }, ..]);
+    let kind = if sampled { Kind::Generic } else { Program::new(ops, Some(why)).kind };
+    !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled)
 }
 
 /// A rewrite of packet bytes only (no metadata).
@@ -202,6 +231,7 @@ impl Programs {
             p.ops = Arc::new([]);
             p.template = None;
             p.steps = None;
+            p.sampled = None;
             let hash = p.hash;
             if let Some(ids) = self.by_hash.get_mut(&hash) {
                 ids.retain(|i| *i != id);

@@ -233,6 +233,7 @@ impl Datapath {
             each(Used {
                 credits: &c.credits,
                 effects: c.effects.as_ref(),
+                reported: c.reported,
                 packets: c.packets,
                 bytes: c.bytes,
                 used_ms: c.used_ms,

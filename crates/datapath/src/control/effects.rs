@@ -13,10 +13,13 @@ use std::collections::{BTreeMap, VecDeque};
 /// second later, as long as it has traffic.
 const PORT_EFFECTS_MAX: usize = 4096;
 
+/// Effects, and the bytes of a packet that nothing else counts.
+type Waiting = (PortEffects, Option<u32>);
+
 /// Effects that wait for control, in one bounded queue for each port.
 #[derive(Default)]
 pub(crate) struct EffectQueue {
-    queues: BTreeMap<PortNo, VecDeque<PortEffects>>,
+    queues: BTreeMap<PortNo, VecDeque<Waiting>>,
     /// Ports with something in their queue, the next one first.
     turn: VecDeque<PortNo>,
     /// Passed over since control last heard of it.
@@ -24,8 +27,9 @@ pub(crate) struct EffectQueue {
 }
 
 impl EffectQueue {
-    /// A decision about a packet from `port` has these effects.
-    pub fn push(&mut self, port: PortNo, effects: PortEffects) {
+    /// A decision about a packet from `port` has these effects; `alone`: the packet's bytes, if the
+    /// decision is not stored.
+    pub fn push(&mut self, port: PortNo, effects: PortEffects, alone: Option<u32>) {
         let queue = self.queues.entry(port).or_default();
         if queue.len() >= PORT_EFFECTS_MAX {
             return self.lose(port, 1);
@@ -33,7 +37,7 @@ impl EffectQueue {
         if queue.is_empty() {
             self.turn.push_back(port);
         }
-        queue.push_back(effects);
+        queue.push_back((effects, alone));
     }
 
     /// `n` decisions about packets from `port` had effects that there was no room for.
@@ -42,7 +46,7 @@ impl EffectQueue {
     }
 
     /// The next effects; ports take turns.
-    pub fn pop(&mut self) -> Option<PortEffects> {
+    pub fn pop(&mut self) -> Option<Waiting> {
         let port = self.turn.pop_front()?;
         let queue = self.queues.get_mut(&port)?;
         let effects = queue.pop_front();
@@ -59,8 +63,8 @@ impl EffectQueue {
             each(Event::PassedOver { port, n });
         }
         for _ in 0..most {
-            let Some(effects) = self.pop() else { return false };
-            each(Event::Decided { effects });
+            let Some((effects, alone)) = self.pop() else { return false };
+            each(Event::Decided { effects, alone });
         }
         !self.turn.is_empty()
     }
@@ -74,7 +78,7 @@ mod tests {
     fn taken(d: &mut EffectQueue, most: usize) -> (Vec<u32>, BTreeMap<PortNo, u64>, bool) {
         let (mut out, mut lost) = (Vec::new(), BTreeMap::new());
         let more = d.drain(most, &mut |e| match e {
-            Event::Decided { effects } => out.extend(effects.downcast_ref::<u32>()),
+            Event::Decided { effects, .. } => out.extend(effects.downcast_ref::<u32>()),
             Event::PassedOver { port, n } => _ = lost.insert(port, n),
             _ => {}
         });
@@ -84,8 +88,8 @@ mod tests {
     #[test]
     fn a_flood_on_one_port_delays_another_by_one() {
         let mut d = EffectQueue::default();
-        (0..10_000u32).for_each(|i| d.push(1, Arc::new(i)));
-        d.push(2, Arc::new(77_777u32));
+        (0..10_000u32).for_each(|i| d.push(1, Arc::new(i), None));
+        d.push(2, Arc::new(77_777u32), None);
         let (first, lost, more) = taken(&mut d, 3);
         assert_eq!((first, more), (vec![0, 77_777, 1], true));
         assert_eq!(lost, BTreeMap::from([(1, 10_000 - PORT_EFFECTS_MAX as u64)]));

@@ -157,7 +157,7 @@ impl FlowStats {
                 let t = std::mem::take(&mut self.uncached[counter as usize]);
                 let (credits, effects) = (&[counter][..], None);
                 let Total { packets, bytes, used_ms } = t;
-                each(Used { credits, effects, packets, bytes, used_ms });
+                each(Used { credits, effects, reported: false, packets, bytes, used_ms });
             } else {
                 return Some(n);
             }
@@ -165,15 +165,14 @@ impl FlowStats {
         None
     }
 
-    /// Effects come with traffic, but for a first packet that came alone: its effects were reported
-    /// when the megaflow came, and reporting them again later would undo what other packets taught
-    /// since.
+    /// Effects come with traffic; those of a first packet that came alone were reported when the
+    /// megaflow came.
     fn hand_over(&mut self, id: u32, each: &mut dyn FnMut(Used<'_>)) {
         let a = &mut self.list[id as usize];
         let (packets, bytes, used_ms) = (a.packets, a.bytes, a.used_ms);
         let reported = std::mem::take(&mut a.first) && packets == 1;
-        let (credits, effects) = (&*a.credits, a.effects.as_ref().filter(|_| !reported));
-        each(Used { credits, effects, packets, bytes, used_ms });
+        let (credits, effects) = (&*a.credits, a.effects.as_ref());
+        each(Used { credits, effects, reported, packets, bytes, used_ms });
         (a.packets, a.bytes) = (0, 0);
         self.forget(id);
     }
@@ -216,7 +215,7 @@ mod tests {
             all.credit(id, packets, 100, 1);
             let mut list = Vec::new();
             all.begin();
-            all.collect(usize::MAX, &mut |u| list.push(u.effects.is_some()));
+            all.collect(usize::MAX, &mut |u| list.push(u.effects.is_some() && !u.reported));
             list
         };
         assert_eq!([reported(1), reported(1), reported(2)], [[false], [true], [true]]);
@@ -224,7 +223,7 @@ mod tests {
         let id = all.open([1][..].into(), Some(Arc::new(4u8)));
         all.credit(id, 2, 100, 1);
         all.begin();
-        all.collect(usize::MAX, &mut |u| assert!(u.effects.is_some(), "the second packet's"));
+        all.collect(usize::MAX, &mut |u| assert!(!u.reported, "the second packet's"));
     }
 
     #[test]

@@ -355,6 +355,7 @@ impl Datapath {
             past.push(Credit {
                 credits: u.credits.into(),
                 effects: u.effects.cloned(),
+                reported: u.reported,
                 packets: u.packets,
                 bytes: u.bytes,
                 used_ms: u.used_ms,
@@ -513,7 +514,7 @@ impl Datapath {
             match r {
                 Report::Program(id, ops) => w.flows.program(id, ops),
                 Report::Installed { idx, port, bytes, credits, effects } => {
-                    effects.iter().for_each(|e| self.effect_queue.push(port, e.clone()));
+                    effects.iter().for_each(|e| self.effect_queue.push(port, e.clone(), None));
                     w.flows.installed(idx, bytes, credits, effects);
                     self.recent.installed(w, idx);
                 }
@@ -526,7 +527,7 @@ impl Datapath {
                     uncached
                         .effects
                         .into_iter()
-                        .for_each(|(port, e)| self.effect_queue.push(port, e));
+                        .for_each(|(port, e, n)| self.effect_queue.push(port, e, Some(n)));
                 }
                 Report::RxBack(slot) => {
                     let no = slot.port;

@@ -340,8 +340,9 @@ impl Misses {
     fn apply_once(&mut self, v: &mut Scope<'_>, i: usize, program: u32, d: &mut Decision) {
         self.once_programs.push(program);
         v.reports.perf().not_installed.add(1);
-        self.uncached.credit(&d.credits, v.batch.packets[i].len() as u64, v.now_ms);
-        self.uncached.effects(v.batch.in_port[i], d.effects.take());
+        let bytes = v.batch.packets[i].len();
+        self.uncached.credit(&d.credits, bytes as u64, v.now_ms);
+        self.uncached.effects(v.batch.in_port[i], d.effects.take(), bytes);
     }
 
     /// Removes programs that were used once and dead megaflows, and makes room for new ones. It

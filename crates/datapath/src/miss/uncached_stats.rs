@@ -36,7 +36,7 @@ pub(crate) struct UncachedStats {
     list: Vec<Sum>,
     /// Length of the list at which equal counters are merged.
     merge: usize,
-    effects: Vec<(PortNo, PortEffects)>,
+    effects: Vec<(PortNo, PortEffects, u32)>,
     /// By port.
     shares: Vec<PortShare>,
     /// Ports that have a share of this list.
@@ -81,9 +81,9 @@ impl UncachedStats {
         }
     }
 
-    /// Queues the effects of a decision about a packet from `port` for control, within the share of
-    /// that port.
-    pub fn effects(&mut self, port: PortNo, effects: Option<PortEffects>) {
+    /// Queues the effects of a decision about a packet of `bytes` from `port` for control, within
+    /// the share of that port.
+    pub fn effects(&mut self, port: PortNo, effects: Option<PortEffects>, bytes: usize) {
         let Some(effects) = effects else { return };
         let at = usize::from(port);
         if self.shares.len() <= at {
@@ -96,7 +96,7 @@ impl UncachedStats {
         let share = &mut self.shares[at];
         if share.effects as usize * self.ports.len() < EFFECTS_MAX {
             share.effects += 1;
-            self.effects.push((port, effects));
+            self.effects.push((port, effects, bytes as u32));
         } else {
             share.lost += 1;
         }
@@ -175,17 +175,18 @@ mod tests {
         let mut p = UncachedStats::default();
         for n in 0..2 * EFFECTS_MAX {
             p.credit(&[], 1, 1);
-            p.effects(7, Some(Arc::new(n)));
+            p.effects(7, Some(Arc::new(n)), 1);
         }
         // A port that comes when the list is full has its share all the same.
-        (0..EFFECTS_MAX).for_each(|n| p.effects(3, Some(Arc::new(n))));
+        (0..EFFECTS_MAX).for_each(|n| p.effects(3, Some(Arc::new(n)), 1));
         let uncached = p.take();
-        let of = |port| uncached.effects.iter().filter(|(p, _)| *p == port).count();
+        let of = |port| uncached.effects.iter().filter(|(p, ..)| *p == port).count();
         assert_eq!((of(7), of(3)), (EFFECTS_MAX, EFFECTS_MAX / 2));
         assert_eq!(uncached.lost, [(7, EFFECTS_MAX as u64), (3, EFFECTS_MAX as u64 / 2)]);
         assert!(p.take().effects.is_empty());
         // Many ports: not much more than the limit altogether.
-        (0..500).for_each(|port| (0..EFFECTS_MAX).for_each(|n| p.effects(port, Some(Arc::new(n)))));
+        (0..500)
+            .for_each(|port| (0..EFFECTS_MAX).for_each(|n| p.effects(port, Some(Arc::new(n)), 1)));
         let all = p.take().effects.len();
         assert!((EFFECTS_MAX..8 * EFFECTS_MAX).contains(&all), "{all}");
     }

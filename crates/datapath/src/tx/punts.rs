@@ -1,10 +1,11 @@
 //! Packets to the control side: each port has its rate, and its share of the queue.
 //!
 //! Packets of protocols that the switch speaks itself have shares of their own: what else a port
-//! (or all tunnels behind it) sends to controllers does not cost it its sessions.
+//! (or all tunnels behind it) sends to controllers does not cost it its sessions. So have samples.
 
 use crate::messages::PUNTS_MAX;
 use crate::settings::{PuntEvent, Settings};
+use action::PuntClass;
 use flow::{NO_PORT, PortNo};
 use std::collections::{BTreeMap, VecDeque};
 use sync::Producer;
@@ -13,8 +14,8 @@ use telemetry::Drop;
 /// Bytes of packets that wait, at most: 9,000 for nearly each of [`PUNTS_MAX`].
 const PUNTS_BYTES_MAX: usize = 32 << 20;
 
-/// An input port, and whether the packets are of a protocol of the switch's own.
-pub(crate) type Source = (PortNo, bool);
+/// An input port, and whose packets of it.
+pub(crate) type Source = (PortNo, PuntClass);
 
 /// What a source may still send.
 struct Share {
@@ -58,8 +59,7 @@ impl Punts {
 
     /// A port is gone.
     pub fn forget(&mut self, port: PortNo) {
-        self.shares.remove(&(port, false));
-        self.shares.remove(&(port, true));
+        self.shares.retain(|(no, _), _| *no != port);
     }
 
     /// May another packet of `bytes` go to control? Of a source as many wait, and as many bytes, as
@@ -117,6 +117,8 @@ mod tests {
     use std::sync::Arc;
     use sync::{Consumer, ring};
 
+    const CONTROLLER: PuntClass = PuntClass::Controller;
+
     struct Lab {
         punts: Punts,
         control: Consumer<Box<PuntEvent>>,
@@ -128,7 +130,8 @@ mod tests {
         let mut punts = Punts::new(queue);
         let limit = PuntRate { per_second: rate, burst };
         punts.configure(&Settings { punts: limit, ..Settings::default() });
-        let punt = Arc::new(Punt { max_len: 64, wanted: None, context: Box::new(()) });
+        let punt =
+            Arc::new(Punt { class: CONTROLLER, max_len: 64, wanted: None, context: Box::new(()) });
         Lab { punts, control, punt }
     }
 
@@ -169,11 +172,11 @@ mod tests {
     #[test]
     fn a_port_has_its_rate_and_its_sessions_another() {
         let mut lab = lab(1000, 20);
-        assert_eq!(lab.offer((1, false), 100, 0), (20, Some(Drop::PuntRate)));
-        assert_eq!(lab.offer((1, true), 5, 0), (5, None));
-        assert_eq!(lab.offer((2, false), 5, 0), (5, None));
-        assert_eq!(lab.offer((1, false), 100, 7), (7, Some(Drop::PuntRate)));
-        assert_eq!(lab.offer((NO_PORT, false), 100, 7), (100, None));
+        assert_eq!(lab.offer((1, CONTROLLER), 100, 0), (20, Some(Drop::PuntRate)));
+        assert_eq!(lab.offer((1, PuntClass::Protocol), 5, 0), (5, None));
+        assert_eq!(lab.offer((2, CONTROLLER), 5, 0), (5, None));
+        assert_eq!(lab.offer((1, CONTROLLER), 100, 7), (7, Some(Drop::PuntRate)));
+        assert_eq!(lab.offer((NO_PORT, CONTROLLER), 100, 7), (100, None));
     }
 
     #[test]
@@ -181,30 +184,30 @@ mod tests {
         let mut lab = lab(u32::MAX, u32::MAX);
         let (large, full) = (60_000, Some(Drop::PuntFull));
         let half = PUNTS_BYTES_MAX.div_ceil(2 * large);
-        assert_eq!(lab.offer_bytes((1, false), (PUNTS_MAX, large), 0), (half, full));
-        assert_eq!(lab.offer((2, false), 1000, 0), (1000, None));
+        assert_eq!(lab.offer_bytes((1, CONTROLLER), (PUNTS_MAX, large), 0), (half, full));
+        assert_eq!(lab.offer((2, CONTROLLER), 1000, 0), (1000, None));
         assert_eq!(lab.take(PUNTS_MAX), half + 1000);
-        assert_eq!(lab.offer_bytes((1, false), (PUNTS_MAX, large), 0), (half, full));
+        assert_eq!(lab.offer_bytes((1, CONTROLLER), (PUNTS_MAX, large), 0), (half, full));
     }
 
     #[test]
     fn ports_that_flood_leave_others_room() {
         let mut lab = lab(u32::MAX, u32::MAX);
         let full = Some(Drop::PuntFull);
-        assert_eq!(lab.offer((1, false), 10_000, 0), (PUNTS_MAX / 2, full));
+        assert_eq!(lab.offer((1, CONTROLLER), 10_000, 0), (PUNTS_MAX / 2, full));
         for port in 2..10 {
-            let (sent, why) = lab.offer((port, false), 10_000, 0);
+            let (sent, why) = lab.offer((port, CONTROLLER), 10_000, 0);
             assert!((1..PUNTS_MAX / 2).contains(&sent) && why == full, "{port}: {sent}");
         }
-        assert_eq!(lab.offer((10, false), 1, 0), (1, None), "there is a place left");
-        assert_eq!(lab.offer((1, true), 1, 0), (1, None), "for a session, too");
+        assert_eq!(lab.offer((10, CONTROLLER), 1, 0), (1, None), "there is a place left");
+        assert_eq!(lab.offer((1, PuntClass::Protocol), 1, 0), (1, None), "for a session, too");
         // What control takes is free again, and not counted any more.
         let all = lab.take(PUNTS_MAX);
         assert!(all < PUNTS_MAX && lab.take(1) == 0, "{all}");
-        assert_eq!(lab.offer((1, false), 10_000, 0), (PUNTS_MAX / 2, full));
+        assert_eq!(lab.offer((1, CONTROLLER), 10_000, 0), (PUNTS_MAX / 2, full));
         lab.punts.forget(1);
-        assert_eq!(lab.offer((1, false), 10_000, 0), (PUNTS_MAX / 4, full), "a new port's");
+        assert_eq!(lab.offer((1, CONTROLLER), 10_000, 0), (PUNTS_MAX / 4, full), "a new port's");
         assert_eq!(lab.take(PUNTS_MAX), PUNTS_MAX / 4 * 3);
-        assert_eq!(lab.offer((1, false), 10_000, 0), (PUNTS_MAX / 2, full));
+        assert_eq!(lab.offer((1, CONTROLLER), 10_000, 0), (PUNTS_MAX / 2, full));
     }
 }

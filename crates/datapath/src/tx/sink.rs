@@ -7,7 +7,7 @@ use crate::batch::Pending;
 use crate::batch::keys::bytes_mut;
 use crate::parse::frame::Frame;
 use crate::settings::PuntEvent;
-use action::{Ct, Meter, Punt, Verdict};
+use action::{Ct, Meter, Punt, PuntClass, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
 use conntrack::{Arrival, At, Meta, Ref};
@@ -38,11 +38,16 @@ impl Sink for TxState {
         self.pool.copy(packet)
     }
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo) {
-        let source = (in_port, punt.wanted.is_some());
+        let source = (in_port, punt.class);
         let data = packet.data();
         let n =
             if punt.max_len == 0xffff { data.len() } else { data.len().min(punt.max_len.into()) };
         if let Err(why) = self.punts.admit(source, n, self.now_ms) {
+            let why = match (punt.class, why) {
+                (PuntClass::Sample, Drop::PuntRate) => Drop::SampleRate,
+                (PuntClass::Sample, _) => Drop::SampleFull,
+                _ => why,
+            };
             return self.stats(in_port).lost(why, 1);
         }
         let event = PuntEvent {

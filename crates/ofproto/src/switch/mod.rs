@@ -13,7 +13,7 @@ mod mdb;
 mod meters;
 mod mirrors;
 mod options;
-pub(crate) mod outer;
+mod outer;
 mod packet_out;
 mod ports;
 mod publish;

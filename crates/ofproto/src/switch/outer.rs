@@ -1,52 +1,9 @@
-//! Which cached decisions are affected when a bridge that tunnelled packets cross changes.
-//!
-//! An encapsulated packet goes through the tables of its bridge with outer headers, which are no
-//! part of the packet that the decision is about: no region of a flow there reaches the decision. So
-//! a decision says which bridges its outer packets met ([`Effects::outer_bridges`]).
+//! Which changes concern the outer packets of tunnels.
 
 use crate::bridge::Bridge;
-use crate::mac_changes::Mac;
+use crate::outer_changes::OuterChanges;
 use crate::switch::Switch;
-use crate::translate::effects::Effects;
 use std::collections::BTreeSet;
-
-/// Addresses that are kept one by one until changes are taken; more count as all addresses.
-const MACS_COUNT_MAX: usize = 256;
-
-/// Changes since the last call of [`Switch::take_outer_changes`].
-#[derive(Default)]
-pub(crate) struct OuterChanges {
-    /// Bridges whose flows changed, or many of whose addresses did.
-    bridges: BTreeSet<u32>,
-    /// Addresses that were learned, moved or forgotten, in whatever bridge.
-    macs: BTreeSet<[u8; 6]>,
-    all_macs: bool,
-}
-
-impl OuterChanges {
-    pub fn bridge(&mut self, bridge: u32) {
-        self.bridges.insert(bridge);
-    }
-
-    pub fn mac(&mut self, mac: Mac) {
-        let (Mac::New(mac) | Mac::Known(mac)) = mac;
-        match self.macs.len() < MACS_COUNT_MAX {
-            true => drop(self.macs.insert(mac)),
-            false => self.all_macs = true,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.bridges.is_empty() && self.macs.is_empty()
-    }
-
-    /// May the outer packets of this decision take another way now?
-    pub fn reach(&self, e: &Effects) -> bool {
-        let of_bridge = e.outer_bridges.iter().any(|b| self.bridges.contains(b));
-        let is_changed = |mac: [u8; 6]| self.all_macs || self.macs.contains(&mac);
-        of_bridge || e.hops.iter().any(|h| h.used.is_some_and(is_changed))
-    }
-}
 
 impl Switch {
     /// The changes since the last call that may concern outer packets; None: there are none.

@@ -4,7 +4,9 @@ mod notes;
 pub(crate) mod recorder;
 
 use crate::switch::Switch;
-use crate::translate::effects::{BfdContext, LacpContext, McastContext, PacketInContext};
+use crate::translate::effects::{
+    BfdContext, LacpContext, McastContext, PacketInContext, SampleContext, Sampled,
+};
 use action::Punt;
 use flow::TunMetadata;
 use openflow::Reason;
@@ -74,6 +76,9 @@ impl Switch {
         if p.context.is::<McastContext>() {
             return "userspace(pid=0,slow_path(action))".into();
         }
+        if let Some(sample) = p.context.downcast_ref::<SampleContext>() {
+            return sample_text(sample);
+        }
         let Some(c) = p.context.downcast_ref::<PacketInContext>() else {
             return "userspace(pid=0)".into();
         };
@@ -93,6 +98,34 @@ impl Switch {
             c.controller_id,
             c.max_len
         )
+    }
+}
+
+/// Of a sample, as OVS's datapath prints it.
+fn sample_text(sample: &SampleContext) -> String {
+    match &sample.what {
+        Sampled::Sflow(note) => {
+            let (vid, pcp) = (note.vlan_tci & 0xfff, note.vlan_tci >> 13);
+            let output = match (note.outputs, note.output) {
+                (0, _) => 1 << 30 | 256,
+                (1, Some(no)) => u32::from(no),
+                (n, _) => 1 << 31 | n,
+            };
+            format!("userspace(pid=0,sFlow(vid={vid},pcp={pcp},output={output}),actions)")
+        }
+        Sampled::Ipfix(note) => {
+            let output = note.output.map_or(u32::MAX, |(_, no)| no.into());
+            format!("userspace(pid=0,ipfix(output_port={output}))")
+        }
+        Sampled::Set(n) => {
+            let output = n.output.map_or(u32::MAX, |(_, no)| no.into());
+            let direction = ["", ",ingress", ",egress"][usize::from(n.direction.min(2))];
+            format!(
+                "userspace(pid=0,flow_sample(probability={},collector_set_id={},obs_domain_id={},\
+                 obs_point_id={},output_port={output}{direction}))",
+                n.probability, n.set, n.domain, n.point
+            )
+        }
     }
 }
 

@@ -90,6 +90,7 @@ impl<'a> Xlate<'a, '_> {
                     false => self.resubmit(*in_port, table),
                 }
             }
+            A::Sample { .. } => self.sample_for_set(a),
             A::Ct(ct) => self.conntrack(ct),
             A::CtClear => self.ct_clear(),
             A::Clone(inner) => self.clone_actions(inner),

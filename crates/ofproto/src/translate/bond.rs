@@ -79,6 +79,7 @@ impl<'a> Xlate<'a, '_> {
         }
         self.op(Op::Output(no));
         if let Some(first) = b.ports.first().and_then(|p| self.bridge.port(*p)) {
+            self.export_sent(first);
             self.mirror_sent(first);
         }
     }

@@ -28,6 +28,7 @@ mod commit;
 pub(crate) mod ct;
 pub(crate) mod effects;
 mod encap;
+mod export;
 pub(crate) mod frozen;
 mod learn;
 mod length;
@@ -39,10 +40,14 @@ mod own;
 pub(crate) mod pipe;
 pub(crate) mod plain;
 mod recirc;
+mod sample;
 mod set;
 mod special;
 mod tunnel;
 mod tunnel_options;
 pub(crate) mod xlate;
 
-pub use effects::{BfdContext, LacpContext, McastContext, PacketInContext};
+pub use effects::{
+    BfdContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext, SampleContext,
+    Sampled, SetNote, SflowNote,
+};

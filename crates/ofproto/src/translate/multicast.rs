@@ -8,7 +8,7 @@ use crate::translate::effects::McastContext;
 use crate::translate::normal::{Tags, includes};
 use crate::translate::xlate::Xlate;
 use crate::types::BridgeId;
-use action::{Op, Punt};
+use action::{Op, Punt, PuntClass};
 use flow::{Field, at};
 use openflow::OfPort;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -124,7 +124,8 @@ impl<'a> Xlate<'a, '_> {
         let port = self.bridge.bundles[input].ports[0];
         let context = McastContext { bridge: BridgeId(self.bridge.id), vlan, port };
         self.commit();
-        let punt = Punt { max_len: u16::MAX, wanted: None, context: Box::new(context) };
+        let class = PuntClass::Controller;
+        let punt = Punt { class, max_len: u16::MAX, wanted: None, context: Box::new(context) };
         self.op(Op::Punt(Arc::new(punt)));
         self.out.drop.get_or_insert(Drop::PuntRate);
     }

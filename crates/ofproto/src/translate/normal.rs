@@ -162,6 +162,7 @@ impl<'a> Xlate<'a, '_> {
                 self.output_bundle(b, tags);
             }
         }
+        self.export_flooded();
     }
 
     /// Sends with the tags that the port wants; afterwards the packet has its own again.

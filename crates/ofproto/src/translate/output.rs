@@ -4,7 +4,7 @@ use crate::published::BridgeView;
 use crate::translate::effects::PacketInContext;
 use crate::translate::xlate::{Miss, ToController, Xlate, may_receive};
 use crate::types::BridgeId;
-use action::{Meter, Op, Punt, TunnelKind};
+use action::{Meter, Op, Punt, PuntClass, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};
 use openflow::{
     Action, Continuation, Instruction, Match, OfPort, Reason, meter_id, port, port_config,
@@ -14,6 +14,12 @@ use std::sync::Arc;
 impl<'a> Xlate<'a, '_> {
     /// The output action.
     pub(super) fn output(&mut self, p: OfPort, trunc: u32) {
+        let before = self.begin_export_output();
+        self.send(p, trunc);
+        self.end_export_output(before);
+    }
+
+    fn send(&mut self, p: OfPort, trunc: u32) {
         match p {
             port::IN_PORT => self.output_port(self.in_port(), trunc),
             port::TABLE => self.table_again(),
@@ -40,6 +46,7 @@ impl<'a> Xlate<'a, '_> {
                 self.output_port(number, 0);
             }
         }
+        self.export_flooded();
     }
 
     /// Sends to a port, even the one the packet came from.
@@ -72,7 +79,10 @@ impl<'a> Xlate<'a, '_> {
             return self.trace_warning(|| "Nonexistent output port".into());
         };
         if let Some(spec) = &p.spec.tunnel {
+            let before = self.export_outputs();
             if self.enter_tunnel(p, spec, dp, trunc) {
+                self.export_way(before);
+                self.export_sent(p);
                 self.mirror_sent(p);
             }
             return;
@@ -85,6 +95,7 @@ impl<'a> Xlate<'a, '_> {
             0 | 0xffff => trunc,
             snaplen => snaplen,
         };
+        self.sample_output(p, dp);
         if cut != 0 {
             self.op(Op::Truncate(cut));
         }
@@ -98,6 +109,7 @@ impl<'a> Xlate<'a, '_> {
             }
             None => Op::Output(dp),
         });
+        self.export_sent(p);
         self.mirror_sent(p);
     }
 
@@ -211,7 +223,8 @@ impl<'a> Xlate<'a, '_> {
         };
         // Nearly no controller wants these: the packets are expired ones then, not handed over.
         let wanted = (reason == Reason::InvalidTtl).then(|| self.bridge.expired_wanted.clone());
-        let punt = Punt { max_len: u16::MAX, wanted, context: Box::new(context) };
+        let class = PuntClass::Controller;
+        let punt = Punt { class, max_len: u16::MAX, wanted, context: Box::new(context) };
         let punt = Op::Punt(Arc::new(punt));
         let named = to.meter.and_then(|id| self.meter_of(id));
         self.op(match named.or_else(|| self.meter_of(meter_id::CONTROLLER)) {

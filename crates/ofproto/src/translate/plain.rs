@@ -6,6 +6,7 @@ use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
 use crate::tables::table::{FlowRule, Plain, Table};
 use crate::translate::xlate::{DEPTH_MAX, initial_key, may_receive, no_action_set};
+use crate::types::ExportConfig;
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
@@ -201,7 +202,11 @@ impl<'a> EntryCache<'a> {
         let spoken = |p: &PortView| p.spec.bfd.is_some() || p.spec.lacp.is_some();
         let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none() && !spoken(p);
         let open = bridge.config.fail_open || bridge.config.restoring;
-        let plain = !open && bridge.mirrors.is_empty() && bridge.port(in_port).is_none_or(usual);
+        let exports = bridge.config.export != ExportConfig::default();
+        let plain = !open
+            && !exports
+            && bridge.mirrors.is_empty()
+            && bridge.port(in_port).is_none_or(usual);
         plain.then_some((bridge, in_port))
     }
 }

@@ -6,7 +6,7 @@ use crate::published::PortView;
 use crate::translate::effects::{BfdContext, LacpContext};
 use crate::translate::xlate::Xlate;
 use crate::types::{BfdFilter, BridgeId, Gate};
-use action::{Op, Punt};
+use action::{Op, Punt, PuntClass};
 use flow::{Field, at, frag};
 use std::any::Any;
 use std::sync::Arc;
@@ -69,7 +69,8 @@ impl Xlate<'_, '_> {
 
     fn hand_over(&mut self, max_len: u16, gate: Gate, context: Box<dyn Any + Send + Sync>) {
         self.commit();
-        let punt = Punt { max_len, wanted: Some(gate.0), context };
+        let class = PuntClass::Protocol;
+        let punt = Punt { class, max_len, wanted: Some(gate.0), context };
         self.op(Op::Punt(Arc::new(punt)));
         self.out.drop.get_or_insert(Drop::PuntRate);
     }

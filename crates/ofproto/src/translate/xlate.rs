@@ -12,6 +12,7 @@ use crate::published::{BridgeView, PortView, PublishedState, Shared, View};
 use crate::tables::table::{FlowRule, Table};
 use crate::trace::recorder::Recorder;
 use crate::translate::effects::Effects;
+use crate::translate::export::Exporting;
 use crate::tunnel as outer;
 use crate::tunnel::Underlay;
 use crate::{N_TABLES, TableMiss};
@@ -156,6 +157,7 @@ pub(crate) struct Xlate<'a, 'o> {
     pub(super) layers: Layers,
     pub(super) wait: Wait<'a>,
     pub(super) mirror: Mirroring,
+    pub(super) export: Exporting,
     pub(super) trace: &'o mut Option<Recorder>,
 }
 
@@ -219,6 +221,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             layers: Layers { labels: labels(&key), ..Layers::default() },
             wait: Wait::default(),
             mirror: Mirroring::default(),
+            export: Exporting::default(),
             trace,
         }
     }
@@ -236,6 +239,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// A packet fresh from a port.
     pub(super) fn start(&mut self) {
         self.note_bridge();
+        self.begin_export();
         let port = self.bridge.port(self.in_port());
         if let Some(p) = port.filter(|p| p.spec.tunnel.is_some()) {
             self.leave_tunnel(p);
@@ -597,6 +601,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if self.out.ops.iter().all(|op| matches!(op, Op::Ct(_))) {
             self.out.drop.get_or_insert(Drop::Policy);
         }
+        self.finish_export();
         if !self.effects.is_empty() {
             self.out.effects = Some(Arc::new(std::mem::take(&mut self.effects)));
         }
@@ -652,6 +657,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     /// A whole translation of a controller's actions.
     pub fn packet_out(&mut self, list: &'a [Action]) {
         self.note_bridge();
+        self.begin_export();
         self.run.origin.packet_out = true;
         self.spent.begun = true;
         self.mirror.fresh = true;

@@ -7,8 +7,8 @@ use super::{flow_stats, group, lengths, meter, monitor, port, queue};
 use super::{table, table_change, table_features_codec};
 use crate::buf::{Put, Rd, Result};
 use crate::{
-    MultipartReply as Reply, MultipartRequest, OfError, Request, TableFeaturesPart, TableStats,
-    Version, port as ports,
+    IpfixStats, MultipartReply as Reply, MultipartRequest, OfError, Request, TableFeaturesPart,
+    TableStats, Version, port as ports,
 };
 
 const EXPERIMENTER: u16 = 0xffff;
@@ -133,8 +133,8 @@ fn experimenter(
         7 => id(rd).map(GroupStats),
         8 => id(rd).map(GroupDesc),
         9 => bare(rd, GroupFeatures),
-        // NXST_IPFIX_BRIDGE, NXST_IPFIX_FLOW: there is no IPFIX.
-        3 | 4 => Err(OfError::NotConfigured),
+        3 => bare(rd, IpfixBridge),
+        4 => bare(rd, IpfixFlow),
         _ => Err(OfError::BadExpType),
     }
 }
@@ -215,6 +215,8 @@ fn number(to: ReplyTo, reply: &Reply) -> u32 {
         (Form::Nicira, Reply::GroupStats(_)) => 7,
         (Form::Nicira, Reply::GroupDesc(_)) => 8,
         (Form::Nicira, Reply::GroupFeatures { .. }) => 9,
+        (_, Reply::IpfixBridge(_)) => 3,
+        (_, Reply::IpfixFlow(_)) => 4,
         (Form::Onf, _) => ONF_MONITOR,
         (_, Reply::Desc { .. }) => 0,
         (_, Reply::Flow(_)) => 1,
@@ -247,6 +249,7 @@ pub(super) fn encode(dialect: Dialect, to: ReplyTo, reply: &Reply, more: bool) -
             Form::FlowStats15 => flow_stats::put_flow_short(s, m),
             _ => flow_stats::put_flow(version, s, m),
         }),
+        Reply::IpfixFlow(all) => parts.each(all, put_ipfix),
         Reply::Table(tables) => {
             let last = last_of(tables);
             parts.each(tables, |t, m| table::put_stats(version, t, last, m))
@@ -284,6 +287,15 @@ fn last_of(tables: &[TableStats]) -> u8 {
     tables.iter().map(|t| t.table).max().unwrap_or(0)
 }
 
+/// `struct nx_ipfix_stats_reply`.
+fn put_ipfix(s: &IpfixStats, m: &mut Vec<u8>) {
+    let counts = [s.flows, s.current_flows, s.packets, s.ipv4, s.ipv6];
+    let errors = [s.errors, s.ipv4_errors, s.ipv6_errors, s.sent, s.failed];
+    counts.iter().chain(&errors).for_each(|n| m.u64(*n));
+    m.u32(s.set);
+    m.pad(4);
+}
+
 /// Replies with one fixed body.
 fn put_single(version: Version, nicira: bool, reply: &Reply, m: &mut Vec<u8>) {
     match reply {
@@ -298,6 +310,7 @@ fn put_single(version: Version, nicira: bool, reply: &Reply, m: &mut Vec<u8>) {
             let form = if nicira { Version::V10 } else { version };
             flow_stats::put_aggregate(form, *packets, *bytes, *flows, m);
         }
+        Reply::IpfixBridge(stats) => put_ipfix(stats, m),
         Reply::GroupFeatures { types, capabilities, max_groups, actions } => {
             let numbers = [&[*types, *capabilities], &max_groups[..], &actions[..]].concat();
             numbers.iter().for_each(|n| m.u32(*n));

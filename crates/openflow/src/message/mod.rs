@@ -107,6 +107,8 @@ pub enum MultipartRequest {
     TableFeatures(TableFeaturesPart),
     TableDesc,
     FlowMonitor(Vec<MonitorRequest>),
+    IpfixBridge,
+    IpfixFlow,
 }
 
 /// Switch configuration (`OFPC_*` fragment handling and miss_send_len).
@@ -387,4 +389,25 @@ pub enum MultipartReply {
         max_color: u8,
     },
     FlowMonitor(Vec<MonitorUpdate>),
+    IpfixBridge(IpfixStats),
+    /// Of each collector set.
+    IpfixFlow(Vec<IpfixStats>),
+}
+
+/// What an exporter of IPFIX has done (`NXST_IPFIX_BRIDGE`, `NXST_IPFIX_FLOW`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct IpfixStats {
+    pub flows: u64,
+    pub current_flows: u64,
+    pub packets: u64,
+    pub ipv4: u64,
+    pub ipv6: u64,
+    pub errors: u64,
+    pub ipv4_errors: u64,
+    pub ipv6_errors: u64,
+    pub sent: u64,
+    pub failed: u64,
+    /// Its collector set; 0 for the bridge's own.
+    pub set: u32,
 }

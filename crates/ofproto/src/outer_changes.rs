@@ -1,0 +1,48 @@
+//! Changes of bridges that tunnelled packets cross, in a bounded number of pieces.
+//!
+//! An encapsulated packet goes through the tables of its bridge with outer headers, which are no
+//! part of the packet that the decision is about: no region of a flow there reaches the decision. So
+//! a decision says which bridges its outer packets met ([`Effects::outer_bridges`]).
+
+use crate::mac_changes::Mac;
+use crate::translate::effects::Effects;
+use std::collections::BTreeSet;
+
+/// Addresses that are kept one by one until changes are taken; more count as all addresses.
+const MACS_COUNT_MAX: usize = 256;
+
+/// Changes since the last call of [`Switch::take_outer_changes`].
+#[derive(Default)]
+pub(crate) struct OuterChanges {
+    /// Bridges whose flows changed, or many of whose addresses did.
+    pub bridges: BTreeSet<u32>,
+    /// Addresses that were learned, moved or forgotten, in whatever bridge.
+    pub macs: BTreeSet<[u8; 6]>,
+    /// More addresses than are kept.
+    pub all_macs: bool,
+}
+
+impl OuterChanges {
+    pub fn bridge(&mut self, bridge: u32) {
+        self.bridges.insert(bridge);
+    }
+
+    pub fn mac(&mut self, mac: Mac) {
+        let (Mac::New(mac) | Mac::Known(mac)) = mac;
+        match self.macs.len() < MACS_COUNT_MAX {
+            true => drop(self.macs.insert(mac)),
+            false => self.all_macs = true,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bridges.is_empty() && self.macs.is_empty()
+    }
+
+    /// May the outer packets of this decision take another way now?
+    pub fn reach(&self, e: &Effects) -> bool {
+        let of_bridge = e.outer_bridges.iter().any(|b| self.bridges.contains(b));
+        let is_changed = |mac: [u8; 6]| self.all_macs || self.macs.contains(&mac);
+        of_bridge || e.hops.iter().any(|h| h.used.is_some_and(is_changed))
+    }
+}
