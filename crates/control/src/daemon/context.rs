@@ -138,7 +138,10 @@ mod tests {
         assert!(same(Command::new("sleep").env("INVOCATION_ID", "x")));
         assert!(!same(Command::new("sleep").env("OVS_RUNDIR", "/x")));
         assert!(!same(Command::new("sleep").current_dir("/")));
-        assert!(!same(Command::new("nice").args(["-n", "3", "sleep"])));
+        // SAFETY: a call without memory. 19 is the greatest niceness, to which more adds nothing.
+        let other =
+            if unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) } > 16 { "-3" } else { "3" };
+        assert!(!same(Command::new("nice").args(["-n", other, "sleep"])));
     }
 
     #[test]
