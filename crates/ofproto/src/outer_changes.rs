@@ -1,8 +1,8 @@
 //! Changes of bridges that tunnelled packets cross, in a bounded number of pieces.
 //!
 //! An encapsulated packet goes through the tables of its bridge with outer headers, which are no
-//! part of the packet that the decision is about: no region of a flow there reaches the decision. So
-//! a decision says which bridges its outer packets met ([`Effects::outer_bridges`]).
+//! part of the packet that the decision is about: no region of a flow there reaches the decision.
+//! So a decision says which bridges its outer packets met ([`Effects::outer_bridges`]).
 
 use crate::mac_changes::Mac;
 use crate::translate::effects::Effects;
