@@ -59,7 +59,7 @@ impl Switch {
 
     /// Bridges that packets of others may come to: by patch ports, or as the network under tunnels.
     /// All that have a part in it count as linked to each other.
-    pub(crate) fn linked_bridges(&self) -> BTreeSet<u32> {
+    fn linked_bridges(&self) -> BTreeSet<u32> {
         let routes = &self.tunnels.underlay.routes;
         let all = self.bridges.iter().flatten();
         let linked = all.filter(|b| {

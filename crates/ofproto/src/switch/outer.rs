@@ -1,7 +1,7 @@
 //! Which changes concern the outer packets of tunnels.
 
-use crate::bridge::Bridge;
 use crate::outer_changes::OuterChanges;
+use crate::published::PublishedState;
 use crate::switch::Switch;
 use std::collections::BTreeSet;
 
@@ -9,22 +9,43 @@ impl Switch {
     /// The changes since the last call that may concern outer packets; None: there are none.
     pub(crate) fn take_outer_changes(&mut self) -> Option<OuterChanges> {
         let mut changes = std::mem::take(&mut self.outbox.outer);
-        let has_tunnel = |b: &Bridge| b.ports.values().any(|p| p.tunnel.is_some());
-        if changes.is_empty() || !self.bridges.iter().flatten().any(has_tunnel) {
+        let published = self.shared.published.read(self.pin());
+        if changes.is_empty() || published.tunnels.is_empty() {
             return None;
         }
-        let linked = self.linked_bridges();
-        changes.bridges.retain(|b| linked.contains(b));
+        if !changes.bridges.is_empty() {
+            let met = self.outer_bridges(published);
+            changes.bridges.retain(|b| met.contains(b));
+        }
         if !changes.all_macs && !changes.macs.is_empty() {
             let hops: BTreeSet<_> = self.neighbours().map(|(_, _, n)| n.mac).collect();
             changes.macs.retain(|mac| hops.contains(mac));
         }
         (!changes.is_empty()).then_some(changes)
     }
+
+    /// Bridges that outer packets may come to: those of the devices that have addresses, and what
+    /// patch ports lead to from there.
+    fn outer_bridges(&self, published: &PublishedState) -> BTreeSet<u32> {
+        let devices: BTreeSet<_> = self.routes().addresses().iter().map(|(d, ..)| &**d).collect();
+        let bridges = published.bridges.iter().flatten();
+        let own = bridges.filter(|b| b.ports.iter().any(|p| devices.contains(&*p.spec.name)));
+        let mut left: Vec<u32> = own.map(|b| b.id).collect();
+        let mut met = BTreeSet::new();
+        while let Some(id) = left.pop() {
+            if met.insert(id)
+                && let Some(Some(bridge)) = published.bridges.get(id as usize)
+            {
+                left.extend(bridge.ports.iter().filter_map(|p| Some(p.peer?.0)));
+            }
+        }
+        met
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::BridgeConfig;
     use crate::switch::Switch;
     use crate::tests::{Lab, apply, flow, geneve_lab, out, packet, route_to_port_2, tunnel_to};
     use action::Decision;
@@ -61,6 +82,17 @@ mod tests {
         assert_ne!(after.ops, before.ops);
         assert!(is_reached(&mut lab.sw, &before));
         assert!(!is_reached(&mut lab.sw, &before), "once");
+    }
+
+    #[test]
+    fn flows_of_bridges_that_outer_packets_do_not_come_to_reach_nothing() {
+        let mut lab = lab();
+        let before = lab.decide(&packet("in_port=1,tcp"));
+        is_reached(&mut lab.sw, &before);
+        let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
+        is_reached(&mut lab.sw, &before);
+        lab.sw.flow_mod(other, &flow(0, 2, "udp", apply(vec![])), 1).unwrap();
+        assert!(lab.sw.take_stale().is_none());
     }
 
     #[test]
