@@ -123,6 +123,23 @@ fn sent_and_received(sw: &Switch, peer: &Netns) -> [u64; 2] {
     [number(sent, "\"packets\":"), number(&ofctl(sw, "dump-ports br-int vx"), "rx pkts=")]
 }
 
+/// A flow-mod in the bridge under a tunnel holds for packets whose decisions are cached, although
+/// those are about inner packets.
+#[test]
+fn flows_under_a_tunnel_hold_for_cached_packets() {
+    with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, guest, _| {
+        for _ in 0..3 {
+            for _ in 0..3 {
+                guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
+            }
+            ofctl(sw, "add-flow br-phy priority=100,udp,tp_dst=4789,in_port=LOCAL,actions=drop");
+            assert!(guest.ping(inner(2), SOON / 3).is_err(), "the outer packets are dropped");
+            ofctl(sw, "del-flows br-phy udp,tp_dst=4789");
+        }
+        guest.ping(inner(2), WAIT_TIME_MAX).unwrap();
+    });
+}
+
 #[test]
 fn a_tunnel_counts_only_what_comes_out_of_it() {
     with_tunnel(OVER_IPV4.0, OVER_IPV4.1, |sw, _guest, peer| {
