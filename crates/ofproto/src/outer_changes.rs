@@ -2,7 +2,8 @@
 //!
 //! An encapsulated packet goes through the tables of its bridge with outer headers, which are no
 //! part of the packet that the decision is about: no region of a flow there reaches the decision.
-//! So a decision says which bridges its outer packets met ([`Effects::outer_bridges`]).
+//! [`Effects::outer_bridges`] of a decision has the bridges that its encapsulated packets went
+//! through, and a change of one of those makes the decision stale.
 
 use crate::mac_changes::Mac;
 use crate::translate::effects::Effects;

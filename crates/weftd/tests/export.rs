@@ -6,7 +6,7 @@ use lab::*;
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use testkit::{Frame, L4, Net, Netns, Probe, Raw, Switch, V4, privileged, veth};
+use testkit::{Frame, L4, Net, Netns, Probe, Raw, Switch, V4, privileged};
 
 /// Packets of which one in four is sampled.
 const SAMPLED_PACKETS: usize = 2000;
@@ -20,19 +20,7 @@ struct Bench<'a> {
 
 /// Ports v1 and v2 send to each other and end at e1 and e2; a collector in the switch's namespace.
 fn bench<'a>(ns: &'a Netns, far: &Netns) -> Bench<'a> {
-    let sw = start_with_bridge(ns);
-    let mut probe = Probe::new();
-    for i in 1..=2 {
-        let (near, end) = (format!("v{i}"), format!("e{i}"));
-        veth((ns, &near), (far, &end)).unwrap();
-        ns.ipv6_off(&near).unwrap();
-        far.ipv6_off(&end).unwrap();
-        probe.add(far, &end).unwrap();
-        vsctl(&sw, &format!("add-port br0 {near} -- set interface {near} ofport_request={i}"));
-    }
-    ofctl(&sw, "del-flows br0");
-    ofctl(&sw, "add-flow br0 in_port=1,actions=2");
-    ofctl(&sw, "add-flow br0 in_port=2,actions=1");
+    let (sw, probe) = start_with_probes(ns, far, 2);
     ns.ip("link set lo up").unwrap();
     let collector = ns.run(|| UdpSocket::bind("127.0.0.1:0")).unwrap();
     collector.set_read_timeout(Some(QUIET)).unwrap();
@@ -91,7 +79,7 @@ fn records(datagrams: &[Vec<u8>]) -> Vec<Reported> {
 }
 
 #[test]
-fn netflow_tells_of_every_packet_once() {
+fn netflow_reports_every_packet_once() {
     if !privileged() {
         return;
     }
@@ -130,7 +118,7 @@ fn netflow_tells_of_every_packet_once() {
 }
 
 #[test]
-fn tcp_flags_of_a_flows_packets_are_told_together() {
+fn tcp_flags_of_a_flows_packets_are_reported_together() {
     if !privileged() {
         return;
     }

@@ -7,7 +7,7 @@ use lab::*;
 use std::collections::BTreeMap;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use testkit::{Frame, Net, Netns, Probe, Switch, privileged, veth};
+use testkit::{Frame, Net, Netns, Probe, Switch, privileged};
 
 struct Bench<'a> {
     sw: Switch<'a>,
@@ -16,19 +16,7 @@ struct Bench<'a> {
 
 /// Ports v1 to v4 end at probes e1 to e4; v1 and v2 send to each other, v4 sends nowhere.
 fn bench<'a>(ns: &'a Netns, far: &Netns) -> Bench<'a> {
-    let sw = start_with_bridge(ns);
-    let mut probe = Probe::new();
-    for i in 1..=4 {
-        let (near, end) = (format!("v{i}"), format!("e{i}"));
-        veth((ns, &near), (far, &end)).unwrap();
-        ns.ipv6_off(&near).unwrap();
-        far.ipv6_off(&end).unwrap();
-        probe.add(far, &end).unwrap();
-        vsctl(&sw, &format!("add-port br0 {near} -- set interface {near} ofport_request={i}"));
-    }
-    ofctl(&sw, "del-flows br0");
-    ofctl(&sw, "add-flow br0 in_port=1,actions=2");
-    ofctl(&sw, "add-flow br0 in_port=2,actions=1");
+    let (sw, probe) = start_with_probes(ns, far, 4);
     Bench { sw, probe }
 }
 

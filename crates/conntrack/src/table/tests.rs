@@ -75,7 +75,7 @@ fn ipv4(s: &Shape) -> Vec<u8> {
     b
 }
 
-/// The same for IPv6; what is neither TCP nor UDP is an echo request or its answer.
+/// An IPv6 packet of this shape; what is neither TCP nor UDP is an echo request or its answer.
 fn ipv6(s: &Shape) -> Vec<u8> {
     let (proto, sum_at, mut l4) = match s.proto {
         IP_TCP => (IP_TCP, 16, tcp(s)),

@@ -86,7 +86,7 @@ pub async fn run(state: Shared) {
     }
 }
 
-/// The same at once.
+/// Does all of a second's work for collectors in one call.
 pub fn tick(s: &mut State) {
     for id in bridges(s) {
         begin(s, id);

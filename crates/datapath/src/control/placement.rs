@@ -74,7 +74,7 @@ pub(crate) fn variance(queues: &[Queue], cores: &[Core], at: &[Option<usize>]) -
     (cores.iter().map(|c| (share(c) - mean).powi(2)).sum::<f64>() / n) as u64
 }
 
-/// Those of the open cores that are on a node, or all when none is.
+/// The open cores of a NUMA node; all open cores if none of them is on that node.
 fn on_node(open: &[usize], cores: &[Core], numa: usize) -> Vec<usize> {
     let near: Vec<usize> = open.iter().copied().filter(|c| cores[*c].numa == numa).collect();
     if near.is_empty() { open.to_vec() } else { near }

@@ -108,7 +108,7 @@ pub(super) const COUNTS: &[Element] = &[
     iana(353, 8), // layer2OctetTotalCount
     iana(136, 1), // flowEndReason
 ];
-/// ... of IP.
+/// Counters of flows of IP.
 pub(super) const IP_COUNTS: &[Element] = &[
     iana(132, 8), // droppedOctetDeltaCount
     iana(134, 8), // droppedOctetTotalCount
@@ -121,7 +121,7 @@ pub(super) const IP_COUNTS: &[Element] = &[
     iana(20, 8),  // postMCastOctetDeltaCount
     iana(175, 8), // postMCastOctetTotalCount
 ];
-/// ... of TCP.
+/// Counters of flows of TCP.
 pub(super) const TCP_COUNTS: &[Element] = &[
     iana(222, 8), // tcpAckTotalCount
     iana(219, 8), // tcpFinTotalCount

@@ -57,19 +57,19 @@ pub struct Now {
 pub struct ExporterStats {
     /// Flows that came into the cache.
     pub flows: u64,
-    /// Those that are in it.
+    /// Flows that are in the cache now.
     pub current_flows: u64,
-    /// Samples.
+    /// Packets that were sampled.
     pub packets: u64,
-    /// Of IPv4 with a template of their own.
+    /// Sampled packets of IPv4 that a template describes.
     pub ipv4: u64,
-    /// ... of IPv6.
+    /// Sampled packets of IPv6 that a template describes.
     pub ipv6: u64,
-    /// Of IP without one.
+    /// Sampled packets of IP that no template describes.
     pub errors: u64,
-    /// ... of IPv4.
+    /// Sampled packets of IPv4 that no template describes.
     pub ipv4_errors: u64,
-    /// ... of IPv6.
+    /// Sampled packets of IPv6 that no template describes.
     pub ipv6_errors: u64,
 }
 

@@ -47,7 +47,8 @@ impl Switch {
 mod tests {
     use crate::BridgeConfig;
     use crate::switch::Switch;
-    use crate::tests::{Lab, apply, flow, geneve_lab, out, packet, route_to_port_2, tunnel_to};
+    use crate::tests::tunnel_lab::{geneve_lab, route_to_port_2, tunnel_to};
+    use crate::tests::{Lab, apply, flow, out, packet};
     use action::Decision;
     use openflow::port::NORMAL;
 

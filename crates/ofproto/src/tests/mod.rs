@@ -14,9 +14,10 @@ mod regions;
 mod sliced_changes;
 mod special_tests;
 mod tlv_properties;
+pub(crate) mod tunnel_lab;
 
 use crate::*;
-use ::action::{Decision, Op, TunnelKind};
+use ::action::{Decision, Op};
 use flow::{Key, at, parse_match, parse_match_tun};
 use openflow::*;
 use std::sync::Arc;
@@ -787,52 +788,4 @@ fn an_action_sets_packet_in_has_the_first_flows_cookie() {
     assert_eq!(cookie_of("in_port=1,udp,tp_dst=1"), Some(0x10));
     assert_eq!(cookie_of("in_port=1,udp,tp_dst=4"), Some(0x23));
     assert_eq!(cookie_of("in_port=1,tcp"), Some(0x12));
-}
-
-/// A switch whose port 5 is a Geneve tunnel (datapath port 30), of which flows say where it goes.
-pub(crate) fn geneve_lab() -> Lab {
-    let mut lab = Lab::new();
-    let tunnel = TunnelSpec {
-        kind: TunnelKind::Geneve,
-        dst_port: 6081,
-        remote: Remote::Flow,
-        local: Local::Any,
-        in_key: None,
-        out_key: None,
-        tos: Some(0),
-        ttl: Some(64),
-        df: true,
-        keyed: true,
-        csum: false,
-        sequence: false,
-        egress_mark: None,
-    };
-    let (dp_port, tunnel) = (Some(30), Some(tunnel));
-    let spec = PortSpec { of_port: 5, name: "t".into(), dp_port, tunnel, ..PortSpec::default() };
-    lab.sw.add_port(lab.br, spec).unwrap();
-    lab
-}
-
-/// 10.0.0.0/8 is behind port 2, which has 10.0.0.1; 10.0.0.5 there has 05:05:05:05:05:05.
-pub(crate) fn route_to_port_2(lab: &mut Lab) {
-    let address = ("p2".to_string(), [10, 0, 0, 1].into(), 8);
-    lab.sw.change_routes(|t| t.replace_kernel(vec![], vec![address]));
-    let route = Route {
-        prefix: [10, 0, 0, 0].into(),
-        len: 8,
-        device: "p2".into(),
-        gateway: None,
-        source: [10, 0, 0, 1].into(),
-        mark: 0,
-        local: false,
-        user: true,
-    };
-    lab.sw.change_routes(|t| t.insert(route));
-    lab.sw.set_neighbour("p2", [10, 0, 0, 5].into(), [5; 6], 2);
-}
-
-/// Packets that go into a tunnel from now on go to this address.
-pub(crate) fn tunnel_to(address: [u8; 4]) -> Action {
-    let value = u32::from_be_bytes(address).into();
-    Action::SetField { field: flow::Field::TunDst, value, mask: 0xffff_ffff }
 }

@@ -1,9 +1,8 @@
 //! Tunnel options: flows and actions against the plainest reading of them.
 
 use crate::tests::properties::Rng;
-use crate::tests::{
-    Lab, apply, flow, geneve_lab, matching, out, packet, route_to_port_2, tunnel_to,
-};
+use crate::tests::tunnel_lab::{geneve_lab, route_to_port_2, tunnel_to};
+use crate::tests::{Lab, apply, flow, matching, out, packet};
 use crate::*;
 use ::action::{Decision, Op, Request, ops_text};
 use flow::{Field, Key, TunMetadata, at, flag};

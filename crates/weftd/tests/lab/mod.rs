@@ -18,7 +18,7 @@ pub use traffic::{Pinger, transfer};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use testkit::{Netns, Switch, SwitchConfig, veth};
+use testkit::{Netns, Probe, Switch, SwitchConfig, veth};
 
 /// How long something that happens by itself may take on a busy machine.
 pub const WAIT_TIME_MAX: Duration = Duration::from_secs(40);
@@ -34,6 +34,24 @@ pub fn turn() -> MutexGuard<'static, ()> {
 /// A daemon and its database in this namespace.
 pub fn start(ns: &Netns) -> Switch<'_> {
     Switch::start(ns, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"))).unwrap()
+}
+
+/// A switch whose ports v1 to v`ports` end at probes e1 to e`ports`; v1 and v2 send to each other.
+pub fn start_with_probes<'a>(ns: &'a Netns, far: &Netns, ports: u32) -> (Switch<'a>, Probe) {
+    let sw = start_with_bridge(ns);
+    let mut probe = Probe::new();
+    for i in 1..=ports {
+        let (near, end) = (format!("v{i}"), format!("e{i}"));
+        veth((ns, &near), (far, &end)).unwrap();
+        ns.ipv6_off(&near).unwrap();
+        far.ipv6_off(&end).unwrap();
+        probe.add(far, &end).unwrap();
+        vsctl(&sw, &format!("add-port br0 {near} -- set interface {near} ofport_request={i}"));
+    }
+    ofctl(&sw, "del-flows br0");
+    ofctl(&sw, "add-flow br0 in_port=1,actions=2");
+    ofctl(&sw, "add-flow br0 in_port=2,actions=1");
+    (sw, probe)
 }
 
 /// The same with bridge `br0`.
