@@ -47,3 +47,26 @@ impl OuterChanges {
         of_bridge || e.hops.iter().any(|h| h.used.is_some_and(is_changed))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::translate::effects::Hop;
+
+    /// A flood of addresses takes bounded memory, and then reaches all decisions with a next hop.
+    #[test]
+    fn many_addresses_count_as_all() {
+        let used = Some([9; 6]);
+        let [source, next] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(std::net::IpAddr::from);
+        let hop = Hop { from: 1, bridge: 0, port: 2, source, next, used };
+        let e = Effects { hops: vec![hop], ..Effects::default() };
+        let mut changes = OuterChanges::default();
+        for i in 0..MACS_COUNT_MAX as u32 {
+            let [a, b, c, d] = i.to_be_bytes();
+            changes.mac(Mac::New([2, 0, a, b, c, d]));
+        }
+        assert!(!changes.reach(&e));
+        (0..1000).for_each(|_| changes.mac(Mac::New([3; 6])));
+        assert!(changes.reach(&e) && changes.macs.len() == MACS_COUNT_MAX);
+    }
+}
