@@ -186,13 +186,15 @@ struct segment {
 #define NEW_CONNECTIONS (1u << 20)
 
 /* Flows that were never seen: connections that are opened and reset, or SYNs that nobody answers. The others' are
- * acknowledgements in both directions. */
+ * acknowledgements in both directions. Each segment, a SYN too, carries `data` bytes, which sequence numbers count:
+ * connection tracking takes a RST for invalid whose number is not the next one. */
 static struct segment
-connection_of(const struct rx_queue *q, uint32_t flow)
+connection_of(const struct rx_queue *q, uint32_t flow, uint32_t data)
 {
-	static const struct segment steps[4] = {
-		{.seq = 1, .flags = 0x02}, {.seq = 1, .ack = 2, .flags = 0x12, .reply = true},
-		{.seq = 2, .ack = 2, .flags = 0x10}, {.seq = 2, .ack = 2, .flags = 0x14},
+	const uint32_t next = 2 + data; /* behind a side's SYN */
+	const struct segment steps[4] = {
+		{.seq = 1, .flags = 0x02}, {.seq = 1, .ack = next, .flags = 0x12, .reply = true},
+		{.seq = next, .ack = next, .flags = 0x10}, {.seq = next + data, .ack = next, .flags = 0x14},
 	};
 	uint32_t n = flow - q->frame.flows, in_block = n % (4 * OPENED_TOGETHER);
 	struct segment s;
@@ -211,7 +213,7 @@ connection_of(const struct rx_queue *q, uint32_t flow)
 static void
 write_conn(const struct rx_queue *q, uint8_t *at, uint32_t flow, uint32_t dmac, uint32_t length, struct words stamp)
 {
-	struct segment s = connection_of(q, flow);
+	struct segment s = connection_of(q, flow, length - q->frame.header);
 	uint32_t client = SRC_NET + s.connection, server = DST_NET + 1, port = 1024 + (s.connection & 0x3fff);
 	uint32_t payload = fill_payload(at, q->frame.header, length, stamp);
 

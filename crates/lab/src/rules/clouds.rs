@@ -126,40 +126,41 @@ pub fn antrea(ports: u32) -> Vec<String> {
     let new =
         format!("ct(commit,table=70,{ZONE},exec(move:NXM_NX_REG0[0..3]->NXM_NX_CT_MARK[0..3]))");
     lines.push(format!("table=60,priority=200,ct_state=+new+trk-snat,ip,actions={new}"));
+    let endpoint = |service| address(Ipv4Addr::new(17, 0, 0, 0), service);
     for service in 1..=ports {
         let virtual_address = address(Ipv4Addr::new(16, 0, 0, 0), service);
-        let end = u32::from(address(Ipv4Addr::new(17, 0, 0, 0), service));
+        let to = endpoint(service);
+        let end = u32::from(to);
         lines.push(format!(
             "table=32,priority=200,tcp,reg4=0x10000/0x70000,nw_dst={virtual_address},tp_dst={SERVICE},\
              actions=load:{end:#x}->NXM_NX_REG3[],load:{SERVICE}->NXM_NX_REG4[0..15],\
              load:0x2->NXM_NX_REG4[16..18],goto_table:33"
         ));
-        let to = address(Ipv4Addr::new(17, 0, 0, 0), service);
         lines.push(format!(
             "table=33,priority=200,tcp,reg3={end:#x},reg4={:#x}/0x7ffff,\
              actions=ct(commit,table=40,{ZONE},nat(dst={to}:{SERVICE}),exec(load:0x1->NXM_NX_CT_MARK[4]))",
             0x20000 + u32::from(SERVICE)
         ));
-        policy(service, to, &mut lines);
     }
+    policy(&(1..=ports).map(endpoint).collect::<Vec<_>>(), &mut lines);
     lines
 }
 
-/// Clients may connect to an endpoint's service.
-fn policy(id: u32, endpoint: Ipv4Addr, lines: &mut Vec<String>) {
-    let from =
-        |net| format!("table=50,priority=14500,ip,nw_src={net},actions=conjunction({id},1/3)");
-    lines.extend(members().map(from));
-    lines.push(format!(
-        "table=50,priority=14500,ip,nw_dst={endpoint},actions=conjunction({id},2/3)"
-    ));
-    lines.push(format!(
-        "table=50,priority=14500,tcp,tp_dst={SERVICE},actions=conjunction({id},3/3)"
-    ));
-    let action = format!("load:{id:#x}->NXM_NX_REG6[],goto_table:60");
-    lines.push(format!("table=50,priority=14500,conj_id={id},ip,actions={action}"));
-    lines.push(format!("table=41,priority=200,ip,nw_src={endpoint},actions=drop"));
-    lines.push(format!("table=51,priority=200,ip,nw_dst={endpoint},actions=drop"));
+/// One policy: clients may connect to the service of these endpoints, and nobody else may.
+fn policy(endpoints: &[Ipv4Addr], lines: &mut Vec<String>) {
+    let mut clause = |n: u32, matched: String| {
+        let action = format!("conjunction(1,{n}/3)");
+        lines.push(format!("table=50,priority=14500,{matched},actions={action}"));
+    };
+    members().for_each(|net| clause(1, format!("ip,nw_src={net}")));
+    endpoints.iter().for_each(|endpoint| clause(2, format!("ip,nw_dst={endpoint}")));
+    clause(3, format!("tcp,tp_dst={SERVICE}"));
+    let action = "load:0x1->NXM_NX_REG6[],goto_table:60";
+    lines.push(format!("table=50,priority=14500,conj_id=1,ip,actions={action}"));
+    for endpoint in endpoints {
+        lines.push(format!("table=41,priority=200,ip,nw_src={endpoint},actions=drop"));
+        lines.push(format!("table=51,priority=200,ip,nw_dst={endpoint},actions=drop"));
+    }
 }
 
 /// A logical switch with `ports` load balancers of one back end, and access lists with
@@ -273,5 +274,14 @@ mod tests {
             assert!(lines.iter().any(|l| l.contains(&format!("nw_dst={SERVER},"))));
         }
         assert!(antrea(1).iter().any(|l| l.contains(&format!("nat(dst={BACK_END}:{SERVICE})"))));
+    }
+    #[test]
+    fn no_flow_takes_the_place_of_another() {
+        for mut lines in [neutron(3), antrea(3), ovn(3)] {
+            let flows = lines.len();
+            lines.sort_by_key(|l| l.split(",actions=").next().map(String::from));
+            lines.dedup_by_key(|l| l.split(",actions=").next().map(String::from));
+            assert_eq!(lines.len(), flows);
+        }
     }
 }
