@@ -25,6 +25,7 @@ use crate::conn::Conn;
 use crate::count::{COUNTS, Count, Refused};
 use crate::ipf::FragmentSettings;
 use crate::machine::Peers;
+use crate::nat;
 use crate::policy::{Class, Policies};
 use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
@@ -382,6 +383,15 @@ impl Worker {
         let hash = self.table.secret.of(tuple);
         let _ = self.table.index.prefetch(hash);
         Asked(hash)
+    }
+
+    /// Asks for the cache line where the index has the first tuple that is tried for answers to a
+    /// translated connection, which begins with `tuple`.
+    #[inline(never)] // For packets that begin connections only.
+    pub fn ask_answer(&self, tuple: &Tuple, nat: &action::Nat) -> Option<Asked> {
+        let hash = self.table.secret.of_translation(tuple, nat);
+        let first = nat::choose(tuple, nat, hash, || 0, |_| true)?;
+        Some(self.ask(&first))
     }
 
     /// Asks for the cache lines of the connections that may have a tuple, once its bucket came.

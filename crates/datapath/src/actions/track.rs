@@ -127,14 +127,36 @@ fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut G
             }
             false => read(batch, ct.0, n + count, tx, &mut group.seen[count]),
         };
+        group.answers[count] = ask_answer((batch, n + count), ct.0, (group, count), tx);
         count += 1;
     }
     group.count = count;
 }
 
+/// Asks for the place of the answers to a connection that a packet begins, if that is translated.
+#[inline]
+fn ask_answer(
+    (batch, i): (&Batch, usize),
+    ct: &Ct,
+    (group, k): (&Group, usize),
+    tx: &TxState,
+) -> Option<Asked> {
+    let nat = ct.nat.as_ref().filter(|nat| ct.commit && nat.side.is_some())?;
+    let begins = i < batch.waited && batch.columns.ct[i].state & state::NEW != 0;
+    let tuple = match group.ahead[k] {
+        Ahead::Fast => group.fast[k].seen().tuple,
+        Ahead::Read(_) => group.seen[k].as_ref().ok()?.tuple,
+        Ahead::Other | Ahead::Known => return None,
+    };
+    begins.then(|| tx.conntrack.ask_answer(&tuple, nat))?
+}
+
 /// Has memory bring the connections of a group.
 #[inline]
 fn ask_entries(tx: &TxState, group: &mut Group) {
+    for answer in group.answers[..group.count].iter().flatten() {
+        tx.conntrack.ask_entries(*answer);
+    }
     for (ahead, fast) in group.ahead[..group.count].iter().zip(&mut group.fast) {
         match ahead {
             Ahead::Fast => tx.conntrack.ask_fast_entry(fast),
@@ -149,6 +171,7 @@ fn ask_entries(tx: &TxState, group: &mut Group) {
 pub(super) struct Group {
     count: usize,
     ahead: [Ahead; GROUP_PACKETS],
+    answers: [Option<Asked>; GROUP_PACKETS],
     seen: [Result<Seen, Bad>; GROUP_PACKETS],
     fast: [FastPacket; GROUP_PACKETS],
 }
@@ -158,6 +181,7 @@ impl Default for Group {
         Group {
             count: 0,
             ahead: [Ahead::Other; GROUP_PACKETS],
+            answers: [None; GROUP_PACKETS],
             seen: [const { Err(Bad::Shape) }; GROUP_PACKETS],
             fast: [FastPacket::NONE; GROUP_PACKETS],
         }
