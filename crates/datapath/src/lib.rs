@@ -48,8 +48,9 @@ pub use control::marks::SampleCursor;
 pub use control::topology::{assume_cores, assumed_cores};
 pub use control::watches::WatchId;
 pub use cpu::Level;
+pub use lookup::port_classifier::PortLookup;
 pub use miss::policy::{
-    CACHE_SAVES_VISITS_MIN, CACHE_STAYS_VISITS_MIN, CacheUse, NewFlows, PortLookup, PortPolicy,
+    CACHE_SAVES_VISITS_MIN, CACHE_STAYS_VISITS_MIN, CacheUse, NewFlows, PortPolicy, PredictorUse,
 };
 pub use miss::rates::{LookupCounts, PortRates, Share};
 pub use parse::scalar::extract;

@@ -1,8 +1,8 @@
 //! The bounded queues between control and a worker: commands one way, reports the other.
 
 use crate::capture::Capture;
+use crate::lookup::port_classifier::PortLookup;
 use crate::marks::MarkChange;
-use crate::miss::policy::PortLookup;
 use crate::police::Policer;
 use crate::settings::{PortEffects, Settings};
 use crate::stats::perf::{Metrics, Suspicious};

@@ -1,7 +1,7 @@
 //! What a worker reports to the control side: a bounded ring, and a backlog while the ring is full.
 
+use crate::lookup::port_classifier::PortLookup;
 use crate::messages::{Report, Shared};
-use crate::miss::policy::PortLookup;
 use crate::miss::uncached_stats::UncachedStats;
 use crate::stats::worker_stats::PerfCell;
 use crate::verify::{self, Twin};

@@ -5,7 +5,7 @@ use super::pmd::pmds;
 use crate::state::State;
 use datapath::{
     CACHE_SAVES_VISITS_MIN, CACHE_STAYS_VISITS_MIN, CacheUse, NewFlows, PortLookup, PortPolicy,
-    Share, WorkerId,
+    PredictorUse, Share, WorkerId,
 };
 use std::fmt::Write;
 
@@ -47,7 +47,11 @@ fn line(name: &str, p: &PortLookup) -> String {
         reason(p),
         new_flows(&p.policy),
         p.policy.subtables_probed_max,
-        if p.policy.predictor { "too" } else { "not" },
+        match p.policy.predictor {
+            PredictorUse::Off => "not",
+            PredictorUse::Last => "last",
+            PredictorUse::First => "first",
+        },
         t.cache_hits,
         t.flow_hits,
         t.visits,

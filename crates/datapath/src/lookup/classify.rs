@@ -7,12 +7,12 @@
 use super::compare::{Probe, Scalar};
 use super::port_classifier::PortClassifier;
 use super::predictor::PREDICTIONS_MAX;
-use super::search::{Group, Search};
+use super::search::Search;
 use super::table::{Table, port_of};
 use crate::batch::keys::{KeyRef, Keys};
 use crate::cpu::Level;
 use crate::mem::prefetch;
-use crate::miss::policy::{CacheUse, NewFlows};
+use crate::miss::policy::{CacheUse, NewFlows, PredictorUse};
 use crate::miss::rates::LookupCounts;
 
 /// Up to this many packets are first looked up without groups, in the first subtable of their port:
@@ -68,19 +68,20 @@ impl Table {
             self.by_cache::<P>(keys, &mut search);
         }
         let unknown = caching.then_some(search.todo);
+        self.predict::<P>(keys, &mut search, PredictorUse::First);
         for round in 0.. {
             if !self.open_round(&mut search, round) {
                 break;
             }
             self.by_subtable::<P>(keys, &mut search);
         }
-        self.predict::<P>(keys, &mut search);
+        self.predict::<P>(keys, &mut search, PredictorUse::Last);
         if let Some(unknown) = unknown
             && search.groups.iter().any(|g| g.unknown > g.from)
         {
             self.learn(keys, &search.groups, &unknown);
         }
-        self.count_missed_visits(&search.groups);
+        self.count_missed_visits(&search);
         search.rest(todo);
         self.search = Some(search);
     }
@@ -139,11 +140,12 @@ impl Table {
     }
 
     /// Counts the visits of packets that found nothing.
-    fn count_missed_visits(&mut self, groups: &[Group]) {
-        for g in groups.iter().filter(|g| g.from < g.end) {
-            let visits = self.classifier(g.port).map_or(0, |p| self.visited(p).len()) as u64;
+    fn count_missed_visits(&mut self, search: &Search) {
+        for g in search.groups.iter().filter(|g| g.from < g.end) {
             let missed = (g.end - g.from) as u64;
-            let missed_visits = visits * missed;
+            let visited = self.classifier(g.port).map_or(0, |p| self.visited(p).len()) as u64;
+            let predicted = if g.predicted { search.predictions(*g) } else { 0 };
+            let missed_visits = visited * missed + predicted;
             self.count(g.port, LookupCounts { missed, missed_visits, ..LookupCounts::default() });
         }
     }
@@ -214,19 +216,21 @@ impl Table {
     }
 
     /// Looks the packets that are left up where others near them were found, each in subtables of
-    /// its own.
+    /// its own, if that is done `when` for their port.
     #[inline(always)]
-    fn predict<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
+    fn predict<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search, when: PredictorUse) {
         for at in 0..search.groups.len() {
             let g = search.groups[at];
-            let predictor =
-                |p: &PortClassifier| p.policy.predictor && p.policy.new_flows != NewFlows::Direct;
-            if g.from == g.end || !self.classifier(g.port).is_some_and(predictor) {
+            let now = |p: &PortClassifier| {
+                p.policy.predictor == when && p.policy.new_flows != NewFlows::Direct
+            };
+            if g.from == g.end || !self.classifier(g.port).is_some_and(now) {
                 continue;
             }
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
                 search.near[i] = self.history.predictor.get(keys.line.0[i][2]);
             }
+            search.groups[at].predicted = true;
             for n in 0..PREDICTIONS_MAX {
                 self.by_prediction::<P>(keys, search, at, n);
             }
@@ -274,11 +278,7 @@ impl Table {
         }
         search.groups[at].end = left;
         let hits = (g.end - left) as u64;
-        let missed_visits = visits - hits;
-        self.count(
-            g.port,
-            LookupCounts { visits, missed_visits, flow_hits: hits, ..LookupCounts::default() },
-        );
+        self.count(g.port, LookupCounts { visits, flow_hits: hits, ..LookupCounts::default() });
         if let Some(p) = &mut self.classifiers[g.port] {
             p.rates.predictions.count(visits, hits);
         }

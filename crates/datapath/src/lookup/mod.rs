@@ -7,7 +7,7 @@ mod classify;
 pub(crate) mod compare;
 pub(crate) mod flow_store;
 pub(crate) mod mask;
-mod port_classifier;
+pub(crate) mod port_classifier;
 pub(crate) mod predictor;
 pub(crate) mod recirc_memo;
 mod search;

@@ -5,7 +5,7 @@
 use super::flow_store::MASKS;
 use super::subtable::{Hasher, Subtable};
 use crate::batch::keys::{KeyRef, Words};
-use crate::miss::policy::{CacheUse, NEW_FLOWS_MIN, NewFlows, PortLookup, PortPolicy};
+use crate::miss::policy::{CacheUse, NEW_FLOWS_MIN, NewFlows, PortPolicy};
 use crate::miss::rates::{PortRates, SUBTABLES_PROBED_MAX};
 use crate::miss::seen_flows::FlowSamples;
 use crate::settings::Tri;
@@ -177,6 +177,23 @@ impl PortClassifier {
             policy: self.policy,
         }
     }
+}
+
+/// How a worker finds the megaflows of one input port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortLookup {
+    /// The port.
+    pub port: PortNo,
+    /// Its cached flows.
+    pub flows: u32,
+    /// Their masks.
+    pub masks: u32,
+    /// What the last judgement went by.
+    pub rates: PortRates,
+    /// By configuration and not by cost is the signature cache on or off.
+    pub cache_forced: bool,
+    /// What is done now.
+    pub policy: PortPolicy,
 }
 
 #[cfg(test)]

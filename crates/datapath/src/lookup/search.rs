@@ -16,6 +16,8 @@ pub(super) struct Group {
     pub(super) end: usize,
     /// Where they ended when the cache had been asked.
     pub(super) unknown: usize,
+    /// They were looked up in predicted subtables, too.
+    pub(super) predicted: bool,
 }
 
 impl Group {
@@ -65,6 +67,12 @@ impl Search {
             self.groups.push(Group { port: first.into(), from, end, ..Group::default() });
             from = end;
         }
+    }
+
+    /// How many predicted subtables the packets of a group visit that are left of it.
+    pub(super) fn predictions(&self, g: Group) -> u64 {
+        let near = self.todo[g.range()].iter().map(|i| &self.near[usize::from(*i)]);
+        near.flatten().filter(|slot| **slot > 0).count() as u64
     }
 
     /// Writes the packets that were not found to `todo`, in order.

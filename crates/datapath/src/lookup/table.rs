@@ -5,7 +5,7 @@ use crate::cpu::Level;
 use crate::lookup::compare::MaskLine;
 use crate::lookup::flow_store::{LIVE, MASKS, Payload, Store};
 use crate::lookup::mask::{self, FULL, PORT_ONLY};
-use crate::lookup::port_classifier::{self, PortClassifier};
+use crate::lookup::port_classifier::{self, PortClassifier, PortLookup};
 use crate::lookup::predictor::{PREDICTIONS_MAX, SubtablePredictor};
 use crate::lookup::recirc_memo::RecircMemo;
 use crate::lookup::search::Search;
@@ -13,7 +13,7 @@ use crate::lookup::signature_cache::SigCache;
 use crate::lookup::subtable::Subtable;
 use crate::lookup::subtable_memo::SubtableMemo;
 use crate::mem::fold;
-use crate::miss::policy::{CacheUse, NewFlows, PortLookup};
+use crate::miss::policy::{CacheUse, NewFlows, PredictorUse};
 use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, INTERVAL_MS, LookupCounts, SUBTABLES_PROBED_MAX};
 use crate::miss::seen_flows::{SAMPLE_FLOWS, SeenFlows};
 use crate::settings::Tri;
@@ -307,7 +307,7 @@ impl Table {
             sub.prefetch(position.hash);
             self.history.seen_flows.prefetch(position.hash);
             let p = self.classifiers[usize::from(port_of(position.masked[4]))].as_ref();
-            if p.is_some_and(|p| p.policy.predictor) {
+            if p.is_some_and(|p| p.policy.predictor != PredictorUse::Off) {
                 self.history.predictor.prefetch(position.near);
             }
         }
@@ -319,7 +319,7 @@ impl Table {
         let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
         let found = found.map(|megaflow| (position.slot, megaflow)).or_else(|| self.unprobed(key));
         let port = port_of(position.masked[4]);
-        if self.classifier_mut(port).policy.predictor {
+        if self.classifier_mut(port).policy.predictor != PredictorUse::Off {
             self.history.predictor.put(position.near, position.slot);
         }
         let p = self.classifier_mut(port);

@@ -6,7 +6,6 @@
 use crate::miss::rates::{JUDGED_EVENTS_MIN, PortRates, SUBTABLES_PROBED_MAX, Share};
 use crate::miss::seen_flows::SAMPLE_FLOWS;
 use crate::settings::Tri;
-use flow::PortNo;
 
 /// New flows of a port (older ones count half) from which on few of those that were never seen are
 /// stored: their sample can be judged about every second. See
@@ -47,6 +46,18 @@ pub enum CacheUse {
     On,
 }
 
+/// When packets are looked up in predicted subtables, besides those that are hit most.
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PredictorUse {
+    /// Not at all.
+    Off,
+    /// After those that are hit most.
+    #[default]
+    Last,
+    /// Before them.
+    First,
+}
+
 /// What becomes of flows that were not there.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewFlows {
@@ -69,12 +80,11 @@ pub struct PortPolicy {
     pub cache: CacheUse,
     /// In how many of the most hit subtables they are looked up.
     pub subtables_probed_max: usize,
-    /// Are they looked up in predicted subtables?
-    pub predictor: bool,
+    /// When they are looked up in predicted subtables.
+    pub predictor: PredictorUse,
     /// What is done with new flows.
     pub new_flows: NewFlows,
-    /// Intervals since the cache was switched on or began to hash other bits: it has this long to
-    /// be filled.
+    /// Intervals since the cache was switched on, or its hash changed: it is being filled.
     pub cache_age: u32,
     /// Flows came back, as far as known, often enough for the cache.
     pub flows_return: bool,
@@ -91,7 +101,7 @@ impl Default for PortPolicy {
         PortPolicy {
             cache: CacheUse::Off,
             subtables_probed_max: SUBTABLES_PROBED_MAX,
-            predictor: true,
+            predictor: PredictorUse::Last,
             new_flows: NewFlows::Stored,
             cache_age: 0,
             flows_return: true,
@@ -135,11 +145,8 @@ impl PortPolicy {
     /// Are packets looked at as to whether they come back?
     pub fn is_sampling(&self) -> bool {
         let now_and_then = self.interval.is_multiple_of(SAMPLE_INTERVALS);
-        match self.cache {
-            CacheUse::Off => false,
-            CacheUse::Sampled => now_and_then,
-            CacheUse::On => now_and_then || self.cache_age < RETRY_INTERVALS,
-        }
+        let filling = self.cache == CacheUse::On && self.cache_age < RETRY_INTERVALS;
+        self.cache != CacheUse::Off && (now_and_then || filling)
     }
 
     /// What comes after this, by what was measured meanwhile; `choice` is the operator's about the
@@ -160,10 +167,7 @@ impl PortPolicy {
         PortPolicy {
             cache_age: if stays { self.cache_age.saturating_add(1) } else { 0 },
             subtables_probed_max: self.next_subtables(r),
-            predictor: match r.predictions.all {
-                0..JUDGED_EVENTS_MIN => self.predictor || retry,
-                all => r.predictions.good * r.miss_visits() >= all,
-            },
+            predictor: self.next_predictor(r, retry),
             new_flows: self.next_new_flows(r, refused),
             direct_refused: refused,
             interval,
@@ -210,6 +214,23 @@ impl PortPolicy {
         r.hits.iter().take(r.masks).take_while(pays).count().max(1)
     }
 
+    /// Predictions come first where they find packets with fewer visits than the subtables that are
+    /// hit most (docs/perf/heuristics.md); now and then last, as only then those are compared.
+    fn next_predictor(&self, r: &PortRates, retry: bool) -> PredictorUse {
+        use PredictorUse::*;
+        let Share { all, good } = r.predictions;
+        let visits = r.lookups.visits.saturating_sub(all);
+        let hits = r.lookups.flow_hits.saturating_sub(good);
+        match self.predictor {
+            _ if all < JUDGED_EVENTS_MIN && retry => Last,
+            before if all < JUDGED_EVENTS_MIN => before,
+            _ if good * r.miss_visits() < all => Off,
+            First if retry => Last,
+            before if before == First || good * visits > hits * all => First,
+            _ => Last,
+        }
+    }
+
     fn next_new_flows(&self, r: &PortRates, refused: bool) -> NewFlows {
         let Share { all, good } = r.misses_returning;
         let ends = match self.new_flows {
@@ -226,21 +247,4 @@ impl PortPolicy {
             _ => NewFlows::SeenTwice,
         }
     }
-}
-
-/// How a worker finds the megaflows of one input port.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PortLookup {
-    /// The port.
-    pub port: PortNo,
-    /// Its cached flows.
-    pub flows: u32,
-    /// Their masks.
-    pub masks: u32,
-    /// What the last judgement went by.
-    pub rates: PortRates,
-    /// By configuration and not by cost is the signature cache on or off.
-    pub cache_forced: bool,
-    /// What is done now.
-    pub policy: PortPolicy,
 }

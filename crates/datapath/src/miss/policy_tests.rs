@@ -107,10 +107,31 @@ fn a_cache_has_time_to_be_filled() {
 }
 
 #[test]
+fn predictions_come_first_where_they_find_more() {
+    let first = |good, flow_hits| {
+        let predictions = Share { all: 1000, good };
+        // Of 11,000 visits 1,000 are of predicted subtables.
+        let r = PortRates { predictions, ..rates(0, flow_hits, 11_000, 0, 40) };
+        let mut policy = PortPolicy::default();
+        let first = (0..320).filter(|_| {
+            policy = policy.next(&r, Tri::Auto);
+            policy.predictor == PredictorUse::First
+        });
+        first.count()
+    };
+    // They come last for one interval in 32.
+    assert_eq!([first(500, 5500), first(500, 5499), first(400, 900)], [0, 310, 310]);
+}
+
+#[test]
 fn what_fails_is_rarely_tried() {
     let right = |good| {
         let predictions = Share { all: 1000, good };
-        on_of(320, |p| p.predictor, PortRates { predictions, ..rates(0, 1, 1, 0, 0) })
+        on_of(
+            320,
+            |p| p.predictor != PredictorUse::Off,
+            PortRates { predictions, ..rates(0, 1, 1, 0, 0) },
+        )
     };
     assert_eq!([right(0), right(31), right(32), right(900)], [10, 10, 320, 320]);
     let answered = |good| {

@@ -146,7 +146,7 @@ pub fn antrea(ports: u32) -> Vec<String> {
     lines
 }
 
-/// One policy: clients may connect to the service of these endpoints, and nobody else may.
+/// One policy: clients may connect to the service of these endpoints, and no other address.
 fn policy(endpoints: &[Ipv4Addr], lines: &mut Vec<String>) {
     let mut clause = |n: u32, matched: String| {
         let action = format!("conjunction(1,{n}/3)");
