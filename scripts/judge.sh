@@ -1,18 +1,20 @@
 #!/bin/bash
 # Has OVS's own test suites (Debian's openvswitch-source, never copied into this repository) judge weftd:
 # runs groups of one with weftd in ovs-vswitchd's place and compares what fails with the lists of judge-*.txt.
-# Usage: judge.sh [--system] [WEFTD [GROUP...]]   WEFTD: target/debug/weftd.
-# Without --system it is the unit suite, its ports dummies, and GROUPs are those named in `unit_groups`.
-# With it, the one with traffic (system-userspace-testsuite), in network namespaces of its own, and all groups.
+# Usage: judge.sh [--system|--dpdk|--tso] [WEFTD [GROUP...]]   WEFTD: target/debug/weftd.
+# Without an option it is the unit suite, its ports dummies, and GROUPs are those named in `unit_groups`.
+# With one it is one with traffic, in network namespaces of its own, and all groups: --system the one of the userspace
+# datapath, --dpdk the one of DPDK with testpmd as guests (it needs hugepages), --tso the first one with TSO.
 # JUDGE_OVSTEST: OVS's own test program (tests/ovstest of its build), which is not packaged; groups that need it fail
 # without. As root. JUDGE_DIR keeps the unpacked suite and its logs (tests/*testsuite.dir); else both go.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 suite=testsuite
-if [ "${1:-}" = --system ]; then
-    suite=system-userspace-testsuite
-    shift
-fi
+case ${1:-} in
+--system) suite=system-userspace-testsuite ;;
+--dpdk | --tso) suite=system-${1#--}-testsuite ;;
+esac
+[ $suite = testsuite ] || shift
 weftd=$(realpath "${1:-$here/../target/debug/weftd}")
 shift || true
 [ -x "$weftd" ] || { echo "judge: no $weftd: build it first" >&2; exit 1; }
@@ -61,7 +63,7 @@ END
 
 # Clients and servers of the traffic; a TFTP server is not among Debian's that the suite knows.
 prepare_system() {
-    need iproute2 iputils-ping tcpdump curl lftp ncat ethtool python3-pyftpdlib
+    need iproute2 iputils-ping tcpdump curl lftp ncat ethtool python3-pyftpdlib dpdk
     [ -d "$dir/python/tftpy" ] || /usr/bin/python3 -m pip install -q --target "$dir/python" tftpy 2>/dev/null
     export PYTHONPATH=$dir/python
 }
@@ -69,7 +71,10 @@ prepare_system() {
 [ -e "$dir/suite" ] || prepare
 [ $suite = testsuite ] || prepare_system
 mkdir -p "$dir/bin"
-printf '#!/bin/sh\nexec "%s" -vdpdk:err -vbridge:console:off "$@"\n' "$weftd" > "$dir/bin/ovs-vswitchd"
+# The suite of DPDK looks for its lines in the log, the others stumble over them.
+quiet='-vdpdk:err -vbridge:console:off'
+[ $suite != system-dpdk-testsuite ] || quiet=
+printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$weftd" "$quiet" > "$dir/bin/ovs-vswitchd"
 chmod +x "$dir/bin/ovs-vswitchd"
 [ -z "${JUDGE_OVSTEST:-}" ] || ln -sf "$(realpath "$JUDGE_OVSTEST")" "$dir/bin/ovstest"
 cd "$dir/suite/tests"
@@ -91,8 +96,10 @@ if [ $suite = testsuite ]; then
     run+=(-j"$(nproc)")
 else
     # Links and namespaces of the suite have fixed names: they get a network namespace and a /run/netns of their own.
+    # DPDK sees no adapters of the machine: it says of some that it cannot use them, and no group allows that.
     run=(unshare --net --mount sh -c
-        'mkdir -p /run/netns; mount -t tmpfs none /run/netns; ip link set lo up; exec "$@"' sh "${run[@]}")
+        'mkdir -p /run/netns; mount -t tmpfs none /run/netns; mount -t tmpfs none /sys/bus/pci/devices
+         ip link set lo up; exec "$@"' sh "${run[@]}")
 fi
 results=$dir/results
 "${run[@]}" -d -C "$PWD" AUTOTEST_PATH= "$@" 2>/dev/null |

@@ -150,8 +150,10 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
                     report.write(&mut state.borrow_mut(), &new, &mut db, true);
                 }
                 daemon.leave_terminal();
+                let init = new.other_config.get("dpdk-init").map(String::as_str);
+                let asked = matches!(init, Some("true" | "try"));
                 if desired.replace(new).is_none() {
-                    log_dpdk();
+                    log_dpdk(asked);
                 }
                 daemon.ready();
             }
@@ -288,9 +290,16 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
 }
 
 /// What the log says of DPDK once the daemon has left the terminal: scripts and ovs-vswitchd's own
-/// test suite take unexpected lines on standard error for a failure.
-fn log_dpdk() {
+/// test suite take unexpected lines on standard error for a failure. `asked`: the database asks for
+/// DPDK, and whoever does may look for ovs-vswitchd's lines.
+fn log_dpdk(asked: bool) {
     let Some(eal) = dpdk::Eal::get() else { return };
+    if asked {
+        vlog::info!("dpdk", "Using {}", dpdk::dpdk_version());
+        vlog::info!("dpdk", "DPDK Enabled - initializing...");
+        vlog::info!("dpdk", "EAL ARGS: {}", eal.arguments());
+        vlog::info!("dpdk", "DPDK Enabled - initialized");
+    }
     let pages = if eal.hugepages() { "hugepages" } else { "no hugepages" };
     vlog::info!("dpdk", "{} ready, {pages}", dpdk::dpdk_version());
     if !eal.hugepages() {

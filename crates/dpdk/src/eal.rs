@@ -54,6 +54,7 @@ pub struct Eal {
 }
 
 static EAL: OnceLock<Eal> = OnceLock::new();
+static ARGUMENTS: OnceLock<String> = OnceLock::new();
 static STARTING: Mutex<bool> = Mutex::new(false);
 static LOG: OnceLock<fn(&str)> = OnceLock::new();
 
@@ -80,6 +81,7 @@ impl Eal {
             let _ = LOG.set(sink);
         }
         let (argv, huge) = args::build(config, &machine());
+        let _ = ARGUMENTS.set(argv.join(" "));
         start_aside(argv)?;
         Ok(*EAL.get_or_init(|| Eal { huge }))
     }
@@ -87,6 +89,11 @@ impl Eal {
     /// The running EAL, if it was started.
     pub fn get() -> Option<Eal> {
         EAL.get().copied()
+    }
+
+    /// What EAL was started with, options and values separated by blanks.
+    pub fn arguments(&self) -> &'static str {
+        ARGUMENTS.get().map_or("", String::as_str)
     }
 
     /// Is packet memory on hugepages?

@@ -194,6 +194,17 @@ impl Port for EthPort {
         counters
     }
 
+    fn shown_config(&self) -> Option<BTreeMap<String, String>> {
+        let mut shown = crate::shown_config(self);
+        let of = |way: &str, n: u16| {
+            ["configured", "requested"]
+                .map(|what| (format!("{what}_{way}_descriptors"), n.to_string()))
+        };
+        shown
+            .extend(of("rxq", self.options.n_rxd).into_iter().chain(of("txq", self.options.n_txd)));
+        Some(shown)
+    }
+
     fn status(&mut self) -> BTreeMap<String, String> {
         let info = self.dev.info();
         let pairs = [

@@ -12,6 +12,7 @@ mod vhost;
 
 use dpdk::{DpdkError, Pools};
 use port::{Port, PortConfig, PortError};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,9 +36,18 @@ pub struct Devices {
     /// Called when a guest or one of its queues comes or goes, so that link state and the number
     /// of receive queues are looked at again. Runs on a thread of DPDK's; must not block.
     pub on_change: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// Called with a line for the log, from any thread.
+    /// Called with a warning for the log, from any thread.
     pub warn: Option<Warn>,
+    /// Called with a line for the log that is no warning, from any thread.
+    pub info: Option<Warn>,
     memif: Arc<memif::Memif>,
+}
+
+/// What `dpctl/show` says of every port of DPDK, in ovs-vswitchd's words.
+fn shown_config(port: &dyn Port) -> BTreeMap<String, String> {
+    let mut shown = port::shown_queues(port.n_rxq(), port.n_txq());
+    shown.insert("mtu".into(), port.mtu().to_string());
+    shown
 }
 
 impl Devices {
@@ -52,6 +62,7 @@ impl Devices {
             vhost_postcopy: false,
             on_change: None,
             warn: None,
+            info: None,
             memif,
         }
     }

@@ -157,6 +157,7 @@ impl VhostPort {
             tx_retries: options::tx_retries(config),
             on_change: devices.on_change.clone(),
             warn: devices.warn.clone(),
+            info: devices.info.clone(),
         };
         let n_txq = common.n_txq;
         let claim = Claim::new(&path, mode).map_err(PortError::Device)?;
@@ -169,6 +170,14 @@ impl VhostPort {
             Served::Own(Socket::open(&common, pool, claim).map_err(PortError::Device)?)
         };
         let (name, kind) = (config.name.clone(), config.kind.clone());
+        if let Some(info) = &devices.info {
+            info(&match mode {
+                Mode::Client => format!(
+                    "vHost User device '{name}' created in 'client' mode, using client socket '{path}'"
+                ),
+                Mode::Server => format!("Socket {path} created for vhost-user port {name}"),
+            });
+        }
         Ok(VhostPort { name, kind, path, mtu, n_txq, library, socket })
     }
 
@@ -261,6 +270,10 @@ impl Port for VhostPort {
             all.extend(violations.map(|(what, n)| (format!("frontend_{}", what.name()), n)));
         }
         all
+    }
+
+    fn shown_config(&self) -> Option<BTreeMap<String, String>> {
+        Some(crate::shown_config(self))
     }
 
     fn status(&mut self) -> BTreeMap<String, String> {

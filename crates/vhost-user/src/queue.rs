@@ -442,6 +442,7 @@ mod tests {
             tx_retries: 8,
             on_change: None,
             warn: None,
+            info: None,
         }));
         (0..2).for_each(|i| drop(shared.rings.put(i, Some(ring(at[i])))));
         shared.publish(1, 1);

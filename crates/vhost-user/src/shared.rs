@@ -96,6 +96,7 @@ pub(crate) struct Shared {
     pub path: String,
     on_change: Option<OnChange>,
     warn: Option<Warn>,
+    say: Option<Warn>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -131,6 +132,7 @@ impl Shared {
             path: config.path.clone(),
             on_change: config.on_change.clone(),
             warn: config.warn.clone(),
+            say: config.info.clone(),
         }
     }
 
@@ -168,6 +170,8 @@ impl Shared {
         match self.served.compare_exchange(NONE, connection, success, failure) {
             Ok(_) => {
                 self.changes.fetch_add(1, Ordering::Relaxed);
+                self.say("virtio is now ready for processing.");
+                self.say_of_device("added on numa node 0");
                 true
             }
             Err(served) => served == connection,
@@ -181,6 +185,7 @@ impl Shared {
             self.announce.store(0, Ordering::Relaxed);
             self.changes.fetch_add(1, Ordering::Relaxed);
             self.served.store(NONE, Ordering::Release);
+            self.say_of_device("removed");
             self.tell();
         }
     }
@@ -349,7 +354,21 @@ impl Shared {
         sums
     }
 
-    /// Where lines for the log go.
+    /// A line for the log as DPDK's library has it.
+    pub fn say(&self, text: &str) {
+        if let Some(say) = &self.say {
+            say(&format!("VHOST_CONFIG: ({}) {text}", self.path));
+        }
+    }
+
+    /// A line for the log as ovs-vswitchd has it.
+    fn say_of_device(&self, what: &str) {
+        if let Some(say) = &self.say {
+            say(&format!("vHost Device '{}' has been {what}", self.path));
+        }
+    }
+
+    /// Where warnings for the log go.
     pub fn warn(&self) -> Option<&Warn> {
         self.warn.as_ref()
     }

@@ -56,8 +56,11 @@ pub struct Config {
     pub tx_retries: u32,
     /// Called when a guest, or one of its queues, comes or goes.
     pub on_change: Option<OnChange>,
-    /// Takes lines for the log.
+    /// Takes warnings for the log.
     pub warn: Option<Warn>,
+    /// Takes lines for the log that are no warnings: what DPDK's library and ovs-vswitchd say of a
+    /// socket and its guest, in their words.
+    pub info: Option<Warn>,
 }
 
 /// A path that a port of this process uses, until it is dropped.
@@ -168,12 +171,15 @@ impl<P: Pool + 'static> Socket<P> {
         let mut made = None;
         let work: Box<dyn FnOnce() + Send> = match config.mode {
             Mode::Client => {
+                shared.say("vhost-user client: socket created");
                 let client = Client { shared: shared.clone(), stop: stop.clone() };
                 Box::new(move || client.run(alive))
             }
             Mode::Server => {
                 let listener = UnixListener::bind(&config.path).map_err(error)?;
                 listener.set_nonblocking(true).map_err(error)?;
+                shared.say("vhost-user server: socket created");
+                shared.say("binding succeeded");
                 made = identity(&config.path);
                 let (shared, stop) = (shared.clone(), stop.clone());
                 Box::new(move || {
@@ -299,16 +305,25 @@ struct Client {
 
 impl Client {
     fn run(self, _alive: mpsc::Sender<()>) {
-        let mut pause = RETRY_FIRST;
+        let (mut pause, mut retries) = (RETRY_FIRST, false);
         loop {
-            if let Ok(socket) = connect(Path::new(&self.shared.path)) {
-                let since = Instant::now();
-                if self.serve(socket) == End::Stopped {
-                    return;
+            match connect(Path::new(&self.shared.path)) {
+                Ok(socket) => {
+                    let since = Instant::now();
+                    retries = false;
+                    if self.serve(socket) == End::Stopped {
+                        return;
+                    }
+                    if since.elapsed() > RETRY_LONGEST {
+                        pause = RETRY_FIRST;
+                    }
                 }
-                if since.elapsed() > RETRY_LONGEST {
-                    pause = RETRY_FIRST;
+                Err(error) if !retries => {
+                    retries = true;
+                    self.shared.say(&format!("failed to connect: {error}"));
+                    self.shared.say("reconnecting...");
                 }
+                Err(_) => {}
             }
             let until = Instant::now() + pause;
             if stream::wait(-1, 0, -1, self.stop.as_fd(), Some(until)) == Err(End::Stopped) {

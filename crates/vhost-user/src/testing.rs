@@ -22,8 +22,15 @@ pub struct Said {
 /// of work that one of them was (see `crate::budget`).
 pub fn converse(messages: impl IntoIterator<Item = Said>) -> (usize, u32) {
     let (path, mode) = (String::new(), Mode::Client);
-    let shared =
-        Shared::new(&Config { path, mode, n_txq: 1, tx_retries: 0, on_change: None, warn: None });
+    let shared = Shared::new(&Config {
+        path,
+        mode,
+        n_txq: 1,
+        tx_retries: 0,
+        on_change: None,
+        warn: None,
+        info: None,
+    });
     let Ok(event) = memory::event() else { return (0, 0) };
     let mut session = Session::new(&shared, Arc::new(event));
     let (mut taken, mut most) = (0, 0);

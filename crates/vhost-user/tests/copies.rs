@@ -76,6 +76,7 @@ impl World {
             tx_retries: 8,
             on_change: None,
             warn: Some(Arc::new(|line| println!("log: {line}"))),
+            info: None,
         };
         let claim = Claim::new(&config.path, config.mode).unwrap();
         let port = Socket::open(&config, pool.clone(), claim).unwrap();

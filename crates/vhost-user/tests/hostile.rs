@@ -68,6 +68,7 @@ fn open(name: &str, mode: Mode) -> Port {
         tx_retries: 8,
         on_change: None,
         warn: Some(Arc::new(|line| println!("log: {line}"))),
+        info: None,
     };
     let claim = Claim::new(&config.path, mode).unwrap();
     Socket::open(&config, POOL.clone(), claim).unwrap()

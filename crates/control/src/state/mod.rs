@@ -231,6 +231,10 @@ impl State {
         let flag = guests_changed.clone();
         devices.on_change = Some(Arc::new(move || flag.store(true, Ordering::Release)));
         devices.warn = Some(Arc::new(|text| vlog::warn!("netdev_dpdk", "{text}")));
+        devices.info = Some(Arc::new(|text| match text.starts_with("VHOST_CONFIG") {
+            true => vlog::info!("dpdk", "{text}"),
+            false => vlog::info!("netdev_dpdk", "{text}"),
+        }));
         State {
             guests_changed,
             ct: Conntrack {

@@ -309,6 +309,7 @@ mod tests {
             tx_retries: 0,
             on_change: None,
             warn: None,
+            info: None,
         };
         let config = VhostConfig { common, iommu: false, postcopy: false, pool: (*pool).clone() };
         let name = CString::new(path).expect("no NUL in it");
