@@ -33,6 +33,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         crate::ct_timeouts::apply(&mut s, desired);
         await_flows(&mut s, desired);
         log_notices(&mut s, desired);
+        controllers::set_ssl(state, &s, desired.ssl.as_ref());
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
         let gone: Vec<String> =
             s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
