@@ -343,6 +343,8 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
     bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
     bridge.conf = conf.clone();
     let (id, mac, dpid, restoring) = (bridge.id, bridge.mac, bridge.dpid, s.applied.restoring);
+    // With dummies.
+    let test_actions = s.dp.settings().debug.own_masks;
     // What connections and time have made of it stays.
     s.change_bridge(id, |c| {
         *c = BridgeConfig {
@@ -352,6 +354,7 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
             fail_open: c.fail_open,
             restoring,
             export: c.export.clone(),
+            test_actions,
             ..bridge_config(conf, mac, dpid)
         };
     });
