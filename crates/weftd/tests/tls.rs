@@ -332,6 +332,29 @@ fn the_database_may_be_reached_over_tls_with_the_options_of_the_daemon() {
 }
 
 #[test]
+fn the_authority_of_the_first_database_is_kept_if_that_is_asked_for() {
+    let mut lab = Lab::with_keys();
+    let port = free_port();
+    lab.s.kill_server();
+    let remote = format!("--remote=pssl:{port}:127.0.0.1");
+    let server = [&remote, "-pctl-privkey.pem", "-cctl-cert.pem", "-Cswitchca.pem"];
+    lab.s.start_server_with(&server);
+    let keys = "-p sw-privkey.pem -c sw-cert.pem --bootstrap-ca-cert=kept.pem";
+    lab.s.start(&format!("{keys} ssl:127.0.0.1:{port}"));
+    lab.s.wait_for_log("only one certificate came");
+    assert!(!lab.s.path("kept.pem").exists());
+    lab.s.kill_server();
+    lab.s.start_server_with(&[&server[..], &["--peer-ca-cert=controllerca.pem"]].concat());
+    lab.s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    assert_eq!(lab.s.vsctl("get interface br0 ofport"), "65534");
+    assert!(lab.s.path("kept.pem").exists());
+    // The other authority is none any more.
+    lab.s.kill_server();
+    lab.s.start_server_with(&[&remote, "-podd-privkey.pem", "-codd-cert.pem", "-Cswitchca.pem"]);
+    lab.s.wait_for_log("certificate verify failed");
+}
+
+#[test]
 fn options_that_say_nothing_known_leave_no_connection_without_protection() {
     let lab = Lab::with_keys();
     lab.s.start_detached(
