@@ -1,5 +1,6 @@
 //! Which files are used, and how.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -87,12 +88,18 @@ impl TlsConf {
         self
     }
 
-    /// The versions of all files.
-    pub(super) fn stamps(&self) -> [Stamp; 4] {
-        self.files().map(|file| {
-            let data = file?.metadata().ok()?;
-            Some((data.mtime(), data.mtime_nsec(), data.len(), data.ino()))
-        })
+    /// The versions of all files. One that may not be seen any more, because the daemon is another
+    /// user now, is as it was `before`.
+    pub(super) fn stamps(&self, before: [Stamp; 4]) -> [Stamp; 4] {
+        let mut stamps = before;
+        for (stamp, file) in stamps.iter_mut().zip(self.files()) {
+            *stamp = match file.map(Path::metadata) {
+                Some(Ok(data)) => Some((data.mtime(), data.mtime_nsec(), data.len(), data.ino())),
+                Some(Err(e)) if e.kind() == ErrorKind::PermissionDenied => *stamp,
+                Some(Err(_)) | None => None,
+            };
+        }
+        stamps
     }
 
     fn files(&self) -> [Option<&Path>; 4] {

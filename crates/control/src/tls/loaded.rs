@@ -49,7 +49,7 @@ impl Loaded {
     /// Of the files as they are now. Files that have become unusable leave what was read before.
     /// What is wrong is said in the log once.
     pub(super) fn current(&mut self, conf: &TlsConf) -> Result<Context, String> {
-        let now = conf.stamps();
+        let now = conf.stamps(self.of);
         let before = self.result.take();
         if let Some(result) = &before
             && self.of == now
