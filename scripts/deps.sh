@@ -2,10 +2,10 @@
 # Installs what is missing on Debian 12 to build, run and test Weft. Does nothing where all is there.
 # Usage: deps.sh build|run|test|bench|avx512|deb   (each includes build; test and bench include run)
 set -euo pipefail
-packages=(build-essential pkg-config libdpdk-dev)
+packages=(build-essential pkg-config libdpdk-dev libssl-dev)
 case ${1:-build} in
 run | test | bench) packages+=(dpdk-dev openvswitch-switch openvswitch-common iproute2 iputils-ping procps ethtool tcpdump) ;;&
-test) packages+=(openvswitch-switch-dpdk nftables iperf3 python3-venv tshark qemu-system-x86 busybox-static cpio ovn-central ovn-host) ;;
+test) packages+=(openvswitch-switch-dpdk nftables iperf3 python3-venv tshark qemu-system-x86 busybox-static cpio ovn-central ovn-host openssl openvswitch-testcontroller) ;;
 deb) packages+=(debootstrap systemd-container) ;;
 avx512) packages+=(busybox-static cpio bochs bochs-term bochsbios isolinux syslinux-common xorriso) ;;
 bench) packages+=(openvswitch-switch-dpdk autoconf automake libtool python3) ;;

@@ -5,7 +5,8 @@ use crate::of::Kind;
 use crate::of::connect::{self, Target, Timing};
 use crate::of::controller::{Controller, Keep, is_active};
 use crate::of::io::error_text;
-use crate::state::Shared;
+use crate::state::{Shared, State};
+use crate::tls::Identity;
 use crate::vlog;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,29 @@ pub fn reconcile(state: &Shared, bridge: &str, wanted: &[ControllerConf]) {
     if let Some(b) = s.bridges.get_mut(bridge) {
         b.controllers = new;
     }
+}
+
+/// Has controllers connected to with other keys from now on. If those cannot be used, the status of
+/// controllers over TLS says so.
+pub fn set_ssl(state: &Shared, s: &State, row: Option<&Identity>) {
+    if !s.of.tls.set_row(row) {
+        return;
+    }
+    let (state, tls) = (state.clone(), s.of.tls.clone());
+    tokio::task::spawn_local(async move {
+        let Err(error) = tls.check().await else { return };
+        let mut s = state.borrow_mut();
+        let bridges = s.bridges.values_mut();
+        let all = bridges.flat_map(|b| b.controllers.values_mut());
+        for controller in all.filter(|c| is_tls(&c.conf.target)) {
+            controller.last_error = Some(error_text(&error));
+        }
+        s.status_dirty = true;
+    });
+}
+
+fn is_tls(target: &str) -> bool {
+    target.starts_with("ssl:") || target.starts_with("pssl:")
 }
 
 /// Can the connection stay, with limits taken over as they are?
@@ -76,6 +100,10 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
             let target = Target::Tcp(host_port(rest));
             Keep::Task(connect::connect(state, bridge, row, target, timing))
         }
+        "ssl" => {
+            let target = Target::Tls(host_port(rest));
+            Keep::Task(connect::connect(state, bridge, row, target, timing))
+        }
         "unix" => {
             let target = Target::Unix(PathBuf::from(rest));
             Keep::Task(connect::connect(state, bridge, row, target, timing))
@@ -83,6 +111,10 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
         "ptcp" => {
             let addr = listen_addr(rest);
             Keep::Task(connect::listen_tcp(state, addr, bridge, row, timing))
+        }
+        "pssl" => {
+            let addr = listen_addr(rest);
+            Keep::Task(connect::listen_tls(state, addr, bridge, row, timing))
         }
         "punix" => match connect::listen_unix(
             state,

@@ -34,6 +34,7 @@ mod run;
 mod settings;
 mod standby;
 pub mod state;
+pub mod tls;
 mod tunnel_options;
 mod tunnel_ports;
 mod tunnels;

@@ -40,6 +40,7 @@ pub struct ConnectionSlots {
 }
 
 /// One connection's place; free again when dropped.
+#[derive(Debug)]
 pub struct ConnectionSlot {
     taken: Arc<AtomicUsize>,
     eviction: EvictionQueue,
@@ -47,7 +48,7 @@ pub struct ConnectionSlot {
 
 /// Connections that neither say anything nor take an answer, in the order in which that began: the
 /// first makes room when another one is to be served and all places are taken.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct EvictionQueue(Arc<Notify>);
 
 impl EvictionQueue {

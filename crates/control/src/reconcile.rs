@@ -33,6 +33,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         crate::ct_timeouts::apply(&mut s, desired);
         await_flows(&mut s, desired);
         log_notices(&mut s, desired);
+        controllers::set_ssl(state, &s, desired.ssl.as_ref());
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
         let gone: Vec<String> =
             s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
@@ -342,6 +343,8 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
     bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
     bridge.conf = conf.clone();
     let (id, mac, dpid, restoring) = (bridge.id, bridge.mac, bridge.dpid, s.applied.restoring);
+    // With dummies.
+    let test_actions = s.dp.settings().debug.own_masks;
     // What connections and time have made of it stays.
     s.change_bridge(id, |c| {
         *c = BridgeConfig {
@@ -351,6 +354,7 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
             fail_open: c.fail_open,
             restoring,
             export: c.export.clone(),
+            test_actions,
             ..bridge_config(conf, mac, dpid)
         };
     });

@@ -4,6 +4,7 @@ use crate::appctl::Run;
 use crate::config::{Change, Desired, OvsdbClient, Target};
 use crate::daemon::{Args, Daemon};
 use crate::state::{Shared, State};
+use crate::tls::Tls;
 use crate::unixctl::{self, Registry, Server};
 use crate::{appctl, housekeeping, reconcile, report, standby, vlog};
 use anyhow::{Context, Result};
@@ -19,10 +20,10 @@ use tokio::task::LocalSet;
 const MODULE: &str = "vswitchd";
 
 /// Runs until the command `exit`, or a signal.
-pub fn run(args: &Args, daemon: Daemon) -> Result<()> {
+pub fn run(args: &Args, daemon: Daemon, tls: &Tls) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
-    local.block_on(&runtime, main_loop(args, daemon))
+    local.block_on(&runtime, main_loop(args, daemon, tls))
 }
 
 /// What commands work on: the switch, once the database has said how it is to be made.
@@ -104,19 +105,19 @@ fn show_own_masks(state: &Shared) {
     dp.set_settings(settings);
 }
 
-async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
+async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
     if !args.dummy_numa.is_empty() {
         datapath::assume_cores(args.dummy_numa.clone());
     }
     let mut pools = None;
     if args.standby {
-        pools = standby::wait(args, &mut daemon).await?;
+        pools = standby::wait(args, &mut daemon, tls).await?;
         if pools.is_none() {
             return Ok(());
         }
     }
     let target = Target::parse(&args.database, &args.dirs.run)?;
-    let mut db = OvsdbClient::new(target, &args.database);
+    let mut db = OvsdbClient::new(target, &args.database).with_tls(tls.without_row());
     let path = args.dirs.unixctl(args.unixctl.as_deref());
     let mut server =
         path.map(|p| Server::bind(&p).with_context(|| p.display().to_string())).transpose()?;
@@ -135,7 +136,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon) -> Result<()> {
                 Change::Config(new) => {
                     let state = match control.state.take() {
                         Some(state) => state,
-                        None => start_or_again(&new, &daemon, args, pools.take())?,
+                        None => start_or_again(&new, &daemon, (args, tls), pools.take())?,
                     };
                     applying.begin(&state, Rc::from(new), &args.dirs.run);
                     control.state = Some(state);
@@ -250,11 +251,12 @@ fn commands(dummy: bool) -> Registry<Control> {
 fn start_or_again(
     desired: &Desired,
     daemon: &Daemon,
-    args: &Args,
+    (args, tls): (&Args, &Tls),
     prepared: Option<Arc<dpdk::Pools>>,
 ) -> Result<Shared> {
     let pools = prepared.map_or_else(|| start_dpdk(desired, daemon.is_second()), Ok);
     let started = pools.and_then(|pools| start(desired, pools));
+    let started = started.inspect(|state| state.borrow_mut().of.tls = tls.clone());
     started.inspect(|state| follow_kernel(state, args)).map_err(|error| {
         if daemon.is_second() {
             return error;

@@ -4,6 +4,7 @@
 
 use crate::config::{Change, Desired, OvsdbClient, Target};
 use crate::daemon::{Args, Daemon, Standby};
+use crate::tls::Tls;
 use crate::vlog;
 use anyhow::{Context, Result, anyhow};
 use std::collections::BTreeMap;
@@ -16,9 +17,9 @@ const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Prepares and waits; DPDK's packet buffers, or None when nothing was asked of it.
-pub async fn wait(args: &Args, daemon: &mut Daemon) -> Result<Option<Arc<dpdk::Pools>>> {
+pub async fn wait(args: &Args, daemon: &mut Daemon, tls: &Tls) -> Result<Option<Arc<dpdk::Pools>>> {
     let target = Target::parse(&args.database, &args.dirs.run)?;
-    let mut db = OvsdbClient::reader(target, &args.database);
+    let mut db = OvsdbClient::reader(target, &args.database).with_tls(tls.without_row());
     let first = tokio::time::timeout(READ_TIME_MAX, configuration(&mut db)).await;
     let first = first.context("standing by: the database does not answer")?;
     let config = dpdk::EalConfig::from_other_config(&first);

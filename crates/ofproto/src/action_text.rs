@@ -90,6 +90,8 @@ pub fn action_text(a: &Action) -> String {
             format!("note:{}", bytes.join("."))
         }
         A::Exit => "exit".into(),
+        A::Test(openflow::TestAction::Slow) => "debug_slow".into(),
+        A::Test(openflow::TestAction::Recirc) => "debug_recirc".into(),
         A::Clone(inner) => {
             format!("clone({})", inner.iter().map(action_text).collect::<Vec<_>>().join(","))
         }

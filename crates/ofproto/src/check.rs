@@ -53,6 +53,7 @@ fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
         }
         A::Ct(ct) => tlv::check(&b.tlv, a).and_then(|()| supported(b, &ct.actions, groups)),
         A::Clone(inner) => supported(b, inner, groups),
+        A::Test(_) if !b.config.test_actions => Err(OfError::ActBadExpType),
         A::Meter(id) => meter(b, *id),
         A::OutputReg { .. }
         | A::Load { .. }
@@ -99,6 +100,7 @@ fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
         | A::Decap(_)
         | A::Nat(_)
         | A::Note(_)
+        | A::Test(_)
         | A::Exit => Ok(()),
     }
 }

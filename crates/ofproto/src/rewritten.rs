@@ -134,7 +134,7 @@ impl Rewritten {
             // A group's actions are added with the group.
             A::Group(_) => {}
             A::Controller { .. } | A::SetQueue(_) | A::PopQueue | A::Meter(_) => {}
-            A::Sample { .. } | A::Push(_) | A::Note(_) | A::Exit => {}
+            A::Sample { .. } | A::Push(_) | A::Note(_) | A::Exit | A::Test(_) => {}
             A::FinTimeout { .. } | A::Conjunction { .. } => {}
             // Options are in no region; `nat` is a part of `ct`.
             A::SetTunMetadata(_) | A::DeleteField(_) | A::Nat(_) => {}

@@ -62,6 +62,8 @@ pub struct BridgeConfig {
     pub mcast: Option<McastConfig>,
     /// What is reported its packets to collectors.
     pub export: ExportConfig,
+    /// Flows may have actions for ovs-vswitchd's own tests (`--enable-dummy`).
+    pub test_actions: bool,
 }
 
 /// What is reported a bridge's packets to collectors.
@@ -178,6 +180,7 @@ impl Default for BridgeConfig {
             tables: BTreeMap::new(),
             mcast: None,
             export: ExportConfig::default(),
+            test_actions: false,
         }
     }
 }

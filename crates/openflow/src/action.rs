@@ -87,6 +87,15 @@ pub enum Reason {
     PacketOut = 5,
 }
 
+/// What ovs-vswitchd takes only if it was started with `--enable-dummy` (NXAST_DEBUG_*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TestAction {
+    /// The packet takes the slow path, where there is one.
+    Slow,
+    /// The packet is looked up again before what follows.
+    Recirc,
+}
+
 /// One action. Set-fields and loads keep which form they came in, so that they print back the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -189,6 +198,8 @@ pub enum Action {
     },
     Note(Vec<u8>),
     Exit,
+    /// For ovs-vswitchd's own tests.
+    Test(TestAction),
     Clone(Vec<Action>),
     FinTimeout {
         idle: u16,

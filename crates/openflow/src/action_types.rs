@@ -99,6 +99,8 @@ pub(crate) mod nxast {
     pub const RAW_ENCAP: u16 = 46;
     pub const RAW_DECAP: u16 = 47;
     pub const DELETE_FIELD: u16 = 50;
+    pub const DEBUG_SLOW: u16 = 254;
+    pub const DEBUG_RECIRC: u16 = 255;
 }
 
 /// Properties of [`nxast::CONTROLLER2`].

@@ -7,7 +7,7 @@ use crate::encap;
 use crate::fields::{self, Bytes, zeros};
 use crate::learn;
 use crate::oxm::{Oxm, port_from_10};
-use crate::{Action, Bundle, OfError, OfPort, Reason, Subfield, Version, port};
+use crate::{Action, Bundle, OfError, OfPort, Reason, Subfield, TestAction, Version, port};
 use flow::Field;
 
 const ETH_HEADER: u32 = 14;
@@ -29,6 +29,7 @@ pub(crate) fn lengths(version: Version, kind: u16) -> Option<(usize, usize)> {
     Some(match kind {
         RESUBMIT | SET_TUNNEL | POP_QUEUE | EXIT | FIN_TIMEOUT | CONTROLLER => (16, 16),
         RESUBMIT_TABLE | RESUBMIT_TABLE_CT | CONJUNCTION | OUTPUT_TRUNC | CT_CLEAR => (16, 16),
+        DEBUG_SLOW | DEBUG_RECIRC => (16, 16),
         SET_QUEUE | DEC_TTL | GROUP if v10 => (16, 16),
         PUSH_MPLS..=DEC_MPLS_TTL | SET_MPLS_LABEL | SET_MPLS_TC if v10 => (16, 16),
         REG_MOVE if before15 => (24, OPEN),
@@ -92,6 +93,8 @@ fn larger(kind: u16, b: Bytes) -> Result<Action, OfError> {
     Ok(match kind {
         nxast::RESUBMIT_TABLE | nxast::RESUBMIT_TABLE_CT => resubmit_table(kind, b)?,
         nxast::EXIT => Action::Exit,
+        nxast::DEBUG_SLOW => Action::Test(TestAction::Slow),
+        nxast::DEBUG_RECIRC => Action::Test(TestAction::Recirc),
         nxast::DEC_TTL => Action::DecTtl { ids: None },
         nxast::DEC_TTL_CNT_IDS => dec_ttl_ids(b)?,
         nxast::FIN_TIMEOUT => Action::FinTimeout { idle: b.u16(10), hard: b.u16(12) },

@@ -12,7 +12,7 @@ use crate::fields_out::{Nx, Put, form};
 use crate::learn;
 use crate::oxm::port_to_10;
 use crate::prereq::{VLAN_PRESENT, eth, ip};
-use crate::{Action, Match, OfPort, Subfield, Version, port};
+use crate::{Action, Match, OfPort, Subfield, TestAction, Version, port};
 use flow::{Field, at};
 
 /// Writes a list of actions of a flow that matches anything, or of a packet-out.
@@ -412,6 +412,8 @@ impl<'a> Encoder<'a> {
         let put = &mut self.put;
         match action {
             Action::Exit => put.nicira(nxast::EXIT, &[]),
+            Action::Test(TestAction::Slow) => put.nicira(nxast::DEBUG_SLOW, &[]),
+            Action::Test(TestAction::Recirc) => put.nicira(nxast::DEBUG_RECIRC, &[]),
             Action::CtClear => put.nicira(nxast::CT_CLEAR, &[]),
             Action::Ct(ct) => {
                 let (version, has_vlan, proto) = (put.version, self.has_vlan, self.proto);

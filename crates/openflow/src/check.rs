@@ -84,6 +84,7 @@ fn check_set(list: &[Action]) -> Result<(), OfError> {
                 | A::Push(_)
                 | A::Pop(_)
                 | A::Exit
+                | A::Test(_)
                 | A::Note(_)
                 | A::Enqueue { .. }
                 | A::PopQueue

@@ -132,7 +132,7 @@ fn fits_action_set(action: &Action) -> bool {
             plain && *id == 0 && *reason == crate::Reason::Action
         }
         OutputReg { .. } | Enqueue { .. } | PopQueue | Push(_) | Pop(_) | Note(_) | Exit => false,
-        Learn(_) | Bundle(_) => false,
+        Learn(_) | Bundle(_) | Test(_) => false,
         Clone(_) | FinTimeout { .. } | Conjunction { .. } | Multipath { .. } => false,
         Sample { .. } | Meter(_) | DeleteField(_) | Nat(_) | CheckPktLarger { .. } => false,
         _ => true,

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use control::daemon::{Action, Args, Daemon, Dirs, help, log_machine, version};
+use control::tls::Tls;
 use control::vlog;
 use std::backtrace::Backtrace;
 use std::fmt::Display;
@@ -35,13 +36,16 @@ fn run(args: &Args) -> ExitCode {
     if let Err(error) = args.open_logs() {
         return fail(error);
     }
+    // Keys may be readable only now: the daemon may become another user.
+    let tls = Tls::new(args.tls.clone());
+    tls.load_now();
     let daemon = match Daemon::start(args) {
         Ok(daemon) => daemon,
         Err(error) => return fail(error),
     };
     log_machine();
     std::panic::set_hook(Box::new(on_panic));
-    match control::run(args, daemon) {
+    match control::run(args, daemon, &tls) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             vlog::emer!("vswitchd", "{error:#}");

@@ -34,7 +34,6 @@ const CASES: &[(&str, &str)] = &[
     ("set bridge br0 rstp_enable=true", "bridge br0: rstp_enable"),
     ("set interface p1 cfm_mpid=1", "interface p1: cfm_mpid"),
     ("set interface p1 lldp:enable=true", "interface p1: lldp"),
-    ("set-ssl /nonexistent/key /nonexistent/cert /nonexistent/ca", "Open_vSwitch: ssl"),
     ("set port p1 other_config:bond-detect-mode=miimon", "port p1: other_config:bond-detect-mode"),
     (
         "set open . other_config:userspace-tso-enable=true",

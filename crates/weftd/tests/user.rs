@@ -69,3 +69,34 @@ fn another_user_serves_veth_and_tap_with_five_capabilities() {
         sw.stop_daemon().unwrap();
     }
 }
+
+#[test]
+fn keys_that_root_alone_may_read_are_read_while_it_may() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    ns.ip("link set lo up").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys");
+    fs::create_dir(&keys).unwrap();
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o700)).unwrap();
+    for words in ["init", "req+sign sw switch", "req+sign ctl controller"] {
+        let mut pki = std::process::Command::new("ovs-pki");
+        pki.current_dir(&keys).args(["-u", "-d", "pki", "-l", "pki.log"]);
+        assert!(pki.args(words.split(' ')).output().unwrap().status.success(), "{words}");
+    }
+    let at = keys.display();
+    let [own, other] = [("sw", "controller"), ("ctl", "switch")].map(|(name, ca)| {
+        format!("-p {at}/{name}-privkey.pem -c {at}/{name}-cert.pem -C {at}/pki/{ca}ca/cacert.pem")
+    });
+    let sw = start_as(&ns, &format!("--user=nobody {own}"), &dir.path().join("start"));
+    vsctl(&sw, "set-controller br0 pssl:6653:127.0.0.1");
+    wait_for("ofctl", || {
+        let mut ofctl = sw.command("ovs-ofctl");
+        ofctl.args(other.split(' ')).args(["--timeout=5", "show", "ssl:127.0.0.1:6653"]);
+        ofctl.output().unwrap().status.success()
+    });
+    let log = fs::read_to_string(sw.dir().join("ovs-vswitchd.log")).unwrap();
+    assert!(!log.contains("Permission denied"), "{log}");
+}

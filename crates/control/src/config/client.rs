@@ -3,11 +3,15 @@
 use super::desired::Desired;
 use super::status::{RowUpdate, Status};
 use super::target::{Stream, Target};
+use crate::tls::Tls;
 use crate::vlog;
 use ovsdb::{Event, Replica, Session, SessionConfig, Transaction, TransactionError, TxnId};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::io;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokio::io::ReadBuf;
 use tokio::task::JoinHandle;
 
 /// What the main loop has to react to.
@@ -32,6 +36,7 @@ pub struct OvsdbClient {
     start: Instant,
     connecting: Option<JoinHandle<io::Result<Stream>>>,
     stream: Option<Stream>,
+    tls: Tls,
     output: Vec<u8>,
     input: Vec<u8>,
     seen: Option<Desired>,
@@ -76,6 +81,7 @@ impl OvsdbClient {
             start: Instant::now(),
             connecting: None,
             stream: None,
+            tls: Tls::default(),
             output: Vec::new(),
             input: vec![0; 64 << 10],
             seen: None,
@@ -83,6 +89,12 @@ impl OvsdbClient {
             more_input: false,
             writer: Writer::default(),
         }
+    }
+
+    /// With keys and authorities for a server that listens on `ssl:`.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { tls, ..self }
     }
 
     /// The tables as last heard of.
@@ -245,8 +257,10 @@ impl OvsdbClient {
             tokio::time::sleep_until((self.start + due).into()).await;
             vlog::info!("reconnect", "{}: connecting...", self.name);
         }
-        let target = &self.target;
-        let attempt = self.connecting.get_or_insert_with(|| tokio::spawn(target.clone().connect()));
+        let (target, tls) = (&self.target, &self.tls);
+        let attempt = self
+            .connecting
+            .get_or_insert_with(|| tokio::spawn(target.clone().connect(tls.clone())));
         let result = attempt.await.unwrap_or_else(|e| Err(io::Error::other(e)));
         self.connecting = None;
         match result {
@@ -278,11 +292,8 @@ impl OvsdbClient {
     }
 
     async fn exchange(&mut self) -> io::Result<()> {
-        let Some(stream) = &self.stream else { return Ok(()) };
         if self.more_input {
             tokio::task::yield_now().await;
-            self.flush()?;
-            return self.read();
         }
         let deadline = self.session.deadline().map(|at| self.start + at);
         let timer = async {
@@ -291,42 +302,44 @@ impl OvsdbClient {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            ready = stream.readable() => ready?,
-            ready = stream.writable(), if !self.output.is_empty() => ready?,
-            () = timer => {}
+        let received = tokio::select! {
+            biased;
+            received = poll_fn(|cx| self.poll_stream(cx)) => received?,
+            () = timer => 0,
+        };
+        let now = self.now();
+        if received > 0 {
+            self.session.receive(&self.input[..received], now).map_err(io::Error::other)?;
         }
-        self.flush()?;
-        self.read()?;
-        self.session.tick(self.now()).map_err(io::Error::other)
+        self.session.tick(now).map_err(io::Error::other)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        let Some(stream) = &self.stream else { return Ok(()) };
+    /// Writes and reads what can be; how many bytes were read. Waits while nothing can be done.
+    fn poll_stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(0)) };
+        let waiting = self.output.len();
         while !self.output.is_empty() {
-            match stream.try_write(&self.output) {
-                Ok(count) => drop(self.output.drain(..count)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) => return Err(e),
+            match stream.as_mut().poll_write(cx, &self.output)? {
+                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(count) => drop(self.output.drain(..count)),
+                Poll::Pending => break,
             }
         }
-        Ok(())
-    }
-
-    fn read(&mut self) -> io::Result<()> {
-        let Some(stream) = &self.stream else { return Ok(()) };
-        match stream.try_read(&mut self.input) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => {
-                self.more_input = count == self.input.len();
-                let now = self.now();
-                self.session.receive(&self.input[..count], now).map_err(io::Error::other)
+        let mut buffer = ReadBuf::new(&mut self.input);
+        let mut has_ended = false;
+        while buffer.remaining() > 0 && !has_ended {
+            let before = buffer.filled().len();
+            match stream.as_mut().poll_read(cx, &mut buffer)? {
+                Poll::Ready(()) => has_ended = buffer.filled().len() == before,
+                Poll::Pending => break,
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                self.more_input = false;
-                Ok(())
-            }
-            Err(e) => Err(e),
+        }
+        let (received, expected) = (buffer.filled().len(), self.more_input);
+        self.more_input = buffer.remaining() == 0;
+        match received {
+            0 if has_ended => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            0 if !expected && waiting == self.output.len() => Poll::Pending,
+            _ => Poll::Ready(Ok(received)),
         }
     }
 }

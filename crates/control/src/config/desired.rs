@@ -5,6 +5,7 @@ use super::notices::{self, Notice};
 use super::qos::{self, QosConf};
 use super::rows::{rows, str_uuid_map};
 use super::timeouts::{self, Timeouts};
+use crate::tls::{Authority, Identity};
 use ovsdb::{Replica, Row, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,8 +33,8 @@ pub struct Desired {
     pub datapaths: BTreeMap<String, Uuid>,
     /// Timeouts of connections, of zones that have their own.
     pub zone_timeouts: BTreeMap<u16, Timeouts>,
-    /// The SSL row: private key, certificate, authority, and whether to fetch that from the peer.
-    pub ssl: Option<(String, String, String, bool)>,
+    /// The row of table `SSL`.
+    pub ssl: Option<Identity>,
     /// Interfaces that cannot be had.
     pub conflicts: Vec<Conflict>,
     /// What is set and has no effect.
@@ -308,9 +309,12 @@ impl BridgeConf {
     }
 }
 
-fn ssl(row: &Row) -> (String, String, String, bool) {
-    let text = |column| row.str(column).to_owned();
-    (text("private_key"), text("certificate"), text("ca_cert"), row.bool("bootstrap_ca_cert"))
+fn ssl(row: &Row) -> Identity {
+    Identity {
+        private_key: Some(row.str("private_key").into()),
+        certificate: Some(row.str("certificate").into()),
+        authority: Authority::named(row.str("ca_cert"), row.bool("bootstrap_ca_cert")),
+    }
 }
 
 fn vlans(row: &Row, column: &str) -> Vec<u16> {

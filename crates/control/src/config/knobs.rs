@@ -48,7 +48,7 @@ const OPEN_VSWITCH: &[Knob] = &[
     ("dpdk_initialized", Reported, ""),
     ("dpdk_version", Reported, ""),
     ("statistics", Reported, ""),
-    ("ssl", ANY, "OpenFlow is not spoken over SSL; ovsdb-server reads the row by itself"),
+    ("ssl", Works, "OpenFlow only; ovsdb-server reads the row by itself"),
     ("manager_options", Foreign, ""),
     ("external_ids", Foreign, ""),
     ("ovs_version", Foreign, ""),
@@ -347,7 +347,7 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
 const CONTROLLER: &[Knob] = &[
     (
         "target",
-        Only(&["tcp:", "ptcp:", "unix:", "punix:"]),
+        Only(&["tcp:", "ptcp:", "ssl:", "pssl:", "unix:", "punix:"]),
         "by their beginnings; the others end in status:last_error",
     ),
     ("type", Works, ""),
@@ -451,6 +451,14 @@ const IPFIX: &[Knob] = &[
     ("other_config:virtual_obs_id", Works, ""),
 ];
 
+const SSL: &[Knob] = &[
+    ("private_key", Works, ""),
+    ("certificate", Works, ""),
+    ("ca_cert", Works, ""),
+    ("bootstrap_ca_cert", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
 const SETS: &[Knob] = &[
     ("id", Works, ""),
     ("bridge", Works, ""),
@@ -468,7 +476,7 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("Flow_Table", FLOW_TABLE),
     ("Datapath", DATAPATH),
     ("Manager", &[("*", Foreign, "")]),
-    ("SSL", &[("*", Foreign, "see Open_vSwitch.ssl")]),
+    ("SSL", SSL),
     ("QoS", QOS),
     ("Queue", &[("*", ANY, "see QoS.queues")]),
     ("Mirror", MIRROR),

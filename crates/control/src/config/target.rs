@@ -1,8 +1,11 @@
 //! Where the database server listens.
 
+use crate::tls::Tls;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 /// An active connection method of ovsdb(7).
@@ -12,11 +15,13 @@ pub enum Target {
     Unix(PathBuf),
     /// `tcp:HOST[:PORT]`, IPv6 addresses in brackets.
     Tcp(String, u16),
+    /// `ssl:HOST[:PORT]`, in the same way.
+    Tls(String, u16),
 }
 
 /// A connection method that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0}: unsupported connection method (unix:FILE and tcp:HOST:PORT are)")]
+#[error("{0}: unsupported connection method (unix:FILE, tcp:HOST:PORT and ssl:HOST:PORT are)")]
 pub struct TargetError(String);
 
 /// The port assigned to OVSDB.
@@ -28,27 +33,34 @@ impl Target {
         let unusable = || TargetError(text.to_owned());
         match text.split_once(':') {
             Some(("unix", file)) if !file.is_empty() => Ok(Self::Unix(run_dir.join(file))),
-            Some(("tcp", address)) => tcp(address).ok_or_else(unusable),
+            Some(("tcp", address)) => {
+                host_port(address).map(|(host, port)| Self::Tcp(host, port)).ok_or_else(unusable)
+            }
+            Some(("ssl", address)) => {
+                host_port(address).map(|(host, port)| Self::Tls(host, port)).ok_or_else(unusable)
+            }
             _ => Err(unusable()),
         }
     }
 
     /// Whether only an exchange of messages can tell that the peer has gone.
     pub(super) fn needs_probes(&self) -> bool {
-        matches!(self, Self::Tcp(..))
+        !matches!(self, Self::Unix(_))
     }
 
-    pub(super) async fn connect(self) -> io::Result<Stream> {
-        match self {
-            Self::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix),
-            Self::Tcp(host, port) => {
-                TcpStream::connect((host.as_str(), port)).await.map(Stream::Tcp)
+    pub(super) async fn connect(self, tls: Tls) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Unix(path) => Box::pin(UnixStream::connect(path).await?),
+            Self::Tcp(host, port) => Box::pin(TcpStream::connect((host.as_str(), port)).await?),
+            Self::Tls(host, port) if host.contains(':') => {
+                Box::pin(tls.connect(format!("[{host}]:{port}")).await?)
             }
-        }
+            Self::Tls(host, port) => Box::pin(tls.connect(format!("{host}:{port}")).await?),
+        })
     }
 }
 
-fn tcp(address: &str) -> Option<Target> {
+fn host_port(address: &str) -> Option<(String, u16)> {
     let (host, port) = match address.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']')?;
@@ -60,45 +72,16 @@ fn tcp(address: &str) -> Option<Target> {
         },
     };
     let port = port.map_or(Some(OVSDB_PORT), |port| port.parse().ok())?;
-    (!host.is_empty()).then(|| Target::Tcp(host.to_owned(), port))
+    (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
 /// A connection to the server.
-#[derive(Debug)]
-pub(super) enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
+pub(super) type Stream = Pin<Box<dyn Bytes>>;
 
-impl Stream {
-    pub(super) async fn readable(&self) -> io::Result<()> {
-        match self {
-            Self::Unix(s) => s.readable().await,
-            Self::Tcp(s) => s.readable().await,
-        }
-    }
+/// Bytes to and from the server.
+pub(super) trait Bytes: AsyncRead + AsyncWrite + Send {}
 
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        match self {
-            Self::Unix(s) => s.writable().await,
-            Self::Tcp(s) => s.writable().await,
-        }
-    }
-
-    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(s) => s.try_read(buffer),
-            Self::Tcp(s) => s.try_read(buffer),
-        }
-    }
-
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(s) => s.try_write(bytes),
-            Self::Tcp(s) => s.try_write(bytes),
-        }
-    }
-}
+impl<T: AsyncRead + AsyncWrite + Send> Bytes for T {}
 
 #[cfg(test)]
 mod tests {
@@ -113,7 +96,9 @@ mod tests {
         assert_eq!(parse("tcp:127.0.0.1:99"), tcp("127.0.0.1", 99));
         assert_eq!(parse("tcp:[::1]:99"), tcp("::1", 99));
         assert_eq!(parse("tcp:[::1]"), tcp("::1", 6640));
-        for bad in ["", "unix:", "tcp:", "tcp:h:x", "tcp:[::1", "ssl:h:1", "db.sock"] {
+        assert_eq!(parse("ssl:[::1]:99"), Some(Target::Tls("::1".into(), 99)));
+        assert_eq!(parse("ssl:h"), Some(Target::Tls("h".into(), 6640)));
+        for bad in ["", "unix:", "tcp:", "tcp:h:x", "tcp:[::1", "ssl:", "pssl:h:1", "db.sock"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

@@ -1,6 +1,7 @@
 //! The command line of ovs-vswitchd(8).
 
 use super::paths::Dirs;
+use crate::tls::{Authority, TlsConf};
 use crate::vlog::{self, PROGRAM, SyslogMethod};
 use std::path::PathBuf;
 use thiserror::Error;
@@ -14,19 +15,6 @@ pub enum Dummy {
     System,
     /// All.
     Override,
-}
-
-/// Files for connections over SSL.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SslFiles {
-    /// `-p`: the private key.
-    pub private_key: Option<PathBuf>,
-    /// `-c`: the certificate for it.
-    pub certificate: Option<PathBuf>,
-    /// `-C`: the peers' authority.
-    pub ca_cert: Option<PathBuf>,
-    /// `--bootstrap-ca-cert`: the peers' authority, taken from the first peer if absent.
-    pub bootstrap_ca_cert: Option<PathBuf>,
 }
 
 /// How messages reach syslog.
@@ -54,7 +42,7 @@ pub enum Action {
 pub struct Args {
     /// The directories in effect.
     pub dirs: Dirs,
-    /// Where ovsdb-server listens, such as `unix:FILE` or `tcp:HOST:PORT`.
+    /// Where ovsdb-server listens, such as `unix:FILE` or `ssl:HOST:PORT`.
     pub database: String,
     /// The pidfile to write, if any.
     pub pidfile: Option<PathBuf>,
@@ -89,8 +77,8 @@ pub struct Args {
     pub disable_system: bool,
     /// No routes of the kernel.
     pub disable_system_route: bool,
-    /// Files for SSL.
-    pub ssl: SslFiles,
+    /// Files and settings for TLS.
+    pub tls: TlsConf,
     /// Options accepted for compatibility that do nothing here.
     pub ignored: Vec<String>,
 }
@@ -169,7 +157,7 @@ impl Args {
             dummy_numa: Vec::new(),
             disable_system: false,
             disable_system_route: false,
-            ssl: SslFiles::default(),
+            tls: TlsConf::default(),
             ignored: Vec::new(),
         }
     }
@@ -237,10 +225,15 @@ impl Args {
                 let wrong = |_| UsageError("--dummy-numa: NUMA nodes, such as 0,0,1,1".into());
                 self.dummy_numa = nodes.map_err(wrong)?;
             }
-            "private-key" => self.ssl.private_key = path,
-            "certificate" => self.ssl.certificate = path,
-            "ca-cert" => self.ssl.ca_cert = path,
-            "bootstrap-ca-cert" => self.ssl.bootstrap_ca_cert = path,
+            "private-key" => self.tls.identity.private_key = path,
+            "certificate" => self.tls.identity.certificate = path,
+            "ca-cert" | "bootstrap-ca-cert" => {
+                let (file, bootstrap) = (value.unwrap_or_default(), name == "bootstrap-ca-cert");
+                self.tls.identity.authority = Authority::named(&file, bootstrap);
+            }
+            "peer-ca-cert" => self.tls.peer_ca_cert = path,
+            "ssl-protocols" => self.tls.protocols = value,
+            "ssl-ciphers" => self.tls.ciphers = value,
             "dpdk" => {
                 let text =
                     "--dpdk option is not supported; use other_config:dpdk-init in the database";
@@ -344,7 +337,7 @@ pub fn help(dirs: &Dirs) -> String {
         "{PROGRAM}: virtual switch daemon (Weft)
 usage: {PROGRAM} [OPTIONS] [DATABASE]
 where DATABASE is a socket on which ovsdb-server is listening
-      (default: \"{}\").
+      (unix:FILE, tcp:HOST:PORT or ssl:HOST:PORT; default: \"{}\").
 
 Daemon options:
   --detach                  run in the background once ready
@@ -368,8 +361,13 @@ Other options:
   --unixctl=SOCKET          control socket in place of the default
   --enable-dummy[=override|system], --disable-system, --disable-system-route
                             inert ports and no kernel, for tests
-  -p, --private-key=FILE    -c, --certificate=FILE
-  -C, --ca-cert=FILE        --bootstrap-ca-cert=FILE
+  -p, --private-key=FILE    this switch's private key for SSL
+  -c, --certificate=FILE    the certificate for it
+  -C, --ca-cert=FILE        the authority of peers' certificates (none: let anyone in)
+  --bootstrap-ca-cert=FILE  the same, taken from the first server if there is no file
+  --peer-ca-cert=FILE       certificates to send besides the own one
+  --ssl-protocols=LIST      versions of TLS to speak, such as TLSv1.2,TLSv1.3
+  --ssl-ciphers=LIST        ciphers up to TLS 1.2, as in openssl-ciphers(1)
   -h, --help                show this text
   -V, --version             show the version
 ",

@@ -34,9 +34,9 @@ fn values_come_attached_or_after() {
     )
     .unwrap();
     assert_eq!(args.unixctl.as_deref(), Some("sock"));
-    assert_eq!(args.ssl.private_key, Some("key".into()));
-    assert_eq!(args.ssl.certificate, Some("cert".into()));
-    assert_eq!(args.ssl.bootstrap_ca_cert, Some("boot".into()));
+    assert_eq!(args.tls.identity.private_key, Some("key".into()));
+    assert_eq!(args.tls.identity.certificate, Some("cert".into()));
+    assert_eq!(args.tls.identity.authority, Authority::Bootstrap("boot".into()), "the last one");
     assert!(args.monitor);
     assert_eq!(args.pidfile, Some("/r/p".into()));
     assert_eq!(args.ignored.len(), 1);

@@ -14,7 +14,7 @@ pub mod system_stats;
 mod takeover;
 mod user;
 
-pub use args::{Action, Args, Dummy, SslFiles, UsageError, help};
+pub use args::{Action, Args, Dummy, UsageError, help};
 pub use detach::{Daemon, StartError};
 pub use machine::log_machine;
 pub use paths::Dirs;

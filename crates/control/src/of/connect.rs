@@ -8,6 +8,7 @@ use super::server::serve_paced;
 use super::snoop;
 use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue};
 use crate::state::Shared;
+use crate::tls;
 use crate::vlog;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -87,15 +88,46 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
     })
 }
 
+/// Listens for TLS for a bridge and a row of the database (`pssl:[PORT][:ADDR]`).
+pub fn listen_tls(state: &Shared, addr: String, bridge: &str, kind: Kind, timing: Timing) -> Task {
+    let (state, bridge) = (state.clone(), bridge.to_string());
+    let row = kind.target().unwrap_or_default().to_string();
+    Task::spawn(async move {
+        let failed = |error: &str| state.borrow_mut().controller_failed(&bridge, &row, error);
+        let tls = state.borrow().of.tls.clone();
+        if let Err(e) = tls.check().await {
+            failed(&error_text(&e));
+        }
+        let mut listener = match tls.listen(addr, CONNECTIONS_MAX) {
+            Ok(listener) => listener,
+            Err(e) => return failed(&error_text(&e)),
+        };
+        let service = Service::OpenFlow(kind);
+        while let Some(event) = listener.next().await {
+            match event {
+                tls::ListenEvent::Connected(stream, slot) => {
+                    accept(&state, &bridge, &service, timing, (stream, slot));
+                }
+                tls::ListenEvent::Full(most) => refused(&state, &row, most),
+                tls::ListenEvent::Failed(why) => failed(&why),
+            }
+        }
+    })
+}
+
 /// A place for a connection that was accepted; None: it ends at once.
 async fn take_slot(state: &Shared, slots: &ConnectionSlots, name: &str) -> Option<ConnectionSlot> {
     let slot = slots.take().await;
     if slot.is_none() {
-        let most = slots.most();
-        vlog::warn!(MODULE, "{name}: {most} connections at once are the most: refusing another");
-        state.borrow_mut().of.counts.not_served += 1;
+        refused(state, name, slots.most());
     }
     slot
+}
+
+/// Says and counts that a listener had no place for a connection.
+fn refused(state: &Shared, name: &str, most: usize) {
+    vlog::warn!(MODULE, "{name}: {most} connections at once are the most: refusing another");
+    state.borrow_mut().of.counts.not_served += 1;
 }
 
 fn accept<S: AsyncRead + AsyncWrite + 'static>(
@@ -138,6 +170,8 @@ pub enum Target {
     Tcp(String),
     /// `unix:FILE`
     Unix(PathBuf),
+    /// `ssl:HOST[:PORT]`
+    Tls(String),
 }
 
 /// Keeps a connection to a controller: connect, serve, back off, again.
@@ -155,7 +189,8 @@ pub fn connect(state: &Shared, bridge: &str, kind: Kind, target: Target, timing:
             if let Err(e) = error {
                 let text = error_text(&e);
                 failed = true;
-                if !quiet {
+                // What is wrong with this side's files is in the log already.
+                if !quiet && !tls::is_unusable(&e) {
                     vlog::warn!(MODULE, "{bridge}<->{row}: connection failed ({text})");
                 }
                 state.borrow_mut().controller_failed(&bridge, &row, &text);
@@ -200,6 +235,12 @@ async fn attempt(
         }
         Target::Unix(path) => {
             let connecting = tokio::time::timeout(wait_max, UnixStream::connect(path));
+            let stream = connecting.await.map_err(|_| late())??;
+            serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
+        }
+        Target::Tls(addr) => {
+            let tls = state.borrow().of.tls.clone();
+            let connecting = tokio::time::timeout(wait_max, tls.connect(addr.clone()));
             let stream = connecting.await.map_err(|_| late())??;
             serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
         }

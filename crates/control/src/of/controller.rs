@@ -59,9 +59,9 @@ impl Controller {
     }
 }
 
-/// Do we connect to the controller of this row (`tcp:`, `unix:`)?
+/// Do we connect to the controller of this row (`tcp:`, `ssl:`, `unix:`)?
 pub fn is_active(conf: &ControllerConf) -> bool {
-    conf.target.starts_with("tcp:") || conf.target.starts_with("unix:")
+    ["tcp:", "ssl:", "unix:"].iter().any(|kind| conf.target.starts_with(kind))
 }
 
 /// A token bucket, in thousandths of a packet.

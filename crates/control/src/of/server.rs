@@ -97,10 +97,12 @@ async fn run_connection<S: AsyncRead + AsyncWrite + 'static>(
 }
 
 /// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloseReason {
     /// The peer closed it.
     Closed,
+    /// What carries it failed: how, if that is more than that it is closed.
+    Broken(String),
     /// The peer said nothing for too long.
     Silent,
     /// What came is not OpenFlow, or no version is common.
@@ -222,6 +224,8 @@ async fn read<R: AsyncRead>(
         probed = false;
         match got {
             Err(e) if listener::is_replaced(&e) => return CloseReason::Replaced,
+            // The system knows little more than that it is closed; TLS knows why.
+            Err(e) if e.raw_os_error().is_none() => return CloseReason::Broken(e.to_string()),
             Ok(0) | Err(_) => return CloseReason::Closed,
             Ok(n) => framer.push(&buf[..n]),
         }

@@ -45,18 +45,22 @@ impl State {
         let error = match why {
             CloseReason::Closed => {
                 vlog::info!("rconn", "{name}: connection closed by peer");
-                "End of file"
+                "End of file".into()
+            }
+            CloseReason::Broken(why) => {
+                vlog::warn!("rconn", "{name}: connection dropped ({why})");
+                why
             }
             CloseReason::Silent => {
                 vlog::err!("rconn", "{name}: no response to inactivity probe, disconnecting");
-                "Connection timed out"
+                "Connection timed out".into()
             }
-            CloseReason::Replaced => "Connection reset by peer",
-            CloseReason::Protocol => "Protocol error",
+            CloseReason::Replaced => "Connection reset by peer".into(),
+            CloseReason::Protocol => "Protocol error".into(),
             CloseReason::Ours => return,
         };
         if let Some(c) = self.controller(bridge, target).filter(|c| c.active()) {
-            c.last_error = Some(error.to_string());
+            c.last_error = Some(error);
         }
     }
 

@@ -35,6 +35,8 @@ pub struct OfShared {
     pub snoops: Snoops,
     /// How much of the control thread's time the connections of each bridge have.
     pub paces: crate::of::pace::Paces,
+    /// Keys and authorities of connections over TLS.
+    pub tls: crate::tls::Tls,
     next_conn: ConnId,
     /// How long a bundle may be left alone, ns.
     pub bundle_timeout: u64,
@@ -46,6 +48,7 @@ impl Default for OfShared {
             counts: Default::default(),
             snoops: Snoops::default(),
             paces: Default::default(),
+            tls: Default::default(),
             next_conn: 1,
             bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
         }

@@ -145,7 +145,8 @@ impl Switch {
         };
         let style = action::OpsText { punt: &punt, port: &dp_names };
         // What the switch takes is no action in ovs-vswitchd.
-        let taken = out.ops.iter().find_map(taken_because);
+        let asked = r.slow.then_some("Uses action(s) not supported by datapath.");
+        let taken = asked.or_else(|| out.ops.iter().find_map(taken_because));
         let ops = out.ops.iter().filter(|op| taken_because(op).is_none()).cloned();
         let ops: Vec<Op> = ops.collect();
         let ops = action::ops_text_with(&ops, &style);

@@ -742,6 +742,27 @@ fn unsupported_is_refused() {
 }
 
 #[test]
+fn actions_for_tests_are_taken_where_bridges_have_them_only() {
+    let mut lab = Lab::new();
+    let [slow, recirc] = [TestAction::Slow, TestAction::Recirc].map(Action::Test);
+    let list = vec![slow.clone(), out(2), recirc, out(3)];
+    let m = flow(0, 1, "", apply(list));
+    assert_eq!(lab.sw.flow_mod(lab.br, &m, 0), Err(OfError::ActBadExpType));
+    let config = lab.sw.bridge_config(lab.br).unwrap().clone();
+    let config = crate::BridgeConfig { test_actions: true, ..config };
+    lab.sw.configure_bridge(lab.br, config).unwrap();
+    lab.add(m);
+    let mut key = packet("in_port=1,udp");
+    let d = lab.decide(&key);
+    let [Op::Output(first), Op::Recirc(id)] = d.ops[..] else { panic!("{:?}", d.ops) };
+    key.set_u32(at::RECIRC, id);
+    let [Op::Output(second)] = lab.decide(&key).ops[..] else { panic!("one output is left") };
+    assert_eq!((first, second), (12, 13));
+    let write = flow(0, 2, "", vec![Instruction::Write(vec![slow, out(2)])]);
+    assert_eq!(lab.sw.flow_mod(lab.br, &write, 0), Err(OfError::ActBadType));
+}
+
+#[test]
 fn a_port_with_a_native_vlan_carries_nothing_without_a_vlan() {
     let mut lab = Lab::new();
     let trunks = Arc::new(VlanSet::ALL);

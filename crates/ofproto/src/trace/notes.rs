@@ -41,6 +41,13 @@ impl Xlate<'_, '_> {
         self.leaf(StepKind::Error, text);
     }
 
+    /// ovs-vswitchd would have the packet take its slow path.
+    pub(crate) fn note_slow(&mut self) {
+        if let Some(r) = self.recorder() {
+            r.slow = true;
+        }
+    }
+
     /// Is this more than a trace of a flow without a packet?
     pub(crate) fn teaches(&mut self) -> bool {
         self.recorder().is_none_or(|r| r.learning)

@@ -43,6 +43,8 @@ pub(crate) struct Recorder {
     pub names: Option<BridgeId>,
     /// Why the translation failed, in OVS's words.
     pub failed: Option<&'static str>,
+    /// A flow asks for the slow path.
+    pub slow: bool,
     /// Copies of the packet that connection tracking has looked up again.
     pub forks: VecDeque<Fork>,
     /// How many more such copies this trace may look up, at most [`FORKS_MAX`] at first.

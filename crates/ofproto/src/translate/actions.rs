@@ -4,7 +4,7 @@ use super::choose::Multipath;
 use crate::fields::{self, VLAN_PRESENT};
 use crate::translate::xlate::{Miss, ToController, Xlate};
 use flow::{Field, at, frag};
-use openflow::{Action, Header, Instruction, OfPort, Reason, Subfield, port};
+use openflow::{Action, Header, Instruction, OfPort, Reason, Subfield, TestAction, port};
 use telemetry::Drop;
 
 /// The TCP, UDP and SCTP protocol numbers.
@@ -95,6 +95,10 @@ impl<'a> Xlate<'a, '_> {
             A::CtClear => self.ct_clear(),
             A::Clone(inner) => self.clone_actions(inner),
             A::Exit => (self.end.exit, self.end.exited) = (true, true),
+            A::Test(TestAction::Slow) => self.note_slow(),
+            A::Test(TestAction::Recirc) => {
+                self.wait.rest.get_or_insert_default();
+            }
             A::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
             A::SetTunMetadata(t) => self.set_tun_metadata(t),
             A::DeleteField(field) => self.delete_field(*field),
@@ -427,5 +431,6 @@ fn needs_parse(a: &Action) -> bool {
         A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan | A::PushVlan { .. } => false,
         A::SetEthSrc(_) | A::SetEthDst(_) | A::Note(_) | A::Exit | A::Conjunction { .. } => false,
         A::Sample { .. } | A::Meter(_) | A::Ct(_) | A::Nat(_) | A::CtClear => false,
+        A::Test(_) => false,
     }
 }

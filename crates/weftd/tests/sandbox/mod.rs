@@ -54,9 +54,14 @@ impl Sandbox {
     }
 
     pub fn start_server(&mut self) {
+        self.start_server_with(&[]);
+    }
+
+    /// With more arguments than the usual ones.
+    pub fn start_server_with(&mut self, args: &[&str]) {
         let mut command = self.command("ovsdb-server");
         command.args(["conf.db", "--remote=punix:db.sock", "-vconsole:off"]);
-        command.arg(format!("--unixctl={}", self.path("server.ctl").display()));
+        command.arg(format!("--unixctl={}", self.path("server.ctl").display())).args(args);
         self.server = Some(command.spawn().expect("ovsdb-server of openvswitch-common"));
         let socket = self.path("db.sock");
         wait_for("the server's socket", || {
