@@ -39,6 +39,10 @@ fn core(c: &Core) -> Vec<(String, String)> {
     let mut all = vec![
         fact("core", format!("{} ({what}, NUMA node {})", c.name, c.numa)),
         fact("busy", format!("{:.1} % of the time, asleep {:.1} %", c.busy, c.asleep)),
+        fact(
+            "waiting",
+            format!("{:.1} % of the time, while other threads had its core", c.waiting),
+        ),
         fact("packets", format!("{} per second", si(c.packets))),
         fact("cycles", format!("{:.1} per packet", c.cycles_per_packet)),
     ];

@@ -49,6 +49,9 @@ pub struct Core {
     pub lookups: Numbers,
     pub decisions: Numbers,
     pub queues: Vec<QueueState>,
+    /// Not of the tree: nanoseconds that it waited for its core ([`super::waited_ns`]).
+    #[serde(skip)]
+    pub waited_ns: u64,
 }
 
 /// A receive queue.
