@@ -17,7 +17,8 @@ use anyhow::{Context, Result};
 use std::path::Path;
 
 /// Parts of the tree that a view is made of.
-const PARTS: [&str; 7] = ["switch", "cores", "caches", "ports", "guests", "drops", "memory"];
+const PARTS: [&str; 8] =
+    ["switch", "cores", "caches", "ports", "bonds", "guests", "drops", "memory"];
 
 /// Looks at the switch that runs here; `flows`: at its megaflows too, which takes the control
 /// thread some milliseconds when there are many.
