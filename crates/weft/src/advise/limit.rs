@@ -77,7 +77,7 @@ fn pmd(core: usize, name: &str, (old, new): (&Tree, &Tree), seconds: f64) -> Opt
         core,
         queues: is.queues.iter().map(queue).collect(),
         busy: 100.0 * cycles("busy") as f64 / all,
-        waiting: waiting(old.cores.get(name).map(|c| &c.waited_ns), Some(&is.waited_ns), seconds),
+        waiting: waiting(was.waited_ns.as_ref(), is.waited_ns.as_ref(), seconds),
         packets: grown(get(&was.packets, "received"), get(&is.packets, "received")),
         cycles: cycles("busy"),
         passes: lookups("passes"),

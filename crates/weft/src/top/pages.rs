@@ -162,7 +162,7 @@ fn cores(all: &[Core]) -> Rows {
             Cell::Figure(c.packets_per_burst),
             Cell::Count(c.megaflows[0]),
             Cell::Percent(c.asleep),
-            Cell::Percent(c.waiting),
+            c.waiting.map_or(word(""), Cell::Percent),
         ];
         (c.name.clone(), cells)
     };

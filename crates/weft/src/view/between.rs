@@ -56,7 +56,8 @@ pub struct Core {
     /// Percent of the time asleep.
     pub asleep: f64,
     /// Percent of the time in which other threads had its core; it counts as busy or idle, too.
-    pub waiting: f64,
+    /// None: that is not known.
+    pub waiting: Option<f64>,
     /// Packets per second.
     pub packets: f64,
     /// Cycles of work per packet received.
@@ -193,8 +194,8 @@ impl Growth {
     }
 
     /// Percent of the time, of nanoseconds.
-    fn waiting(&self, old: u64, new: u64) -> f64 {
-        percent(grown(old, new) as f64 / 1e9, self.seconds).min(100.0)
+    fn waiting(&self, old: Option<u64>, new: Option<u64>) -> Option<f64> {
+        Some(percent(grown(old?, new?) as f64 / 1e9, self.seconds).min(100.0))
     }
 
     fn of(&self, old: Option<&Numbers>, new: &Numbers, name: &str) -> f64 {
@@ -290,7 +291,7 @@ fn core(name: &str, old: &Tree, new: &Tree, c: &tree::Core, g: &Growth) -> Core 
         numa: c.numa,
         busy: percent(busy, all),
         asleep: percent(sleep, all),
-        waiting: g.waiting(before.map_or(c.waited_ns, |b| b.waited_ns), c.waited_ns),
+        waiting: g.waiting(before.and_then(|b| b.waited_ns), c.waited_ns),
         packets,
         cycles_per_packet: each(busy),
         stages: stages.map(|s| (s.to_string(), each(cycles(s)))).into(),

@@ -32,7 +32,7 @@ pub fn look(dirs: &Dirs, flows: bool) -> Result<Tree> {
         .context("the switch's answer is not the tree that was expected")?;
     for (core, ns) in waited_ns(Path::new("/proc"), tree.switch.pid) {
         if let Some(c) = tree.cores.get_mut(&core.to_string()) {
-            c.waited_ns = ns;
+            c.waited_ns = Some(ns);
         }
     }
     Ok(tree)

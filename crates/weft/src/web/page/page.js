@@ -111,7 +111,7 @@ function cores(v) {
     ...STAGES.map(([s, name]) => [name, "n", stage(s)]),
     ["from pipeline", "n", (c) => c.answered[2].toFixed(1) + " %"],
     ["megaflows", "n", (c) => count(c.megaflows[0])],
-    ["core taken", "n", (c) => c.polls ? c.waiting.toFixed(0) + " %" : ""],
+    ["core taken", "n", (c) => c.waiting === null ? "" : c.waiting.toFixed(0) + " %"],
   ], v.cores, "There are no threads.");
   const key = make("p", "key");
   key.append("rx to act, tx: cycles per packet received, by stage; core taken: by other threads. The bar:");
