@@ -133,7 +133,12 @@ function rest(v) {
   ], v.drops, "No packet was ever dropped.");
   // A port that nobody set up is no fault.
   const classes = { up: "", off: "soft" };
-  const state = (p) => make("span", classes[p.state] ?? "bad", p.state);
+  const state = (p) => {
+    const e = make("span", classes[p.state] ?? "bad", p.state);
+    // Where there is no room for all of an error.
+    e.title = p.state;
+    return e;
+  };
   table(byId("ports"), [
     ["port", "", (p) => p.name],
     ["state", "state", state],
@@ -185,7 +190,7 @@ async function get(path) {
 }
 
 async function look() {
-  const limit = byId("limit");
+  const limit = byId("limit"), main = document.querySelector("main");
   try {
     const v = await get("view.json");
     limit.textContent = v.limit;
@@ -193,9 +198,12 @@ async function look() {
     tiles(v);
     cores(v);
     rest(v);
+    main.className = "";
   } catch (e) {
     limit.textContent = e.message;
     limit.className = "bad";
+    // What is shown is no longer so.
+    main.className = "old";
   }
   // Nobody looks at a page that is hidden.
   const wait = () => document.hidden ? document.addEventListener("visibilitychange", look, { once: true }) : look();
