@@ -4,7 +4,7 @@ CARGO ?= cargo
 .PHONY: run test deb test-deb test-avx512 soak fuzz sanitize check build bench bench-quick deps-build deps-run deps-test deps-bench clean
 
 build: deps-build ## the release binaries
-	@echo "weft: building; the first time takes minutes, and cargo says how much is left"
+	@echo "weft: building; the first time takes minutes, and on a terminal cargo says how much is left"
 	$(CARGO) build --release --bins
 
 run: deps-run build ## a switch with a private database and traffic one can watch; Ctrl-C ends it

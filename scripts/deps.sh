@@ -43,7 +43,7 @@ progress() {
 apt() {
     local waited=0 tries=0 log
     log=$(mktemp)
-    until apt-get -o DPkg::Lock::Timeout=600 -o APT::Status-Fd=3 "$@" 3>&1 >"$log" 2>&1 | progress; do
+    until apt-get -o DPkg::Lock::Timeout=0 -o APT::Status-Fd=3 "$@" 3>&1 >"$log" 2>&1 | progress; do
         if grep -q 'Could not get lock' "$log" && [ $waited -lt 600 ]; then
             [ $waited -gt 0 ] || echo "weft: another program is using apt; waiting for it (10 minutes at most)" >&2
             sleep 5
@@ -64,7 +64,7 @@ apt() {
 
 install() {
     [ "$(id -u)" = 0 ] || { echo "weft: as root, install: $*" >&2; exit 1; }
-    echo "weft: $# Debian packages are missing, and what they need: $*"
+    echo "weft: installing Debian packages that are missing, and what they need: $*"
     # Debian's package would start its own switch; Weft takes that place, so nothing is started here.
     policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ]; then

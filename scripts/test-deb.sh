@@ -91,6 +91,7 @@ sleep 100000 | dpdk-testpmd --no-pci --no-huge -m 256 --no-shconf --no-telemetry
     --forward-mode=icmpecho --auto-start --no-mlockall --total-num-mbufs=8192 >/dev/null 2>&1 &
 for i in 1 2; do
     for n in $(seq 100); do ip netns exec h3 ping -q -c 1 -W 1 10.1.0.$i >/dev/null && break; done
+    [ "$n" -lt 100 ] || fail "guest $i does not answer through ovs-vswitchd"
 done
 ovs-vsctl add-port br0 vx -- set interface vx type=vxlan options:remote_ip=192.0.2.9 options:key=7
 ovs-ofctl del-flows br0; ovs-ofctl add-flow br0 "actions=resubmit(,3)"; ovs-ofctl add-flow br0 "table=3,cookie=7,actions=NORMAL"
@@ -112,7 +113,7 @@ killed() {
     for i in $(seq 600); do
         systemctl list-units --all --no-legend 'weft-handover-*' | grep -q . || break; sleep 0.1
     done
-    weft "$1" >>/tmp/said 2>&1 || grep -q "has ovs-vswitchd's place already" /tmp/said || fail "$1 again: $(cat /tmp/said)"
+    weft "$1" >>/tmp/said 2>&1 || fail "$1 again: $(cat /tmp/said)"
     same "$1 killed after $2 s"
 }
 for after in 0.02 0.3 0.8 1.5; do
@@ -122,8 +123,10 @@ done
 echo "test-deb: enable with a weftd that does not start"
 mv /usr/sbin/weftd /root/weftd; printf '#!/bin/sh\nexit 1\n' > /usr/sbin/weftd; chmod +x /usr/sbin/weftd
 meanwhile weft enable && fail "it is said to have worked"; runs && fail "weftd runs"; same "going back"; mv /root/weftd /usr/sbin/weftd
-echo "test-deb: enable, purge"; weft enable; meanwhile dpkg -P weft >/dev/null; same purge; runs && fail "weftd runs"; before
+echo "test-deb: enable twice, purge"; weft enable; weft enable || fail "it is an error to ask for what is so"
+systemctl enable --quiet --now weft-web; meanwhile dpkg -P weft >/dev/null; same purge; runs && fail "weftd runs"; before
 files | diff /tmp/files - || fail "something is left"
+pgrep -x 'weft|weftd' && fail "a process is left"; [ ! -e /run/weft ] || fail "/run/weft is left"
 echo "test-deb: ok"
 END
 name=weft-deb-$$

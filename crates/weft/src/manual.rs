@@ -20,12 +20,31 @@ pub fn manual(mut command: Command, options: &ManualArgs) -> Result<()> {
     let folder = &options.folder;
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     clap_mangen::generate_to(command.clone(), folder)?;
+    for page in fs::read_dir(folder)? {
+        let page = page?.path();
+        if page.extension().is_some_and(|e| e == "1") {
+            fs::write(&page, unfilled(&fs::read_to_string(&page)?))?;
+        }
+    }
     let help = std::process::Command::new(&options.weftd).arg("--help").output();
     let help = help.with_context(|| options.weftd.display().to_string())?;
     fs::write(folder.join("weftd.8"), daemon_page(&String::from_utf8(help.stdout)?))?;
     let mut completion = File::create(folder.join("weft.bash"))?;
     clap_complete::generate(clap_complete::Shell::Bash, &mut command, "weft", &mut completion);
     Ok(())
+}
+
+/// Where clap_mangen puts what a command's help ends with.
+const NOTES: &str = ".SH EXTRA\n";
+
+/// A page whose notes keep their lines.
+fn unfilled(page: &str) -> String {
+    let Some((before, notes)) = page.split_once(NOTES) else { return page.into() };
+    let (notes, after) = match notes.find("\n.SH ") {
+        Some(end) => notes.split_at(end + 1),
+        None => (notes, ""),
+    };
+    format!("{before}.SH NOTES\n.nf\n{}\n.fi\n{after}", notes.trim_end())
 }
 
 /// The daemon's page: its help as it is, with what a reader of man pages looks for around it.
@@ -71,7 +90,11 @@ mod tests {
             assert!(read("weft.1").contains(&format!("weft\\-{command}(1)")), "{command}");
             assert!(folder.join(format!("weft-{command}.1")).exists(), "{command}");
         }
-        assert!(read("weft-top.1").contains("\\-\\-once"), "{}", read("weft-top.1"));
+        let top = read("weft-top.1");
+        assert!(top.contains("\\-\\-once"), "{top}");
+        let (_, notes) = top.split_once(".SH NOTES\n.nf\n").unwrap();
+        let (notes, _) = notes.split_once("\n.fi\n").unwrap();
+        assert!(notes.contains("\nq          end\n"), "{notes}");
         assert!(read("weftd.8").contains("\\-\\-detach  go\n\\&.dot\n"), "{}", read("weftd.8"));
         assert!(read("weft.bash").contains("--interval"));
     }

@@ -108,6 +108,7 @@ fn it_belongs_to_who_starts_it() {
     nicer.args(["-n", "1"]).arg(weftd.get_program()).args(weftd.get_args());
     assert!(nicer.status().unwrap().success());
     assert_ne!(s.pid(), next);
+    assert!(s.log().contains("the daemon is started with another nice value: "), "{}", s.log());
 }
 
 /// Whoever connects and does not say a command line, or not within a second, ends what stands by

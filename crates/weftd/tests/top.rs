@@ -61,15 +61,18 @@ fn rates_are_those_of_the_traffic() {
     let each = pmd["cycles_per_packet"].as_f64().unwrap();
     // Stages are measured on samples: on a busy machine their sum is not exact.
     assert!(stages > 0.3 * each, "{stages} of {each}: {pmd:#}");
-    assert!(v["limit"].as_str().unwrap().ends_with("[full-core]"), "{}", v["limit"]);
+    // On a machine that is busy with something else, too, that is what limits it first.
+    let limit = v["limit"].as_str().unwrap();
+    let taken = pmd["waiting"].as_f64().expect("Linux counts it") >= 10.0;
+    assert!(limit.ends_with(if taken { "[core-taken]" } else { "[full-core]" }), "{limit}");
     let flows = v["flows"].as_array().unwrap();
     assert!(flows.iter().any(|f| f["actions"] == "dst" && f["in_port"] == "src"), "{flows:#?}");
     let text = String::from_utf8(top(&sw, "--once --interval 0.2").stdout).unwrap();
     eprintln!("{text}");
     assert!(
-        ["busiest core", "is full: ", "core", "port", "src", "dst"]
-            .iter()
-            .all(|w| text.contains(w))
+        ["busiest core", "core", "port", "src", "dst"].iter().all(|w| text.contains(w))
+            && (text.contains("is full: ") || text.contains("Other threads ran on core")),
+        "{text}"
     );
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
 }
@@ -97,7 +100,7 @@ fn a_terminal_of_40_columns_will_do() {
     let out = child.wait_with_output().unwrap();
     let seen = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success(), "{seen}");
-    for word in ["rx pps", "v1", "OpenFlow port", "Up, Down", "ports]"] {
+    for word in ["rx pps", "v1", "OpenFlow port", "PageDown", "ports]"] {
         assert!(seen.contains(word), "{word}: {seen}");
     }
     assert!(seen.contains("\x1b[?1049l"), "the screen is given back: {seen}");
@@ -105,11 +108,14 @@ fn a_terminal_of_40_columns_will_do() {
 
 #[test]
 fn a_switch_that_is_not_there_is_one_sentence() {
-    let mut c = Command::new(weft());
-    let out = c.args(["top", "--once"]).env("OVS_RUNDIR", "/nonesuch").output().unwrap();
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(!out.status.success() && said.trim_end().lines().count() == 1, "{said}");
-    assert!(said.contains("no switch runs here: there is no /nonesuch/ovs-vswitchd.pid"), "{said}");
+    for command in [["top", "--once"], ["advise", "--json"], ["trace", "p0"]] {
+        let mut c = Command::new(weft());
+        let out = c.args(command).env("OVS_RUNDIR", "/nonesuch").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && said.trim_end().lines().count() == 1, "{said}");
+        let why = "no switch runs here: there is no /nonesuch/ovs-vswitchd.pid";
+        assert!(said.contains(why), "{said}");
+    }
 }
 
 #[test]
@@ -119,10 +125,10 @@ fn ovs_vswitchd_is_told_from_weft() {
     }
     let ns = Netns::new().unwrap();
     let ovs = Switch::start(&ns, testkit::SwitchConfig::oracle()).unwrap();
-    let out = top(&ovs, "--once");
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(
-        !out.status.success() && said.contains("it is ovs-vswitchd, or an older weftd"),
-        "{said}"
-    );
+    for command in ["top --once", "advise", "trace br0"] {
+        let out = ovs.command(&weft()).args(command.split_whitespace()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && said.trim_end().lines().count() == 1, "{said}");
+        assert!(said.contains("it is ovs-vswitchd, or an older weftd"), "{said}");
+    }
 }

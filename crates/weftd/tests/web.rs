@@ -91,13 +91,22 @@ fn the_page_its_figures_and_the_metrics() {
     names.dedup();
     assert_eq!(names.len(), types.len());
 
+    let bond = "add-bond br0 bond0 i1 i2 -- set interface i1 type=internal \
+                -- set interface i2 type=internal";
+    vsctl(&sw, bond);
+    let member = r#"weft_bond_member_enabled{bond="bond0",port="i1"} "#;
+    wait_for("the bond to be among the metrics", || web.get("/metrics").contains(member));
+
     let way = web.json("/trace.json?bridge=br0&flow=in_port%3Dv1%2Cicmp");
-    assert!(way["trace"].as_str().unwrap().contains("bridge(\"br0\")"), "{way:#}");
+    let way = way["trace"].as_str().unwrap();
+    assert!(way.contains("bridge(\"br0\")") && way.contains("in_port=v1,"), "{way}");
     for (query, why) in [
         ("bridge=br0&flow=-generate", "does not begin with a dash"),
         ("bridge=br0&flow=nonsense", "nonsense"),
         ("bridge=brx&flow=icmp", "there is no bridge brx"),
     ] {
+        let answer = web.get(&format!("/trace.json?{query}"));
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
         let said = web.json(&format!("/trace.json?{query}"));
         assert!(said["error"].as_str().unwrap().contains(why), "{said:#}");
     }

@@ -31,8 +31,8 @@ const EACH_START: [&str; 7] = [
     "NOTIFY_SOCKET=",
     "MEMORY_PRESSURE",
 ];
-/// Fields of /proc/PID/stat behind the name: nice value, scheduling policy.
-const STAT: [usize; 2] = [16, 38];
+/// Fields of /proc/PID/stat: what they are, and where behind the name.
+const STAT: [(&str, usize); 2] = [("nice value", 16), ("scheduling policy", 38)];
 /// Resource limits that there are (`RLIMIT_*`).
 const LIMITS: u32 = 16;
 
@@ -51,7 +51,8 @@ pub(super) fn inherited(process: &str, with_folder: bool) -> io::Result<Vec<Stri
     let stat = fs::read_to_string(place.join("stat"))?;
     let fields: Vec<&str> =
         stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    all.extend(STAT.iter().filter_map(|at| fields.get(*at)).map(|field| field.to_string()));
+    let field = |(name, at): &(&str, usize)| Some(format!("{name}: {}", fields.get(*at)?));
+    all.extend(STAT.iter().filter_map(field));
     let namespaces = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
     let links = namespaces.iter().map(|name| format!("ns/{name}"));
     for link in links.chain(["root".into()]).chain(with_folder.then(|| "cwd".into())) {

@@ -73,12 +73,18 @@ impl Standby {
         if let Some(other) = theirs.iter().find(|value| !ours.contains(value)) {
             return Err(io::Error::other(format!("the daemon is started with another {other}")));
         }
+        if let Some(lacks) = ours.iter().find(|value| !theirs.contains(value)) {
+            return Err(io::Error::other(format!("the daemon is started without {lacks}")));
+        }
         // An upgrade has replaced the program of one of them.
         let program = |process: &str| fs::read_link(format!("/proc/{process}/exe"));
-        if theirs != ours || program(&pid.to_string())? != program("self")? {
-            return Err(io::Error::other(
-                "the daemon is started with another environment or program",
-            ));
+        let (theirs, ours) = (program(&pid.to_string())?, program("self")?);
+        if theirs != ours {
+            return Err(io::Error::other(format!(
+                "the daemon is started from {}, this is {}",
+                theirs.display(),
+                ours.display()
+            )));
         }
         context::take_on(pid)?;
         Ok(File::from(OwnedFd::from(stream)))

@@ -3,14 +3,14 @@
 
 use super::machine::Machine;
 use super::rules;
-use super::switch::{Interface, Pmd, Queue, Switch, Tx};
+use super::switch::{Interface, Pmd, Queue, Switch, Tx, waiting};
 use crate::view::{PortState, QueueState, Tree};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
 /// Rules that say what a switch cannot do more of; the others say what would be better.
-const LIMITS: [&str; 5] = ["full-core", "ring-full", "nic-missed", "drops", "misses"];
+const LIMITS: [&str; 6] = ["core-taken", "full-core", "ring-full", "nic-missed", "drops", "misses"];
 
 /// What limits the switch, or that nothing does.
 pub fn limit(old: &Tree, new: &Tree) -> String {
@@ -37,6 +37,7 @@ impl Switch {
     /// The switch between two looks at its tree.
     pub fn between(old: &Tree, new: &Tree) -> Switch {
         let hz = new.switch.cycles_per_second.max(1) as f64;
+        let seconds = grown(old.switch.cycles, new.switch.cycles) as f64 / hz;
         let cores = new.cores.iter().filter(|(_, c)| c.polls);
         let ports = new.ports.iter().filter(|(_, p)| p.traffic.is_some());
         let dropped = new.drops.iter().map(|(why, d)| {
@@ -44,8 +45,10 @@ impl Switch {
             (why.clone(), grown(before, d.packets))
         });
         Switch {
-            seconds: grown(old.switch.cycles, new.switch.cycles) as f64 / hz,
-            pmds: cores.filter_map(|(name, _)| pmd(name.parse().ok()?, name, old, new)).collect(),
+            seconds,
+            pmds: cores
+                .filter_map(|(name, _)| pmd(name.parse().ok()?, name, (old, new), seconds))
+                .collect(),
             tx: ports.map(|(name, _)| (name.clone(), tx(name, old, new))).collect(),
             drops: dropped.filter(|(_, n)| *n > 0).collect(),
             interfaces: new.ports.iter().map(|(name, p)| (name.clone(), interface(p))).collect(),
@@ -58,7 +61,7 @@ fn grown(old: u64, new: u64) -> u64 {
     new.checked_sub(old).unwrap_or(new)
 }
 
-fn pmd(core: usize, name: &str, old: &Tree, new: &Tree) -> Option<Pmd> {
+fn pmd(core: usize, name: &str, (old, new): (&Tree, &Tree), seconds: f64) -> Option<Pmd> {
     let (was, is) = (old.cores.get(name).cloned().unwrap_or_default(), new.cores.get(name)?);
     let get = |n: &BTreeMap<String, u64>, key: &str| n.get(key).copied().unwrap_or(0);
     let cycles = |key: &str| grown(get(&was.cycles, key), get(&is.cycles, key));
@@ -74,6 +77,7 @@ fn pmd(core: usize, name: &str, old: &Tree, new: &Tree) -> Option<Pmd> {
         core,
         queues: is.queues.iter().map(queue).collect(),
         busy: 100.0 * cycles("busy") as f64 / all,
+        waiting: waiting(was.waited_ns.as_ref(), is.waited_ns.as_ref(), seconds),
         packets: grown(get(&was.packets, "received"), get(&is.packets, "received")),
         cycles: cycles("busy"),
         passes: lookups("passes"),

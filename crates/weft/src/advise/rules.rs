@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 
 /// Percent of its time from which a PMD thread counts as full.
 const FULL: f64 = 90.0;
+/// Percent of its time from which on it matters that a PMD thread does not have its core.
+const TAKEN: f64 = 10.0;
 /// Percent below which a PMD thread has room for a queue of another.
 const ROOM: f64 = 60.0;
 /// Percent below which a core's work fits elsewhere.
@@ -46,7 +48,8 @@ type Rule = fn(&Machine, &Switch) -> Vec<Advice>;
 
 /// Everything there is to say, the most useful first.
 pub fn all(machine: &Machine, switch: &Switch) -> Vec<Advice> {
-    let rules: [Rule; 13] = [
+    let rules: [Rule; 14] = [
+        taken_cores,
         full_cores,
         slow_guests,
         missed_by_nic,
@@ -92,9 +95,26 @@ fn movable<'a>(from: &'a Pmd, to: &Pmd) -> Option<(&'a Queue, f64)> {
     best.map(|q| (q, after(q)))
 }
 
+/// Other threads run on a PMD thread's core. Meanwhile packets wait, and the time counts as its
+/// own.
+fn taken_cores(_: &Machine, switch: &Switch) -> Vec<Advice> {
+    let taken = switch.pmds.iter().filter(|p| p.waiting >= TAKEN);
+    let one = |p: &Pmd| {
+        let says = format!(
+            "Other threads ran on core {} for {:.0} % of the time, while its PMD thread waited. Keep them away \
+             (`isolcpus={}`, or `taskset` for those programs), or give the switch other cores (pmd-cpu-mask).",
+            p.core, p.waiting, p.core
+        );
+        Advice::new("core-taken", says, &[("waiting_percent", p.waiting)])
+    };
+    taken.map(one).collect()
+}
+
 /// A full thread: move a queue, split a queue, or give another core, in this order.
 fn full_cores(machine: &Machine, switch: &Switch) -> Vec<Advice> {
-    let full = switch.pmds.iter().filter(|p| p.busy >= FULL && p.packets > 0);
+    // Of the time that it had its core: what others had may have been counted as busy.
+    let own = |p: &&Pmd| p.busy - p.waiting >= FULL / 100.0 * (100.0 - p.waiting);
+    let full = switch.pmds.iter().filter(|p| p.packets > 0).filter(own);
     full.map(|p| full_core(machine, switch, p)).collect()
 }
 

@@ -3,9 +3,11 @@
 
 use crate::dirs::Dirs;
 use crate::run::run;
-use anyhow::{Context, Result};
+use crate::view::{Connection, waited_ns};
+use anyhow::Result;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Texts as the tools print them, at one time.
 #[derive(Clone, Default)]
@@ -18,6 +20,8 @@ pub struct Look {
     pub tx: String,
     /// `coverage/show`.
     pub coverage: String,
+    /// Nanoseconds that threads waited for their cores, by core.
+    pub waited_ns: BTreeMap<usize, u64>,
 }
 
 /// Texts that do not count.
@@ -34,11 +38,14 @@ pub struct Settings {
 impl Look {
     /// Asks the switch.
     pub fn take(dirs: &Dirs) -> Result<Look> {
-        let ask = |command: &str| run(dirs, "ovs-appctl", &["-T", "10", command]);
+        let ask = |command: &str| Connection::open(dirs)?.ask(command, &[]);
+        // First what ovs-vswitchd does not know: then one sentence says that it runs.
+        let tx = ask("dpif-netdev/tx-show")?;
         Ok(Look {
-            stats: ask("dpif-netdev/pmd-stats-show").context("is the switch running?")?,
+            waited_ns: waited_ns(Path::new("/proc"), Connection::open(dirs)?.pid()),
+            tx,
+            stats: ask("dpif-netdev/pmd-stats-show")?,
             perf: ask("dpif-netdev/pmd-perf-show")?,
-            tx: ask("dpif-netdev/tx-show")?,
             coverage: ask("coverage/show")?,
         })
     }
@@ -80,6 +87,8 @@ pub struct Pmd {
     pub queues: Vec<Queue>,
     /// Percent of the time with work.
     pub busy: f64,
+    /// Percent of the time in which other threads had its core; it counts as busy or idle, too.
+    pub waiting: f64,
     /// Packets received.
     pub packets: u64,
     /// Cycles with work.
@@ -157,6 +166,7 @@ impl Switch {
                 core: *core,
                 queues: queues.get(core).cloned().unwrap_or_default(),
                 busy: 100.0 * awake * cycles as f64 / (idle + cycles).max(1) as f64,
+                waiting: waiting(before.waited_ns.get(core), after.waited_ns.get(core), seconds),
                 packets: gone("packets received"),
                 cycles,
                 passes: hits + misses + gone("smc hits"),
@@ -175,6 +185,12 @@ impl Switch {
                 .unwrap_or_default(),
         }
     }
+}
+
+/// Percent of the time, of nanoseconds at its beginning and end; none of a thread that is new.
+pub fn waiting(before: Option<&u64>, after: Option<&u64>, seconds: f64) -> f64 {
+    let (Some(before), Some(after)) = (before, after) else { return 0.0 };
+    (after.saturating_sub(*before) as f64 / 1e7 / seconds.max(1e-3)).min(100.0)
 }
 
 type Counters = BTreeMap<String, u64>;

@@ -70,6 +70,8 @@ struct Made {
     interfaces: Vec<(&'static str, &'static str, &'static str, &'static str, &'static str)>,
     other_config: &'static str,
     slept_us: u64,
+    /// Core, percent of the time without it.
+    waiting: Vec<(usize, u64)>,
 }
 
 impl Made {
@@ -94,6 +96,8 @@ impl Made {
             );
         }
         look.stats += "main thread:\n  packets received: 7\n";
+        let ten_seconds = |percent| times * percent * 100_000_000;
+        look.waited_ns = self.waiting.iter().map(|(core, n)| (*core, ten_seconds(n))).collect();
         for (port, packets, bursts, full) in &self.tx {
             let _ = writeln!(
                 look.tx,
@@ -162,6 +166,25 @@ fn only(all: Vec<Advice>) -> Advice {
 
 fn figure(a: &Advice, name: &str) -> f64 {
     a.figures.iter().find(|(k, _)| k == name).unwrap_or_else(|| panic!("{name} in {a:?}")).1
+}
+
+#[test]
+fn a_core_that_others_use_is_told_from_a_full_one() {
+    let sys = Sysfs::new("taken");
+    sys.isolate("1,5");
+    let with = |busy, waiting| Made {
+        pmds: vec![(1, busy, 1000, 0)],
+        queues: vec![(1, "p", 0, busy)],
+        waiting: vec![(1, waiting)],
+        ..Made::default()
+    };
+    let rules = |all: &[Advice]| all.iter().map(|a| a.rule).collect::<Vec<_>>();
+    assert_eq!(rules(&said(&sys, &with(100, 9))), ["full-core"]);
+    assert_eq!(rules(&said(&sys, &with(100, 60))), ["core-taken", "full-core"]);
+    // Others had it in the midst of its work: most of what counts as busy is theirs.
+    let taken = only(said(&sys, &with(94, 60)));
+    assert_eq!((taken.rule, figure(&taken, "waiting_percent")), ("core-taken", 60.0));
+    assert!(taken.says.starts_with("Other threads ran on core 1 for 60 % of the time"));
 }
 
 #[test]

@@ -57,7 +57,8 @@ impl Running {
     /// In a few words.
     pub fn about(&self) -> String {
         let flows: u64 = self.flows.values().sum();
-        format!("{} interfaces, {flows} flows", self.interfaces.len())
+        let some = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        format!("{}, {}", some(self.interfaces.len() as u64, "interface"), some(flows, "flow"))
     }
 
     /// Stops what runs and starts weftd, or what was there before, as `choice` has it then, with

@@ -75,7 +75,10 @@ fn change(dirs: &Dirs, to_weft: bool, here: bool) -> Result<()> {
         }
     }
     match (to_weft, choice.is_weft()?) {
-        (true, true) => bail!("weftd has ovs-vswitchd's place already; `weft disable` goes back"),
+        (true, true) => {
+            say("weftd has ovs-vswitchd's place already; `weft disable` goes back");
+            return Ok(());
+        }
         (false, false) if !choice.is_touched() => {
             say("weftd does not have ovs-vswitchd's place: there is nothing to go back from");
             return Ok(());

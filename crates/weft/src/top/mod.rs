@@ -11,12 +11,13 @@ use crate::view::{self, View};
 use anyhow::{Result, ensure};
 use pages::Page;
 pub use screen::summary;
-use screen::{Choice, head, page};
+use screen::{Choice, Line, Style, head, page};
 use std::io::{IsTerminal, Write};
 pub use terminal::run;
 
 /// Arguments of `weft top`.
 #[derive(clap::Args)]
+#[command(after_long_help = format!("Keys and words:\n\n{}", terminal::HELP))]
 pub struct TopArgs {
     /// Look twice, print what happened in between, and end.
     #[arg(long)]
@@ -74,6 +75,7 @@ fn whole(view: &View) -> String {
         }
     };
     let mut lines = head(view, width);
+    lines.push(Line { text: String::new(), style: Style::Plain });
     lines.extend(page(view, &Choice::of(Page::Overview), width, LINES_DEFAULT));
     lines.iter().map(|l| l.text.trim_end().to_string() + "\n").collect()
 }

@@ -42,6 +42,10 @@ fn core(c: &Core) -> Vec<(String, String)> {
         fact("packets", format!("{} per second", si(c.packets))),
         fact("cycles", format!("{:.1} per packet", c.cycles_per_packet)),
     ];
+    if let Some(n) = c.waiting {
+        let says = format!("{n:.1} % of the time, while other threads had its core");
+        all.insert(2, fact("waiting", says));
+    }
     for (name, stage) in
         [("rx", "rx"), ("parse", "parse"), ("lookup", "lookup"), ("act, tx", "act_tx")]
     {

@@ -162,6 +162,7 @@ fn cores(all: &[Core]) -> Rows {
             Cell::Figure(c.packets_per_burst),
             Cell::Count(c.megaflows[0]),
             Cell::Percent(c.asleep),
+            c.waiting.map_or(word(""), Cell::Percent),
         ];
         (c.name.clone(), cells)
     };
@@ -180,6 +181,7 @@ fn cores(all: &[Core]) -> Rows {
         number("burst", 6),
         number("megaflows", 7),
         number("asleep", 8),
+        number("waiting", 1),
     ];
     Rows { columns, rows: all.iter().map(row).collect() }
 }

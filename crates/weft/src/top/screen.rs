@@ -113,6 +113,7 @@ fn one_table(v: &View, choice: &Choice, width: usize, height: usize) -> Vec<Line
 }
 
 /// Lines that a kind has of the overview, its head among them: least, and at most of what is left.
+/// Where there is no room for all, the last ones are left out.
 const SHARES: [(Page, usize, usize); 5] = [
     (Page::Cores, 3, 9),
     (Page::Drops, 2, 6),
@@ -121,33 +122,44 @@ const SHARES: [(Page, usize, usize); 5] = [
     (Page::Flows, 4, 40),
 ];
 
+/// How many lines each kind gets of `height`, one between two kinds not counted; 0: none. `there`:
+/// how many it would fill, its head among them, or 0.
+fn rooms(there: [usize; SHARES.len()], height: usize) -> [usize; SHARES.len()] {
+    let (mut rooms, mut left) = ([0; SHARES.len()], height);
+    for (i, (_, least, _)) in SHARES.iter().enumerate() {
+        let gap = usize::from(rooms[..i].iter().any(|r| *r > 0));
+        let room = left.saturating_sub(gap).min(*least).min(there[i]);
+        // A head alone says nothing.
+        if room >= 2 {
+            rooms[i] = room;
+            left -= room + gap;
+        }
+    }
+    for (i, (.., most)) in SHARES.iter().enumerate() {
+        let wanted = if rooms[i] > 0 { there[i].min(*most) - rooms[i] } else { 0 };
+        let more = left.min(wanted);
+        rooms[i] += more;
+        left -= more;
+    }
+    rooms
+}
+
 /// The first rows of every kind that there is.
 fn overview(v: &View, width: usize, height: usize) -> Vec<Line> {
-    let mut left = height;
     let mut all = Vec::new();
-    let kinds = SHARES.iter().filter_map(|(page, least, most)| {
-        let there = rows(*page, v)?.len();
-        (there > 0).then_some((*page, *least, *most, there + 1))
+    let there = SHARES.map(|(page, ..)| match rows(page, v).map_or(0, |r| r.len()) {
+        0 => 0,
+        n => n + 1,
     });
-    let kinds: Vec<_> = kinds.collect();
-    for (i, (page, _, most, there)) in kinds.iter().enumerate() {
-        // The kinds that follow have their least, with an empty line in front.
-        let kept: usize = kinds[i + 1..].iter().map(|(_, least, ..)| least + 1).sum();
-        let room = left.saturating_sub(kept).min(*most).min(*there);
-        if room < 2 || left < 2 {
-            continue;
-        }
-        if !all.is_empty() && left > room {
+    for ((page, ..), room) in SHARES.into_iter().zip(rooms(there, height)) {
+        let Some(mut table) = rows(page, v).filter(|_| room > 0) else { continue };
+        if !all.is_empty() {
             all.push(line("", Style::Plain, width));
-            left -= 1;
         }
-        let room = room.min(left);
-        let Some(mut table) = rows(*page, v) else { continue };
-        table.sort(first_column(*page), false);
+        table.sort(first_column(page), false);
         let lines = table.table(0, room - 1).lines(width).into_iter().enumerate();
         let style = |i: usize| if i == 0 { Style::Head } else { Style::Plain };
         all.extend(lines.map(|(i, text)| Line { text, style: style(i) }));
-        left -= room;
     }
     all
 }
@@ -255,6 +267,19 @@ mod tests {
             ["core", "port", "guest", "pps", "dropped as"].iter().all(|w| begins(w)),
             "{heads:?}"
         );
+    }
+
+    #[test]
+    fn where_there_is_little_room_cores_come_first_and_kinds_stay_apart() {
+        for (height, kinds) in [(18, 5), (14, 4), (6, 2), (2, 1)] {
+            let lines = page(&view(), &Choice::of(Page::Overview), 40, height);
+            assert!(lines.len() <= height, "{lines:?}");
+            assert!(lines[0].text.starts_with("core"), "{height}: {lines:?}");
+            let heads = (0..lines.len()).filter(|i| lines[*i].style == Style::Head);
+            let heads: Vec<_> = heads.collect();
+            assert_eq!(heads.len(), kinds, "{height}: {lines:?}");
+            assert!(heads[1..].iter().all(|i| lines[i - 1].text.is_empty()), "{lines:?}");
+        }
     }
 
     #[test]

@@ -138,6 +138,19 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// A text in lines of at most `width` characters, those after the first one moved to the right
+/// where that leaves most of the width.
+pub fn hanging(text: &str, indent: usize, width: usize) -> Vec<String> {
+    let first = wrap(text, width);
+    let indent = if indent * 3 <= width { indent } else { 0 };
+    let Some(rest) = text.strip_prefix(first[0].as_str()).map(str::trim_start) else {
+        return first;
+    };
+    let rest = if rest.is_empty() { Vec::new() } else { wrap(rest, width - indent) };
+    let moved = rest.iter().map(|l| " ".repeat(indent) + l);
+    std::iter::once(first[0].clone()).chain(moved).collect()
+}
+
 /// A number of thousands, millions and so on, in at most five characters.
 pub fn si(n: f64) -> String {
     // Zero has no sign here.
@@ -206,5 +219,9 @@ mod tests {
         assert_eq!(lines, ["in_port(1),", "eth_type(0x0800),", "ipv4(frag=no)"]);
         assert_eq!(wrap("abcdefgh", 3), ["abc", "def", "gh"]);
         assert_eq!(wrap("", 10), [""]);
+        let key = "s    sort by the next column";
+        assert_eq!(hanging(key, 5, 17), ["s    sort by the", "     next column"]);
+        assert_eq!(hanging(key, 5, 10), ["s    sort", "by the", "next", "column"]);
+        assert_eq!(hanging("", 5, 10), [""]);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::pages::{Page, rows};
 use super::screen::{Choice, Line as Text, Style as Weight, head, page};
-use super::table::{plain, shorten};
+use super::table::{hanging, plain, shorten};
 use crate::dirs::Dirs;
 use crate::view::{self, Tree, View};
 use anyhow::Result;
@@ -132,13 +132,10 @@ impl Live<'_> {
         lines.push(Text { text: String::new(), style: Weight::Plain });
         let room = height.saturating_sub(lines.len() + 1);
         if self.help {
-            let notes = self.notes.iter().map(String::as_str);
-            lines.extend(
-                HELP.into_iter()
-                    .chain(notes)
-                    .take(room)
-                    .map(|l| Text { text: shorten(l, width), style: Weight::Plain }),
-            );
+            let notes = self.notes.iter().map(|l| shorten(l, width));
+            let help = HELP.lines().flat_map(|l| hanging(l, HELP_INDENT, width));
+            let plain = |text: String| Text { text, style: Weight::Plain };
+            lines.extend(help.chain(notes).take(room).map(plain));
         } else {
             lines.extend(page(&self.view, &self.choice, width, room));
         }
@@ -159,28 +156,39 @@ impl Live<'_> {
             _ => format!(" {} {} ", i + 1, p.name()),
         };
         let mut all: String = Page::ALL.into_iter().enumerate().map(name).collect();
+        let paused = if self.paused { " paused" } else { "" };
+        let keys = " ?:help q:quit";
         if let (Some(rows), None) = (rows(c.page, &self.view), &c.object) {
             let names = rows.columns();
-            all += &format!(" s:{}", names[c.column.min(names.len() - 1)]);
+            let sorted = format!(" s:{}", names[c.column.min(names.len() - 1)]);
+            if all.len() + sorted.len() + paused.len() + keys.len() <= width {
+                all += &sorted;
+            }
         }
-        if self.paused {
-            all += " paused";
-        }
-        all + " ?:help q:quit"
+        all + paused + keys
     }
 }
 
-const HELP: [&str; 9] = [
-    "1-6, Tab   a page: overview, cores, ports, guests, flows, drops",
-    "Up, Down   choose a row; PageUp, PageDown ten at once",
-    "Enter      everything about it; Esc goes back",
-    "s          sort by the next column",
-    "r          sort the other way round",
-    "Space      hold the figures still; again: go on",
-    "?          this page",
-    "q          end",
-    "Rates are per second, cycles per packet received.",
-];
+/// What `?` shows, and the manual of `weft top`.
+pub const HELP: &str = "\
+1-6, Tab   a page: overview, cores, ports, guests, flows, drops
+Up, Down   choose a row; PageUp, PageDown ten at once
+Enter      everything about it; Esc goes back
+s          sort by the next column
+r          sort the other way round
+Space      hold the figures still; again: go on
+?          this help; again: back
+q          end
+
+Rates are per second (k: thousand, M: million), pps is packets per second.
+cyc/pkt    clock cycles of work per packet received; rx to act,tx: by stage; misses: part of lookup
+cached     lookups that the signature cache answered; missed: that the OpenFlow tables answered
+waiting    time in which other threads had a PMD thread's core
+off        a port that is not set up (ip link set PORT up); down: one without a link
+full/s     packets for a guest that its rings had no place for; wrong: what it did that it may not
+";
+/// Characters before what a line of it says.
+const HELP_INDENT: usize = 11;
 
 fn turn(c: &mut Choice, by: usize) {
     let now = Page::ALL.iter().position(|p| *p == c.page).unwrap_or(0);

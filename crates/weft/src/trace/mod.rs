@@ -87,7 +87,10 @@ pub fn trace(dirs: &Dirs, options: &TraceArgs) -> Result<()> {
         Err(e) if e.downcast_ref::<std::io::Error>().is_some_and(is_reader_gone) => return Ok(()),
         traced => traced.with_context(|| format!("after {}", out.about()))?,
     };
-    eprintln!("weft: {}; {beyond} more matched and came faster than --rate allows", out.about());
+    match beyond {
+        0 => eprintln!("weft: {}", out.about()),
+        n => eprintln!("weft: {}; {n} more matched, beyond --rate or --count", out.about()),
+    }
     Ok(())
 }
 

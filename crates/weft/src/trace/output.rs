@@ -96,10 +96,10 @@ impl Output {
 
     /// In a few words.
     pub fn about(&self) -> String {
-        let n = self.packets;
+        let n = format!("{} packet{}", self.packets, if self.packets == 1 { "" } else { "s" });
         match &self.to {
-            To::File(path, ..) => format!("{n} packets, which {} has whole", path.display()),
-            To::Stdout => format!("{n} packets"),
+            To::File(path, ..) => format!("{n}, which {} has whole", path.display()),
+            To::Stdout => n,
         }
     }
 }

@@ -12,7 +12,10 @@ use std::time::Duration;
 const ANSWER_SECONDS_MAX: u64 = 10;
 
 /// A connection to the control socket of the switch that runs here.
-pub struct Connection(UnixStream);
+pub struct Connection {
+    stream: UnixStream,
+    pid: u64,
+}
 
 impl Connection {
     /// Connects to the switch whose pidfile is in the run directory.
@@ -32,15 +35,20 @@ impl Connection {
         let most = Some(Duration::from_secs(ANSWER_SECONDS_MAX));
         stream.set_read_timeout(most)?;
         stream.set_write_timeout(most)?;
-        Ok(Connection(stream))
+        Ok(Connection { stream, pid: pid.trim().parse().unwrap_or(0) })
+    }
+
+    /// The switch's process, as its pidfile says; 0 if it says nothing of the kind.
+    pub fn pid(&self) -> u64 {
+        self.pid
     }
 
     /// What the switch answers; if it says that something is wrong, that in its words.
     pub fn ask(&mut self, command: &str, args: &[&str]) -> Result<String> {
         let request = json!({"id": 0, "method": command, "params": args});
         let silent = "the switch accepted the connection and does not answer";
-        self.0.write_all(request.to_string().as_bytes()).context(silent)?;
-        let mut answers = serde_json::Deserializer::from_reader(&self.0).into_iter::<Value>();
+        self.stream.write_all(request.to_string().as_bytes()).context(silent)?;
+        let mut answers = serde_json::Deserializer::from_reader(&self.stream).into_iter::<Value>();
         let answer = answers.next().context(silent)?.context(silent)?;
         match (&answer["result"], &answer["error"]) {
             (Value::String(text), _) => Ok(text.clone()),

@@ -55,6 +55,9 @@ pub struct Core {
     pub busy: f64,
     /// Percent of the time asleep.
     pub asleep: f64,
+    /// Percent of the time in which other threads had its core; it counts as busy or idle, too.
+    /// None: that is not known.
+    pub waiting: Option<f64>,
     /// Packets per second.
     pub packets: f64,
     /// Cycles of work per packet received.
@@ -190,6 +193,11 @@ impl Growth {
         if self.seconds <= 0.0 { 0.0 } else { grown(old, new) as f64 / self.seconds }
     }
 
+    /// Percent of the time, of nanoseconds.
+    fn waiting(&self, old: Option<u64>, new: Option<u64>) -> Option<f64> {
+        Some(percent(grown(old?, new?) as f64 / 1e9, self.seconds).min(100.0))
+    }
+
     fn of(&self, old: Option<&Numbers>, new: &Numbers, name: &str) -> f64 {
         self.rate(get(old, name), get(Some(new), name))
     }
@@ -283,6 +291,7 @@ fn core(name: &str, old: &Tree, new: &Tree, c: &tree::Core, g: &Growth) -> Core 
         numa: c.numa,
         busy: percent(busy, all),
         asleep: percent(sleep, all),
+        waiting: g.waiting(before.and_then(|b| b.waited_ns), c.waited_ns),
         packets,
         cycles_per_packet: each(busy),
         stages: stages.map(|s| (s.to_string(), each(cycles(s)))).into(),
@@ -305,7 +314,7 @@ fn port(name: &str, old: Option<&tree::Port>, new: &tree::Port, g: &Growth) -> P
     let state = match (&new.error, new.traffic.is_none() || new.link.up) {
         (Some(error), _) => error.clone(),
         (None, true) => "up".into(),
-        (None, false) => "down".into(),
+        (None, false) => if new.link.admin_up { "down" } else { "off" }.into(),
     };
     Port {
         name: name.into(),

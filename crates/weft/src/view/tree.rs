@@ -49,6 +49,10 @@ pub struct Core {
     pub lookups: Numbers,
     pub decisions: Numbers,
     pub queues: Vec<QueueState>,
+    /// Not of the tree: nanoseconds that it waited for its core, where that is known
+    /// ([`super::waited_ns`]).
+    #[serde(skip)]
+    pub waited_ns: Option<u64>,
 }
 
 /// A receive queue.

@@ -4,7 +4,7 @@ use super::guard::Hosts;
 use super::metrics;
 use super::sampler::Sampler;
 use crate::dirs::Dirs;
-use crate::view::Connection;
+use crate::view::{Connection, View};
 use anyhow::{Result, ensure};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -54,7 +54,7 @@ impl Site {
             "/page.css" => page("text/css; charset=utf-8", include_str!("page/page.css")),
             "/page.js" => page("text/javascript; charset=utf-8", include_str!("page/page.js")),
             "/view.json" => json(self.view().await),
-            "/trace.json" => json(self.trace(request.uri().query().unwrap_or_default()).await),
+            "/trace.json" => self.trace(request.uri().query().unwrap_or_default()).await,
             "/metrics" => {
                 let sample = self.sampler.sample().await;
                 let body = metrics::text(sample.as_ref().ok().map(|s| &s.tree));
@@ -69,23 +69,28 @@ impl Site {
     }
 
     /// `bridge=..&flow=..`: what `ofproto/trace` says. It sends nothing and learns nothing.
-    async fn trace(&self, query: &str) -> Result<serde_json::Value> {
+    async fn trace(&self, query: &str) -> Answer {
+        match self.sampler.sample().await {
+            // A packet that cannot be traced is who asks' to change; the switch is there.
+            Ok(sample) => json_or(StatusCode::BAD_REQUEST, self.traced(&sample.view, query).await),
+            Err(e) => json(Err(e)),
+        }
+    }
+
+    async fn traced(&self, view: &View, query: &str) -> Result<serde_json::Value> {
         let get = |name: &str| {
             let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             pairs.filter(|(n, _)| *n == name).map(|(_, v)| decode(v)).next().unwrap_or_default()
         };
         let (bridge, flow) = (get("bridge"), get("flow"));
-        let sample = self.sampler.sample().await?;
-        ensure!(
-            sample.view.ports.iter().any(|p| p.bridge == bridge),
-            "there is no bridge {bridge}"
-        );
+        ensure!(view.ports.iter().any(|p| p.bridge == bridge), "there is no bridge {bridge}");
         // No option of the command, such as -generate, which sends the packet.
         ensure!(!flow.trim_start().starts_with('-'), "a flow does not begin with a dash");
         ensure!(flow.len() <= FLOW_LENGTH_MAX, "a flow has at most {FLOW_LENGTH_MAX} characters");
         let turn = self.tracing.lock().await;
         let dirs = self.dirs.clone();
-        let ask = move || Connection::open(&dirs)?.ask("ofproto/trace", &[&bridge, &flow]);
+        let ask =
+            move || Connection::open(&dirs)?.ask("ofproto/trace", &["--names", &bridge, &flow]);
         let said = tokio::task::spawn_blocking(ask).await?;
         tokio::time::sleep(TRACE_PAUSE).await;
         drop(turn);
@@ -95,9 +100,14 @@ impl Site {
 }
 
 fn json(value: Result<serde_json::Value>) -> Answer {
+    json_or(StatusCode::SERVICE_UNAVAILABLE, value)
+}
+
+/// The value, or the error with a status.
+fn json_or(otherwise: StatusCode, value: Result<serde_json::Value>) -> Answer {
     let (status, value) = match value {
         Ok(value) => (StatusCode::OK, value),
-        Err(e) => (StatusCode::SERVICE_UNAVAILABLE, json!({"error": format!("{e:#}")})),
+        Err(e) => (otherwise, json!({"error": format!("{e:#}")})),
     };
     text(status, "application/json", value.to_string())
 }

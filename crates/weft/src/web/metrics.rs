@@ -98,6 +98,12 @@ fn cores(out: &mut String, t: &Tree) {
     let help = "Seconds of busy threads by stage; misses are part of lookup.";
     let all = seconds("stage", &["rx", "parse", "lookup", "misses", "act_tx"]);
     metric(out, "weft_core_stage_seconds_total", "counter", help, all);
+    let waited = t
+        .cores
+        .iter()
+        .filter_map(|(core, c)| Some((vec![("core", core.as_str())], c.waited_ns? as f64 / 1e9)));
+    let help = "Seconds in which other threads had a PMD thread's core.";
+    metric(out, "weft_core_waiting_seconds_total", "counter", help, waited.collect());
     let received = t
         .cores
         .iter()

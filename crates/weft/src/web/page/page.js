@@ -36,8 +36,9 @@ function table(into, columns, rows, none) {
   t.append(head);
   for (const row of rows.slice(0, ROWS_MAX)) {
     const line = make("tr");
-    for (const [, kind, cell] of columns) {
+    for (const [name, kind, cell] of columns) {
       const value = cell(row), td = make("td", kind);
+      td.dataset.head = name;
       td.append(value instanceof Node ? value : document.createTextNode(value));
       line.append(td);
     }
@@ -110,8 +111,10 @@ function cores(v) {
     ...STAGES.map(([s, name]) => [name, "n", stage(s)]),
     ["from pipeline", "n", (c) => c.answered[2].toFixed(1) + " %"],
     ["megaflows", "n", (c) => count(c.megaflows[0])],
+    ["core taken", "n", (c) => c.waiting === null ? "" : c.waiting.toFixed(0) + " %"],
   ], v.cores, "There are no threads.");
   const key = make("p", "key");
+  key.append("rx to act, tx: cycles per packet received, by stage; core taken: by other threads. The bar:");
   for (const [s, name] of [...STAGES, ["sleep", "asleep"]]) {
     const e = make("span");
     e.append(make("i", s), name);
@@ -128,16 +131,23 @@ function rest(v) {
     ["in all", "n", (d) => count(d.total)],
     ["ports", "", (d) => d.ports.slice(0, 4).join(" ")],
   ], v.drops, "No packet was ever dropped.");
-  const down = (p) => make("span", p.state === "up" ? "" : "bad", p.state);
+  // A port that nobody set up is no fault.
+  const classes = { up: "", off: "soft" };
+  const state = (p) => {
+    const e = make("span", classes[p.state] ?? "bad", p.state);
+    // Where there is no room for all of an error.
+    e.title = p.state;
+    return e;
+  };
   table(byId("ports"), [
     ["port", "", (p) => p.name],
+    ["state", "state", state],
     ["rx packets/s", "n", (p) => si(p.rx)],
     ["tx packets/s", "n", (p) => si(p.tx)],
     ["drops/s", "n", (p) => si(p.dropped)],
     ["rx bit/s", "n", (p) => si(p.rx_bits)],
     ["tx bit/s", "n", (p) => si(p.tx_bits)],
     ["bridge", "", (p) => p.bridge],
-    ["state", "state", down],
     ["type", "", (p) => p.kind],
   ], [...v.ports].sort((a, b) => b.rx + b.tx - a.rx - a.tx), "There are no ports.");
   byId("guests-part").hidden = v.guests.length === 0;
@@ -147,7 +157,7 @@ function rest(v) {
     ["state", "", (g) => g.connected ? "connected" : make("span", "bad", "away")],
     ["from it/s", "n", (g) => si(g.from)],
     ["to it/s", "n", (g) => si(g.to)],
-    ["full/s", "n", (g) => si(g.full)],
+    ["lost, full/s", "n", (g) => si(g.full)],
     ["rings", "", (g) => g.ring_sizes.join(" ")],
     ["did wrong", "", (g) => wrong(g).map(([what, n]) => `${what} ${n}`).join(", ")],
     ["features", "long", (g) => g.features.join(" ")],
@@ -180,7 +190,7 @@ async function get(path) {
 }
 
 async function look() {
-  const limit = byId("limit");
+  const limit = byId("limit"), main = document.querySelector("main");
   try {
     const v = await get("view.json");
     limit.textContent = v.limit;
@@ -188,9 +198,12 @@ async function look() {
     tiles(v);
     cores(v);
     rest(v);
+    main.className = "";
   } catch (e) {
     limit.textContent = e.message;
     limit.className = "bad";
+    // What is shown is no longer so.
+    main.className = "old";
   }
   // Nobody looks at a page that is hidden.
   const wait = () => document.hidden ? document.addEventListener("visibilitychange", look, { once: true }) : look();
