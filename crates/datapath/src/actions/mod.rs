@@ -323,7 +323,7 @@ pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
 /// Executes what is left of the programs of fragments whose datagram is complete.
 #[inline]
 fn resume(tx: &mut TxState) {
-    while let Some(held) = tx.fragments.next() {
+    while let Some(held) = tx.ct.fragments.next() {
         interpret::resume(tx, held);
     }
 }

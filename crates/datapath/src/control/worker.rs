@@ -12,7 +12,7 @@ use crate::rx::kernel_wait::KernelWait;
 use crate::settings::*;
 use crate::stats::perf::Metrics;
 use crate::stats::worker_stats::{Perf, PerfCell};
-use crate::tx::TxState;
+use crate::tx::{CtState, TxState};
 use crate::wake::Wake;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -90,14 +90,11 @@ impl Handle {
             WorkerId::Kernel => Some(KernelWait::new().map_err(failed)?),
             WorkerId::Pmd(_) => None,
         };
-        let ct = conntrack::Worker::new(&config.conntrack);
-        let tx = TxState::new(
-            config.pool.clone(),
-            shared.clone(),
-            punt_out,
-            ct,
-            Gatherer::new(&config.fragments),
-        );
+        let ct = CtState {
+            worker: conntrack::Worker::new(&config.conntrack),
+            fragments: Gatherer::new(&config.fragments),
+        };
+        let tx = TxState::new(config.pool.clone(), shared.clone(), punt_out, ct);
         let worker = Worker::new(config, tx, command_in, report_out, shared.clone(), wait);
         let store: Arc<Store> = worker.lookup.table.store.clone();
         let wake = worker.wake();

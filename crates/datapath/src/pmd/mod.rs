@@ -238,7 +238,7 @@ impl Worker {
         let Worker { rx, lookup, misses, actions, tx, reports, .. } = self;
         misses.finish(&mut lookup.table, &mut actions.programs, reports, tx.now_ms);
         tx.flush_due(n, now);
-        rx.notify(tx.notify_all);
+        rx.notify(tx.notified_all());
         self.in_flight = port::end_turn();
         self.cycles.ended = cycles();
     }
@@ -276,7 +276,7 @@ impl Worker {
     fn idle(&mut self, began: u64) {
         self.cycles.ended = cycles();
         self.tx.flush_due(0, self.cycles.ended);
-        self.rx.notify(self.tx.notify_all);
+        self.rx.notify(self.tx.notified_all());
         self.in_flight = port::end_turn();
         self.count_idle_cycles(began);
     }

@@ -44,12 +44,14 @@ pub(crate) struct Punts {
     per_ms: f64,
     /// Packets that it may send at once.
     burst: f64,
+    /// Packets were sent since the flag was reset.
+    pub has_sent: bool,
 }
 
 impl Punts {
     pub fn new(queue: Producer<Box<PuntEvent>>) -> Self {
         let (waiting, shares) = Default::default();
-        Punts { queue, waiting, bytes: 0, shares, per_ms: 0.0, burst: 0.0 }
+        Punts { queue, waiting, bytes: 0, shares, per_ms: 0.0, burst: 0.0, has_sent: false }
     }
 
     /// Takes over new settings.
@@ -86,7 +88,7 @@ impl Punts {
         let sent = self.queue.push(Box::new(event)).is_ok();
         debug_assert!(sent, "there was room");
         self.waiting.push_back((source, bytes));
-        self.bytes += bytes;
+        (self.bytes, self.has_sent) = (self.bytes + bytes, true);
         if let Some(s) = self.shares.get_mut(&source) {
             s.waiting.packets += 1;
             s.waiting.bytes += bytes;
