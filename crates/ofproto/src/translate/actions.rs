@@ -26,7 +26,7 @@ impl<'a> Xlate<'a, '_> {
             if self.ends() || !self.spend(1) {
                 return false;
             }
-            let wait = self.layers.was_mpls && needs_parse(a);
+            let wait = self.packet.layers.was_mpls && needs_parse(a);
             if !wait {
                 self.note_action(|| crate::action_text::action_text(a));
                 if let Action::CheckPktLarger { len, dst } = a {
@@ -35,11 +35,11 @@ impl<'a> Xlate<'a, '_> {
                 }
                 self.action(a);
             }
-            if wait || self.wait.rest.is_some() {
+            if wait || self.end.rest.is_some() {
                 let first = wait.then_some(a).into_iter();
                 let left: Vec<_> = first.chain(list).map(|a| self.bound(a)).collect();
                 if self.spend(left.len()) {
-                    self.wait.rest.get_or_insert_default().push(Instruction::Apply(left));
+                    self.end.rest.get_or_insert_default().push(Instruction::Apply(left));
                 }
                 return false;
             }
@@ -64,7 +64,7 @@ impl<'a> Xlate<'a, '_> {
             A::Enqueue { port, .. } => self.output(*port, 0),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
             A::Controller { pause: true, .. } => {
-                (self.wait.paused, self.wait.rest) = (Some(a), Some(Vec::new()));
+                (self.end.paused, self.end.rest) = (Some(a), Some(Vec::new()));
             }
             A::Controller { max_len, reason, id, userdata, meter, .. } => {
                 // Without anything of its own it is an output to the controller.
@@ -243,12 +243,12 @@ impl<'a> Xlate<'a, '_> {
     fn push(&mut self, s: Subfield) {
         let value = self.read_bits(s);
         if self.has_stack() {
-            self.stack.push((value, s.bits));
+            self.packet.stack.push((value, s.bits));
         }
     }
 
     fn pop(&mut self, d: Subfield) {
-        match self.stack.pop() {
+        match self.packet.stack.pop() {
             Some((value, _)) => {
                 self.write_bits(d, value);
                 self.now(d);
@@ -292,8 +292,8 @@ impl<'a> Xlate<'a, '_> {
     /// No action of this flow follows; tables that led here go on, as in OVS.
     fn expired(&mut self) {
         self.end.stopped = true;
-        self.set.clear();
-        self.out.drop = Some(Drop::TtlExpired);
+        self.packet.set.clear();
+        self.answer.decision.drop = Some(Drop::TtlExpired);
     }
 
     fn push_vlan(&mut self, ethertype: u16) {
@@ -309,7 +309,7 @@ impl<'a> Xlate<'a, '_> {
         let full = self.key.u16(at::VLAN1) & VLAN_PRESENT != 0;
         if full {
             self.commit();
-            self.layers.hidden += 1;
+            self.packet.layers.hidden += 1;
             self.op(action::Op::PushVlan { tpid: ethertype, tci: VLAN_PRESENT });
         }
         self.key.set_u16(at::VLAN1, outer);
@@ -372,12 +372,12 @@ impl<'a> Xlate<'a, '_> {
         }
         let mark = self.mark();
         let saved = self.save();
-        let (set, stack) = (self.set.clone(), self.stack.clone());
+        let (set, stack) = (self.packet.set.clone(), self.packet.stack.clone());
         self.actions(inner.iter());
         // A clone is a pipeline of its own: it ends as one.
         self.run_set();
         self.freeze();
-        (self.set, self.stack) = (set, stack);
+        (self.packet.set, self.packet.stack) = (set, stack);
         self.restore(saved);
         self.end.exit |= self.end.exited || self.end.failed.is_some();
         self.isolate(mark);

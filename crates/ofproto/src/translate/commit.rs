@@ -66,7 +66,7 @@ impl Xlate<'_, '_> {
         if !self.is_ethernet() {
             return;
         }
-        match self.out.ops.last_mut() {
+        match self.answer.decision.ops.last_mut() {
             Some(Op::EncapMpls { dst, src, .. }) => {
                 *dst = self.key.get(at::ETH_DST);
                 *src = self.key.get(at::ETH_SRC);
@@ -120,7 +120,7 @@ impl Xlate<'_, '_> {
         if new == self.base.u32(at::MPLS) {
             return false;
         }
-        match self.out.ops.last_mut() {
+        match self.answer.decision.ops.last_mut() {
             Some(Op::PushMpls { lse, .. } | Op::EncapMpls { lse, .. }) => *lse = new,
             _ => {
                 self.wc.set_u32(at::MPLS, !0);
@@ -157,7 +157,7 @@ impl Xlate<'_, '_> {
         let lse = match fields::is_mpls(old) {
             true => {
                 self.wc.set_u32(at::MPLS, !0);
-                if self.layers.labels > 1 {
+                if self.packet.layers.labels > 1 {
                     // It goes out of the key's sight.
                     self.wc.set_u32(at::IP_DST, !0);
                 }
@@ -177,8 +177,8 @@ impl Xlate<'_, '_> {
         self.key.set_u32(at::MPLS, lse);
         self.key.set_u32(at::IP_DST, second);
         self.key.set_u16(at::ETH_TYPE, ethertype);
-        self.layers.labels = (self.layers.labels + 1).min(2);
-        self.layers.was_mpls = false;
+        self.packet.layers.labels = (self.packet.layers.labels + 1).min(2);
+        self.packet.layers.was_mpls = false;
         self.committed();
         self.op(Op::PushMpls { ethertype, lse });
     }
@@ -200,23 +200,23 @@ impl Xlate<'_, '_> {
     }
 
     pub(super) fn pop_mpls(&mut self, ethertype: u16) {
-        if self.layers.labels == 0 {
+        if self.packet.layers.labels == 0 {
             return;
         }
         self.commit();
         Field::MplsBos.unwildcard(&mut self.wc);
         let second = self.key.u32(at::IP_DST);
-        if fields::is_mpls(ethertype) && self.layers.labels > 1 {
+        if fields::is_mpls(ethertype) && self.packet.layers.labels > 1 {
             self.wc.set_u32(at::IP_DST, !0);
         }
-        self.layers.labels -= 1;
+        self.packet.layers.labels -= 1;
         self.clear_layers();
         if fields::is_mpls(ethertype) {
             self.key.set_u32(at::MPLS, second);
-            self.layers.was_mpls = self.layers.labels == 0;
+            self.packet.layers.was_mpls = self.packet.layers.labels == 0;
         } else {
-            self.layers.labels = 0;
-            self.layers.was_mpls = true;
+            self.packet.layers.labels = 0;
+            self.packet.layers.was_mpls = true;
         }
         self.key.set_u16(at::ETH_TYPE, ethertype);
         self.committed();
@@ -226,9 +226,9 @@ impl Xlate<'_, '_> {
     /// Where the operations are now, for [`Xlate::isolate`].
     pub(super) fn mark(&self) -> Mark {
         Mark {
-            ops: self.out.ops.len(),
+            ops: self.answer.decision.ops.len(),
             base: self.base,
-            hidden: self.layers.hidden,
+            hidden: self.packet.layers.hidden,
             own: self.own_headers(),
         }
     }
@@ -243,11 +243,12 @@ impl Xlate<'_, '_> {
             let pop = matches!(op, Op::PopMpls { .. } | Op::DecapMpls);
             push || pop || matches!(op, Op::Ct(_) | Op::CtClear | Op::Meter(_))
         };
-        let layers = self.out.ops.get(mark.ops..).is_some_and(|ops| ops.iter().any(layers));
-        if layers || mark.hidden != self.layers.hidden {
-            self.layers.hidden = mark.hidden;
-            let ops = self.out.ops.split_off(mark.ops).into_boxed_slice();
-            self.out.ops.push(Op::Clone(ops));
+        let layers =
+            self.answer.decision.ops.get(mark.ops..).is_some_and(|ops| ops.iter().any(layers));
+        if layers || mark.hidden != self.packet.layers.hidden {
+            self.packet.layers.hidden = mark.hidden;
+            let ops = self.answer.decision.ops.split_off(mark.ops).into_boxed_slice();
+            self.answer.decision.ops.push(Op::Clone(ops));
             self.base = mark.base;
         }
     }

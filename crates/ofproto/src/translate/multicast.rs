@@ -127,7 +127,7 @@ impl<'a> Xlate<'a, '_> {
         let class = PuntClass::Controller;
         let punt = Punt { class, max_len: u16::MAX, wanted: None, context: Box::new(context) };
         self.op(Op::Punt(Arc::new(punt)));
-        self.out.drop.get_or_insert(Drop::PuntRate);
+        self.answer.decision.drop.get_or_insert(Drop::PuntRate);
     }
 
     fn send_to_routers(&mut self, view: &McastView, to: &mut Ports<'_>) {

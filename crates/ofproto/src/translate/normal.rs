@@ -247,7 +247,7 @@ impl<'a> Xlate<'a, '_> {
     /// The port behind which this translation has met an address.
     pub(crate) fn taught(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
         let here = |l: &&Learn| (l.bridge, l.vlan, l.mac) == (self.bridge.id, vlan, mac);
-        self.effects.learns.iter().rev().find(here).map(|l| l.port)
+        self.answer.effects.learns.iter().rev().find(here).map(|l| l.port)
     }
 
     fn learn(&mut self, port: u32, vlan: u16) {
@@ -256,10 +256,10 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         self.note_learn(vlan, mac, port);
-        if self.taught(vlan, mac) == Some(port) || !self.spend(self.effects.learns.len()) {
+        if self.taught(vlan, mac) == Some(port) || !self.spend(self.answer.effects.learns.len()) {
             return;
         }
-        self.effects.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
+        self.answer.effects.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
     }
 }
 

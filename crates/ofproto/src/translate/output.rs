@@ -135,10 +135,10 @@ impl<'a> Xlate<'a, '_> {
         let from = self.bridge;
         let (table, cookie, exit) = (self.run.table, self.run.cookie, self.end.exit);
         let exited = self.end.exited;
-        let set = std::mem::take(&mut self.set);
-        let stack = std::mem::take(&mut self.stack);
+        let set = std::mem::take(&mut self.packet.set);
+        let stack = std::mem::take(&mut self.packet.stack);
         let first_cookie = self.run.first_cookie.take();
-        let (conntracked, mirrors) = (self.ct.tracked, self.mirror.met);
+        let (conntracked, mirrors) = (self.packet.ct.tracked, self.mirror.met);
         if peer.id != from.id {
             self.mirror.met = 0;
         }
@@ -149,15 +149,15 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u32(at::OF_IN_PORT, in_port);
         self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
         self.bridge = peer;
-        if self.tunnel.encapsulated && !self.effects.outer_bridges.contains(&peer.id) {
-            self.effects.outer_bridges.push(peer.id);
+        if self.tunnel.encapsulated && !self.answer.effects.outer_bridges.contains(&peer.id) {
+            self.answer.effects.outer_bridges.push(peer.id);
         }
         self.spent.depth += 1;
         self.note_bridge();
         let entry = peer.port(in_port).filter(|p| !self.take_special(p));
         if entry.is_some_and(may_receive) {
-            match self.layers.was_mpls {
-                true => self.wait.rest = Some(vec![openflow::Instruction::Goto(0)]),
+            match self.packet.layers.was_mpls {
+                true => self.end.rest = Some(vec![openflow::Instruction::Goto(0)]),
                 false => drop(self.table(0, None, Miss::Honor)),
             }
             self.run_set();
@@ -170,9 +170,9 @@ impl<'a> Xlate<'a, '_> {
         }
         self.bridge = from;
         (self.run.table, self.run.cookie) = (table, cookie);
-        (self.ct.tracked, self.end.exited) = (conntracked, exited);
+        (self.packet.ct.tracked, self.end.exited) = (conntracked, exited);
         self.end.exit = exit || self.end.failed.is_some();
-        (self.set, self.stack, self.run.first_cookie) = (set, stack, first_cookie);
+        (self.packet.set, self.packet.stack, self.run.first_cookie) = (set, stack, first_cookie);
     }
 
     /// Sends to controllers.
@@ -191,13 +191,13 @@ impl<'a> Xlate<'a, '_> {
         self.commit();
         let continuation = Continuation {
             bridge: self.snapshot.shared.name_of(self.bridge.id),
-            stack: self.stack.clone(),
+            stack: self.packet.stack.clone(),
             mirrors: self.mirror.met,
-            conntracked: self.ct.tracked,
+            conntracked: self.packet.ct.tracked,
             table: self.run.table,
             cookie: self.run.cookie,
             rest,
-            set: self.set.iter().map(|a| (*a).clone()).collect(),
+            set: self.packet.set.iter().map(|a| (*a).clone()).collect(),
             odp_port: self.key.u16(at::IN_PORT).into(),
         };
         let (max_len, id, reason, meter) = (*max_len, *id, *reason, *meter);

@@ -34,12 +34,12 @@ impl Xlate<'_, '_> {
     pub(super) fn begin_own(&mut self, headers: Headers) {
         if ![Some(headers), Some(Headers::Frame)].contains(&self.own_headers()) {
             self.forget_own();
-            self.layers.own = Some(Box::new(Own { headers, seen: self.wc }));
+            self.packet.layers.own = Some(Box::new(Own { headers, seen: self.wc }));
         }
     }
 
     pub(super) fn own_headers(&self) -> Option<Headers> {
-        self.layers.own.as_ref().map(|own| own.headers)
+        self.packet.layers.own.as_ref().map(|own| own.headers)
     }
 
     /// The packet is again one with these.
@@ -52,7 +52,7 @@ impl Xlate<'_, '_> {
 
     /// What was looked at in them does not count.
     pub(super) fn forget_own(&mut self) {
-        let Some(own) = self.layers.own.take() else { return };
+        let Some(own) = self.packet.layers.own.take() else { return };
         for bytes in [own.headers.bytes(), at::IPV6_SRC..at::TUN_DST] {
             self.wc.bytes_mut()[bytes.clone()].copy_from_slice(&own.seen.bytes()[bytes]);
         }

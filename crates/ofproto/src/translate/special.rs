@@ -72,7 +72,7 @@ impl Xlate<'_, '_> {
         let class = PuntClass::Protocol;
         let punt = Punt { class, max_len, wanted: Some(gate.0), context };
         self.op(Op::Punt(Arc::new(punt)));
-        self.out.drop.get_or_insert(Drop::PuntRate);
+        self.answer.decision.drop.get_or_insert(Drop::PuntRate);
     }
 
     /// Looks at no more than it takes to tell, as ovs-vswitchd does.

@@ -99,7 +99,7 @@ impl<'a> Xlate<'a, '_> {
         trunc: u32,
     ) -> bool {
         let Some(outer) = self.outer(spec) else {
-            self.out.drop.get_or_insert(Drop::TunnelOptions);
+            self.answer.decision.drop.get_or_insert(Drop::TunnelOptions);
             self.trace_warning(|| "tunnel options are too long".into());
             return false;
         };
@@ -114,13 +114,13 @@ impl<'a> Xlate<'a, '_> {
         p.counts.iter().for_each(|base| self.credit(base + 1));
         self.trace_detail(|| "output to native tunnel".into());
         let Some(way) = self.way(&outer) else {
-            self.out.drop.get_or_insert(Drop::TunnelRoute);
+            self.answer.decision.drop.get_or_insert(Drop::TunnelRoute);
             self.trace_warning(|| "native tunnel routing failed".into());
             return true;
         };
         let (next, name, mac) = (way.next, &way.port.spec.name, way.mac);
         self.trace_detail(|| format!("tunneling to {next} via {name}"));
-        self.effects.hops.push(Hop {
+        self.answer.effects.hops.push(Hop {
             from: self.base.u16(at::IN_PORT),
             bridge: way.bridge.id,
             port: way.port.spec.of_port,
@@ -132,7 +132,7 @@ impl<'a> Xlate<'a, '_> {
             Some(mac) => self.encapsulate(&outer, &way, mac, spec, dp, trunc),
             None => {
                 let kind = if next.is_ipv4() { "ARP" } else { "ND" };
-                self.out.drop.get_or_insert(Drop::TunnelNeighbour);
+                self.answer.decision.drop.get_or_insert(Drop::TunnelNeighbour);
                 self.trace_detail(|| {
                     format!(
                         "neighbor cache miss for {next} on bridge {}, sending {kind} request",
@@ -211,7 +211,7 @@ impl<'a> Xlate<'a, '_> {
     fn way(&mut self, outer: &Outer) -> Option<Way<'a>> {
         let (dst, mark, source) = (outer.dst, outer.mark, outer.src);
         let answer = self.snapshot.underlay.answer(dst, mark, source);
-        self.effects.asked.push(Asked { dst, mark, source, answer: answer.clone() });
+        self.answer.effects.asked.push(Asked { dst, mark, source, answer: answer.clone() });
         let Answer { device, source, next, mac } = answer?;
         let (bridge, port) = self.snapshot.published.device(&device)?;
         (source.is_ipv4() == dst.is_ipv4()).then_some(Way { bridge, port, source, next, mac })
@@ -238,11 +238,11 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         self.commit();
-        let first = self.out.ops.len();
+        let first = self.answer.decision.ops.len();
         if trunc != 0 {
             self.op(Op::Truncate(trunc));
         }
-        let from = self.out.ops.len();
+        let from = self.answer.decision.ops.len();
         let header = header(outer, own, mac, source, spec);
         let ports = self.snapshot.underlay.source_ports;
         self.op(Op::TunnelPush(Arc::new(TunnelPush {
@@ -253,7 +253,7 @@ impl<'a> Xlate<'a, '_> {
             source_ports: (ports.0, ports.1),
         })));
         let (key, base, wc) = (self.key, self.base, self.wc);
-        let layers = std::mem::take(&mut self.layers);
+        let layers = std::mem::take(&mut self.packet.layers);
         let tun = std::mem::take(&mut self.tunnel.fields);
         self.key = outer_key(outer, own, mac, source, spec, out_port);
         self.base = self.key;
@@ -262,12 +262,12 @@ impl<'a> Xlate<'a, '_> {
         self.tunnel.encapsulated = encapsulated;
         // The outer packet's fields are ours, not the packet's.
         (self.key, self.base, self.wc) = (key, base, wc);
-        (self.layers, self.tunnel.fields) = (layers, tun);
-        match self.out.ops.len() - from {
-            0 | 1 => self.out.ops.truncate(first),
+        (self.packet.layers, self.tunnel.fields) = (layers, tun);
+        match self.answer.decision.ops.len() - from {
+            0 | 1 => self.answer.decision.ops.truncate(first),
             _ => {
-                let ops = self.out.ops.split_off(from).into_boxed_slice();
-                self.out.ops.push(Op::Clone(ops));
+                let ops = self.answer.decision.ops.split_off(from).into_boxed_slice();
+                self.answer.decision.ops.push(Op::Clone(ops));
             }
         }
     }
@@ -324,7 +324,7 @@ impl<'a> Xlate<'a, '_> {
         let port = &p.spec.name;
         if mac[0] & 1 == 0 && mac != [0; 6] && !self.snapshot.underlay.routes.has_address(port, ip)
         {
-            self.effects.snooped.push(Snooped { port: port.clone(), ip, mac, how });
+            self.answer.effects.snooped.push(Snooped { port: port.clone(), ip, mac, how });
         }
     }
 

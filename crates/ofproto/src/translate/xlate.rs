@@ -77,9 +77,9 @@ pub(super) struct Running {
     pub origin: Origin,
 }
 
-/// Whether the actions have ended, and why.
+/// Whether the actions have ended, why, and what is left to do when the translation goes on later.
 #[derive(Default)]
-pub(super) struct End {
+pub(super) struct End<'a> {
     /// The rest of this action list is skipped, and of all that led to it.
     pub exit: bool,
     /// The rest of this action list is skipped, but not of those that led to it (expired TTL).
@@ -88,6 +88,10 @@ pub(super) struct End {
     pub exited: bool,
     /// The packet is dropped for this reason, and nothing more runs.
     pub failed: Option<Drop>,
+    /// Instructions for after the recirculation, while unwinding to it.
+    pub rest: Option<Vec<Instruction>>,
+    /// A controller is to say when they run.
+    pub paused: Option<&'a Action>,
 }
 
 /// What connection tracking said.
@@ -111,13 +115,24 @@ pub(super) struct Layers {
     pub own: Option<Box<Own>>,
 }
 
-/// What is left to do when the translation goes on later.
-#[derive(Default)]
-pub(super) struct Wait<'a> {
-    /// Instructions for after the recirculation, while unwinding to it.
-    pub rest: Option<Vec<Instruction>>,
-    /// A controller is to say when they run.
-    pub paused: Option<&'a Action>,
+/// What the packet has at this point of its way, beside its key.
+pub(super) struct PacketState<'a> {
+    /// Its action set.
+    pub set: Vec<&'a Action>,
+    /// What `push` saved: values and their bits.
+    pub stack: Vec<(u128, u16)>,
+    pub ct: CtState,
+    pub layers: Layers,
+}
+
+/// What is handed over at the end.
+pub(super) struct Answer<'o> {
+    pub decision: &'o mut Decision,
+    pub effects: Effects,
+    /// States that the decision names or began with.
+    pub holds: Vec<Arc<Kept>>,
+    /// What collectors are to get of the packets of this decision.
+    pub export: Exporting,
 }
 
 /// What mirrors have seen of the packet.
@@ -143,21 +158,13 @@ pub(crate) struct Xlate<'a, 'o> {
     pub(super) base: Key,
     /// The bits of the key that the decision depends on so far.
     pub(super) wc: Mask,
-    pub(super) out: &'o mut Decision,
-    pub(super) effects: Effects,
-    /// States that the decision names or began with.
-    pub(super) holds: Vec<Arc<Kept>>,
+    pub(super) packet: PacketState<'a>,
     pub(super) tunnel: Outer<'o>,
-    pub(super) set: Vec<&'a Action>,
-    pub(super) stack: Vec<(u128, u16)>,
     pub(super) run: Running,
     pub(super) spent: Spent,
-    pub(super) end: End,
-    pub(super) ct: CtState,
-    pub(super) layers: Layers,
-    pub(super) wait: Wait<'a>,
+    pub(super) end: End<'a>,
     pub(super) mirror: Mirroring,
-    pub(super) export: Exporting,
+    pub(super) answer: Answer<'o>,
     pub(super) trace: &'o mut Option<Recorder>,
 }
 
@@ -208,20 +215,23 @@ impl<'a, 'o> Xlate<'a, 'o> {
             base: key,
             key,
             wc,
-            out,
-            effects: Effects::default(),
-            holds: Vec::new(),
+            packet: PacketState {
+                set: Vec::new(),
+                stack: Vec::new(),
+                ct: CtState { tracked: key.u8(at::CT_STATE) & TRK != 0, original: false },
+                layers: Layers { labels: labels(&key), ..Layers::default() },
+            },
             tunnel: Outer::of(&key),
-            set: Vec::new(),
-            stack: Vec::new(),
             run: Running::default(),
             spent: Spent::default(),
             end: End::default(),
-            ct: CtState { tracked: key.u8(at::CT_STATE) & TRK != 0, original: false },
-            layers: Layers { labels: labels(&key), ..Layers::default() },
-            wait: Wait::default(),
             mirror: Mirroring::default(),
-            export: Exporting::default(),
+            answer: Answer {
+                decision: out,
+                effects: Effects::default(),
+                holds: Vec::new(),
+                export: Exporting::default(),
+            },
             trace,
         }
     }
@@ -279,10 +289,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// Runs the action set, as the end of a pipeline does.
     pub(super) fn run_set(&mut self) {
-        if self.wait.rest.is_some() || self.set.is_empty() || self.end.failed.is_some() {
+        if self.end.rest.is_some() || self.packet.set.is_empty() || self.end.failed.is_some() {
             return;
         }
-        let set = std::mem::take(&mut self.set);
+        let set = std::mem::take(&mut self.packet.set);
         let list = set::in_order(&set);
         if list.is_empty() {
             return;
@@ -314,7 +324,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if let Some(p) = in_port {
             self.key.set_u32(at::OF_IN_PORT, p);
         }
-        let rule = match std::mem::take(&mut self.ct.original) {
+        let rule = match std::mem::take(&mut self.packet.ct.original) {
             true => self.lookup_original(table),
             false => self.lookup_in_table(table),
         };
@@ -393,8 +403,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// What a copy of the packet may change: the packet gets it back by [`Xlate::restore`].
     pub(super) fn save(&self) -> Saved {
-        let Layers { was_mpls, labels, .. } = self.layers;
-        let (exit, tracked) = (self.end.exit, self.ct.tracked);
+        let Layers { was_mpls, labels, .. } = self.packet.layers;
+        let (exit, tracked) = (self.end.exit, self.packet.ct.tracked);
         Saved { key: self.key, was_mpls, labels, exit, tracked, tun: self.tunnel.fields.clone() }
     }
 
@@ -402,8 +412,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub(super) fn restore(&mut self, saved: Saved) {
         let Saved { key, was_mpls, labels, exit, tracked, tun } = saved;
         self.key = key;
-        (self.layers.was_mpls, self.layers.labels) = (was_mpls, labels);
-        (self.end.exit, self.ct.tracked, self.tunnel.fields) = (exit, tracked, tun);
+        (self.packet.layers.was_mpls, self.packet.layers.labels) = (was_mpls, labels);
+        (self.end.exit, self.packet.ct.tracked, self.tunnel.fields) = (exit, tracked, tun);
     }
 
     /// [`Xlate::spend`] for what may have taken no step.
@@ -477,7 +487,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 Instruction::Clear => {
                     self.note_action(|| "clear_actions".into());
                     self.note_set("was");
-                    self.set.clear();
+                    self.packet.set.clear();
                 }
                 Instruction::Write(a) => self.write(a),
                 Instruction::WriteMetadata { value, mask } => {
@@ -485,8 +495,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     let old = self.key.u64(at::METADATA);
                     self.key.set_u64(at::METADATA, old & !mask | value & mask);
                 }
-                Instruction::Goto(t) if self.layers.was_mpls => {
-                    self.wait.rest.get_or_insert_default().push(Instruction::Goto(*t));
+                Instruction::Goto(t) if self.packet.layers.was_mpls => {
+                    self.end.rest.get_or_insert_default().push(Instruction::Goto(*t));
                 }
                 Instruction::Goto(t) => {
                     self.note_action(|| format!("goto_table:{t}"));
@@ -497,7 +507,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     self.meter(*id);
                 }
             }
-            if self.wait.rest.is_some() {
+            if self.end.rest.is_some() {
                 return self.keep(&list[i + 1..]);
             }
             if self.ends() {
@@ -513,7 +523,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// Says what the action set is, or was.
     pub(super) fn note_set(&mut self, verb: &str) {
-        let set = std::mem::take(&mut self.set);
+        let set = std::mem::take(&mut self.packet.set);
         self.trace_detail(|| {
             let text: Vec<_> = set::in_order(&set).iter().map(|a| action_text(a)).collect();
             match text.is_empty() {
@@ -521,7 +531,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                 false => format!("action set {verb}: {}", text.join(",")),
             }
         });
-        self.set = set;
+        self.packet.set = set;
     }
 
     /// Instructions for after the recirculation.
@@ -531,7 +541,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             _ => 1,
         };
         if self.spend(list.iter().map(size).sum()) {
-            self.wait.rest.get_or_insert_default().extend(list.iter().cloned());
+            self.end.rest.get_or_insert_default().extend(list.iter().cloned());
         }
     }
 
@@ -540,9 +550,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
             return;
         }
         self.note_action(|| format!("write_actions({})", actions_text(list)));
-        self.set.extend(list);
+        self.packet.set.extend(list);
         self.note_set("is");
-        let port = set::output_port(&self.set).unwrap_or(port::UNSET);
+        let port = set::output_port(&self.packet.set).unwrap_or(port::UNSET);
         self.key.set_u32(at::ACTSET_OUTPUT, port);
     }
 
@@ -555,15 +565,15 @@ impl<'a, 'o> Xlate<'a, 'o> {
     pub(super) fn state(&self, rest: Vec<Instruction>) -> State {
         let outer = Some(frozen::outer(&self.key)).filter(|o| *o != self.tunnel.outer);
         State {
-            conntracked: self.ct.tracked,
+            conntracked: self.packet.ct.tracked,
             mirrors: self.mirror.met,
             outer: outer.map(Box::new),
             bridge: self.bridge.id,
             table: self.run.table,
             cookie: self.run.cookie,
             pipeline: self.key.words[PACKET_LINES * 8..].try_into().unwrap_or([0; 16]),
-            set: self.set.iter().map(|a| (*a).clone()).collect(),
-            stack: self.stack.clone(),
+            set: self.packet.set.iter().map(|a| (*a).clone()).collect(),
+            stack: self.packet.stack.clone(),
             tun: self.tunnel.fields.clone(),
             rest,
         }
@@ -574,8 +584,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.forget_own();
         self.note_final();
         if let Some(why) = self.end.failed {
-            self.out.ops.clear();
-            self.out.drop = Some(why);
+            self.answer.decision.ops.clear();
+            self.answer.decision.drop = Some(why);
         }
         let ends = |op: &Op| {
             matches!(
@@ -592,21 +602,24 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     | Op::Drop(_)
             )
         };
-        let used = self.out.ops.iter().rposition(ends).map_or(0, |i| i + 1);
-        self.out.ops.truncate(used);
+        let used = self.answer.decision.ops.iter().rposition(ends).map_or(0, |i| i + 1);
+        self.answer.decision.ops.truncate(used);
         // Nothing follows that a copy would have to be kept for.
-        while let Some(Op::Clone(last)) = self.out.ops.pop_if(|op| matches!(op, Op::Clone(_))) {
-            self.out.ops.extend(last);
+        while let Some(Op::Clone(last)) =
+            self.answer.decision.ops.pop_if(|op| matches!(op, Op::Clone(_)))
+        {
+            self.answer.decision.ops.extend(last);
         }
-        if self.out.ops.iter().all(|op| matches!(op, Op::Ct(_))) {
-            self.out.drop.get_or_insert(Drop::Policy);
+        if self.answer.decision.ops.iter().all(|op| matches!(op, Op::Ct(_))) {
+            self.answer.decision.drop.get_or_insert(Drop::Policy);
         }
         self.finish_export();
-        if !self.effects.is_empty() {
-            self.out.effects = Some(Arc::new(std::mem::take(&mut self.effects)));
+        if !self.answer.effects.is_empty() {
+            self.answer.decision.effects = Some(Arc::new(std::mem::take(&mut self.answer.effects)));
         }
-        if !self.holds.is_empty() {
-            self.out.keep_alive = Some(Arc::new(std::mem::take(&mut self.holds)));
+        if !self.answer.holds.is_empty() {
+            self.answer.decision.keep_alive =
+                Some(Arc::new(std::mem::take(&mut self.answer.holds)));
         }
         self.finish_mask();
     }
@@ -620,7 +633,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if wc.u16(at::VLAN) != 0 {
             wc.set_u16(at::VLAN, wc.u16(at::VLAN) | fields::VLAN_PRESENT);
         }
-        self.out.mask = *wc;
+        self.answer.decision.mask = *wc;
     }
 
     pub fn key(&self) -> &Key {
