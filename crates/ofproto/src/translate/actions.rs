@@ -2,7 +2,8 @@
 
 use super::choose::Multipath;
 use crate::fields::{self, VLAN_PRESENT};
-use crate::translate::xlate::{Miss, ToController, Xlate};
+use crate::translate::state::Miss;
+use crate::translate::xlate::{ToController, Xlate};
 use flow::{Field, at, frag};
 use openflow::{Action, Header, Instruction, OfPort, Reason, Subfield, port};
 use telemetry::Drop;

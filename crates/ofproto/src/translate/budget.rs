@@ -1,7 +1,8 @@
 //! What one packet may cause: a translation that exceeds it drops the packet
 //! ([`Drop::DepthLimit`]).
 
-use crate::translate::xlate::{DEPTH_MAX, Xlate};
+use crate::translate::state::DEPTH_MAX;
+use crate::translate::xlate::Xlate;
 use crate::work;
 use action::Op;
 use telemetry::Drop;

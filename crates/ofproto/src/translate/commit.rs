@@ -1,7 +1,7 @@
 //! From header changes to operations: the difference between `key` and `base`, group by group.
 
 use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6, ETH_RARP, VLAN_PRESENT};
-use crate::translate::own::Headers;
+use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::{Op, Rewrite};
 use flow::{Field, Key, Mask, at, flag};

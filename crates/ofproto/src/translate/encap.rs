@@ -6,7 +6,7 @@
 //! packet. A header is really added, or removed, where a whole frame is what an MPLS entry carries.
 
 use crate::fields::{self, ETH_IPV6, VLAN_PRESENT};
-use crate::translate::own::Headers;
+use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::Op;
 use flow::{Field, at, flag};

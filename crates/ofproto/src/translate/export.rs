@@ -4,10 +4,11 @@
 use crate::fields::ETH_IP;
 use crate::published::PortView;
 use crate::translate::effects::FlowExport;
+use crate::translate::state::Exporting;
 use crate::translate::xlate::Xlate;
 use crate::types::BridgeId;
 use export::netflow::{IpFlow, output};
-use flow::{Field, Key, PortNo, at};
+use flow::{Field, at};
 use openflow::{OfPort, port};
 
 const TCP: u8 = 6;
@@ -16,40 +17,6 @@ const WITH_PORTS: [u8; 3] = [TCP, 17, 132];
 const ICMP: u8 = 1;
 /// DSCP in a TOS byte.
 const DSCP: u8 = 0xfc;
-
-/// What was found out for collectors so far.
-pub(super) struct Exporting {
-    /// The packet is fresh from a port, or from a controller, and samples may be taken of it.
-    pub fresh: bool,
-    /// The packet as it came.
-    pub first: Key,
-    /// The OpenFlow port that it came from.
-    pub from: OfPort,
-    /// Ports that it was sent to.
-    pub outputs: u32,
-    /// The last of them.
-    pub last: Option<PortNo>,
-    /// The flow, if NetFlow is to report it.
-    flow: Option<Box<IpFlow>>,
-    tcp_flags: u8,
-    /// Where the packet went, as NetFlow says it.
-    output: u16,
-}
-
-impl Default for Exporting {
-    fn default() -> Self {
-        Exporting {
-            fresh: false,
-            first: Key::ZERO,
-            from: port::ANY,
-            outputs: 0,
-            last: None,
-            flow: None,
-            tcp_flags: 0,
-            output: output::DROP,
-        }
-    }
-}
 
 impl Xlate<'_, '_> {
     /// A packet fresh from a port, or from a controller, is about to enter the tables.

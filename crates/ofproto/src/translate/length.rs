@@ -1,6 +1,6 @@
 //! `check_pkt_larger`: what follows it is translated twice, for longer packets and for all others.
 
-use crate::translate::own::Headers;
+use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::Op;
 use flow::Key;

@@ -2,7 +2,8 @@
 
 use crate::published::BridgeView;
 use crate::translate::effects::PacketInContext;
-use crate::translate::xlate::{Miss, ToController, Xlate, may_receive};
+use crate::translate::state::Miss;
+use crate::translate::xlate::{ToController, Xlate, may_receive};
 use crate::types::BridgeId;
 use action::{Meter, Op, Punt, PuntClass, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, at};

@@ -1,34 +1,9 @@
 //! Headers that actions put in front of what the packet brought: decisions do not depend on what is
 //! looked at there.
 
+use crate::translate::state::{Headers, Own};
 use crate::translate::xlate::Xlate;
-use flow::{Mask, at};
-use std::ops::Range;
-
-/// What is in front of what the packet brought.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Headers {
-    /// MPLS entries, behind the packet's Ethernet header.
-    Entry,
-    /// A whole frame with MPLS entries.
-    Frame,
-}
-
-impl Headers {
-    /// Their bytes in line 0 of the key. Line 1 is theirs, too.
-    fn bytes(self) -> Range<usize> {
-        match self {
-            Headers::Entry => at::IP_SRC..at::VLAN1,
-            Headers::Frame => at::ETH_DST..at::IN_PORT,
-        }
-    }
-}
-
-/// Such headers, and what was looked at before they were there.
-pub(super) struct Own {
-    headers: Headers,
-    seen: Mask,
-}
+use flow::at;
 
 impl Xlate<'_, '_> {
     pub(super) fn begin_own(&mut self, headers: Headers) {

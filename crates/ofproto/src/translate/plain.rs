@@ -5,7 +5,8 @@
 use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
 use crate::tables::table::{FlowRule, Plain, Table};
-use crate::translate::xlate::{DEPTH_MAX, initial_key, may_receive, no_action_set};
+use crate::translate::state::DEPTH_MAX;
+use crate::translate::xlate::{initial_key, may_receive, no_action_set};
 use crate::types::ExportConfig;
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};

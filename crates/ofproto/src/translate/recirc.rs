@@ -2,7 +2,8 @@
 //! there.
 
 use super::frozen::{Kept, OUTER_WORDS, State};
-use super::xlate::{Miss, Xlate};
+use super::state::Miss;
+use super::xlate::Xlate;
 use action::Op;
 use flow::PACKET_LINES;
 use openflow::OfPort;

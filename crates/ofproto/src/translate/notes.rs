@@ -1,8 +1,8 @@
 //! What a translation notes of its steps when it is traced.
 
-use super::recorder::{Fork, StepKind};
 use crate::action_text::{actions_text, instructions_text, metadata_text};
 use crate::tables::table::{FlowRule, match_of};
+use crate::trace::recorder::{Fork, StepKind};
 use crate::translate::frozen::{Kept, State};
 use crate::translate::xlate::Xlate;
 use flow::{at, match_text};
