@@ -10,8 +10,8 @@
 //! The twin that defines what is right is `invalidate::overlapping`.
 
 use crate::batch::keys::{PWORDS, Words};
-use crate::control::invalidate::{OverlapTest, RegionSet};
 use crate::lookup::flow_store::{Column, MASKS, Store};
+use crate::manage::invalidate::{OverlapTest, RegionSet};
 use crate::mem::fold;
 use std::hash::{BuildHasher, RandomState};
 

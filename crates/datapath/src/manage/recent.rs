@@ -1,6 +1,6 @@
 //! Misses and new flows, for a log that wants them.
 
-use crate::control::worker::Handle;
+use crate::manage::worker::Handle;
 use crate::settings::FlowDump;
 use flow::Key;
 

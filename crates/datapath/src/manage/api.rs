@@ -1,10 +1,10 @@
 //! The control side's handle, continued: flows, changes, events, statistics, the end.
 
-use crate::control::Datapath;
-use crate::control::invalidate::{Change, RegionSet};
-use crate::control::topology::{CPUS, Core};
-use crate::control::worker::Handle;
 use crate::lookup::port_classifier::PortLookup;
+use crate::manage::Datapath;
+use crate::manage::invalidate::{Change, RegionSet};
+use crate::manage::topology::{CPUS, Core};
+use crate::manage::worker::Handle;
 use crate::messages::{Command, Execute};
 use crate::settings::*;
 use crate::stats::perf::MetricsView;

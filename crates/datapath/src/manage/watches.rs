@@ -1,6 +1,6 @@
 //! Megaflows whose packets adapters may have: what control keeps of them.
 
-use crate::control::flow_stats::FlowStats;
+use crate::manage::flow_stats::FlowStats;
 use offload::FlowId;
 use std::collections::HashMap;
 

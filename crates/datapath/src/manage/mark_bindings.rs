@@ -1,7 +1,7 @@
 //! What control keeps of marks: of ports, of workers' megaflows, of the whole packet side.
 
-use crate::control::watches::Watches;
 use crate::lookup::flow_store::{Column, Zero};
+use crate::manage::watches::Watches;
 use crate::marks::{MARK_FORMS_MAX, MarkMemory};
 use flow::PortNo;
 use offload::{FirstBytes, FlowId};

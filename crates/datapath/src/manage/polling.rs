@@ -1,6 +1,6 @@
 //! What the control side tells of where receive queues are polled, for logs.
 
-use crate::control::{Datapath, Placement};
+use crate::manage::{Datapath, Placement};
 use crate::settings::{PolledQueue, Polling};
 
 /// The last placement of receive queues.
@@ -22,7 +22,7 @@ impl Placement {
     /// node that is not pinned to it?
     pub fn crosses_nodes(&self) -> bool {
         let several = self.cores.iter().any(|c| c.numa != self.cores[0].numa);
-        let far = |(i, q): (usize, &crate::control::Queue)| {
+        let far = |(i, q): (usize, &crate::manage::Queue)| {
             self.core_of(i).is_some_and(|(id, numa)| q.pin != Some(id) && numa != q.numa)
         };
         several && self.queues.iter().enumerate().any(far)

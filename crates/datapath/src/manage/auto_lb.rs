@@ -1,8 +1,8 @@
 //! `pmd-auto-lb`: receive queues move to other PMD threads when that evens out their load.
 
-use crate::control::Datapath;
-use crate::control::load::{SAMPLE_MS, SAMPLES_COUNT};
-use crate::control::placement::variance;
+use crate::manage::Datapath;
+use crate::manage::load::{SAMPLE_MS, SAMPLES_COUNT};
+use crate::manage::placement::variance;
 use crate::settings::{AutoLb, BalanceCheck, RxqAssign, WorkerId};
 
 impl Datapath {

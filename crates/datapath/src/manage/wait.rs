@@ -1,6 +1,6 @@
 //! Waiting for workers to follow.
 
-use crate::control::Datapath;
+use crate::manage::Datapath;
 use crate::settings::WorkerId;
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,11 @@
 //! Control's end of one worker: its thread, its rings, its flows.
 
 use crate::actions::fragments::Gatherer;
-use crate::control::flows::Flows;
-use crate::control::load::Load;
-use crate::control::topology::assumed_cores;
 use crate::lookup::flow_store::Store;
 use crate::lookup::port_classifier::PortLookup;
+use crate::manage::flows::Flows;
+use crate::manage::load::Load;
+use crate::manage::topology::assumed_cores;
 use crate::messages::*;
 use crate::pmd::Worker;
 use crate::rx::kernel_wait::KernelWait;

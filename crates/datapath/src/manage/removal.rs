@@ -1,6 +1,6 @@
 //! Ports that go.
 
-use crate::control::Datapath;
+use crate::manage::Datapath;
 use crate::messages::Command;
 use crate::settings::Error;
 use flow::PortNo;

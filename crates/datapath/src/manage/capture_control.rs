@@ -1,7 +1,7 @@
 //! The control side's handle, continued: captures.
 
 use crate::capture::{CAPTURED_PACKETS_MAX, Capture, CaptureFilter, Captured, Permits};
-use crate::control::Datapath;
+use crate::manage::Datapath;
 use crate::messages::Command;
 use crate::settings::WorkerId;
 use std::sync::Arc;

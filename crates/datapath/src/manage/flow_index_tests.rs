@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::batch::keys::Words;
-use crate::control::invalidate::overlapping;
 use crate::lookup::table::Table;
+use crate::manage::invalidate::overlapping;
 use crate::mem::fold;
 use action::Region;
 use flow::Key;

@@ -1,6 +1,6 @@
 //! Which worker serves which receive queue: a pure function.
 
-use crate::control::topology::Core;
+use crate::manage::topology::Core;
 use crate::settings::RxqAssign;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

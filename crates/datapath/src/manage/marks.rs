@@ -1,8 +1,8 @@
 //! What control does about marks of adapters: tables for workers, bindings, and samples of what
 //! megaflows are worth.
 
-use crate::control::Datapath;
-use crate::control::mark_bindings::{Bound, FlowMarks};
+use crate::manage::Datapath;
+use crate::manage::mark_bindings::{Bound, FlowMarks};
 use crate::marks::{MarkBinding, MarkChange, MarkMemory, MarkTable};
 use crate::messages::Command;
 use action::Op;

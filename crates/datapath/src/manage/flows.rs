@@ -1,11 +1,11 @@
 //! Control's half of a worker's table: the cold part of each megaflow, and exact counting.
 
-use crate::control::flow_index::Index;
-use crate::control::flow_stats::FlowStats;
-use crate::control::invalidate::RegionSet;
-use crate::control::mark_bindings::FlowMarks;
-use crate::control::watches::FlowWatches;
 use crate::lookup::flow_store::{Column, DEAD, Payload, Store, Zero, before_first};
+use crate::manage::flow_index::Index;
+use crate::manage::flow_stats::FlowStats;
+use crate::manage::invalidate::RegionSet;
+use crate::manage::mark_bindings::FlowMarks;
+use crate::manage::watches::FlowWatches;
 use crate::messages::Effects;
 use crate::messages::{Command, Credits, UncachedReport};
 use crate::miss::rates::RESOLVE_PACKETS_MAX;

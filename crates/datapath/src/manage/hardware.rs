@@ -1,8 +1,8 @@
 //! Packets that adapters forward by themselves: they count as their megaflows', though no worker
 //! sees them.
 
-use crate::control::Datapath;
-use crate::control::watches::{Forwarded, Watch, WatchId};
+use crate::manage::Datapath;
+use crate::manage::watches::{Forwarded, Watch, WatchId};
 use crate::stats::port::PortStats;
 use flow::PortNo;
 use offload::FlowId;
