@@ -24,7 +24,7 @@ pub struct Config {
     pub pipeline: Arc<dyn Pipeline>,
     /// Called first on every worker thread (DPDK wants to know its threads).
     pub register_thread: fn(WorkerId),
-    /// Takes a warning while control waits for a worker.
+    /// Takes a warning while the control side waits for a worker.
     pub warn: fn(&str),
     /// Connections, which all workers share.
     pub conntrack: Arc<conntrack::Table>,
@@ -395,8 +395,8 @@ pub enum Event {
         /// Bytes of the packet if the decision is about it alone: no [`Used`] will count it.
         alone: Option<u32>,
     },
-    /// Effects of decisions about packets from this port were dropped, as the queue to control was
-    /// full.
+    /// Effects of decisions about packets from this port were dropped, as the queue to the control
+    /// side was full.
     PassedOver {
         /// Where the packets came in.
         port: PortNo,

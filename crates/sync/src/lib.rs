@@ -1,5 +1,5 @@
-//! Publication of tables from control to packet threads, the bounded queues back, and values that
-//! one thread at a time uses.
+//! Publication of tables from the control side to packet threads, the bounded queues back, and
+//! values that one thread at a time uses.
 //!
 //! *Place*: ground row. *Knows*: memory ordering and threads. *Does not know*: packets, flows,
 //! ports.

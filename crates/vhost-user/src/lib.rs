@@ -1,5 +1,4 @@
-//! The control plane of vhost-user ports: their sockets, what front-ends say on them, and the rings
-//! that follow.
+//! The vhost-user protocol: ports' sockets, what front-ends say on them, and the rings that follow.
 //!
 //! *Place*: above `vhost`, below `dpdk`. *Knows*: UNIX sockets, the vhost-user protocol, files of
 //! guests' memory. *Does not know*: DPDK, OVSDB, who polls.

@@ -54,7 +54,7 @@ pub(crate) struct Program {
     pub tpid: u16,
     pub tci: u16,
     refs: u32,
-    /// Control knows what it does.
+    /// The control side knows what it does.
     announced: bool,
     hash: u64,
     /// The operations themselves, for the interpreter and for dumps.

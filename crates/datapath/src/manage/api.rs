@@ -24,8 +24,8 @@ const INJECTED_BYTES_MAX: usize = 65_535;
 const SHOW_ATTEMPTS_COUNT_MAX: usize = 10_000;
 
 impl Datapath {
-    /// Control's housekeeping, about once per millisecond: reads reports, completes changes,
-    /// removes idle flows. `now_ms`: [`crate::now_ms`].
+    /// The control side's housekeeping, about once per millisecond: reads reports, completes
+    /// changes, removes idle flows. `now_ms`: [`crate::now_ms`].
     pub fn poll(&mut self, now_ms: u64) {
         self.read_all_reports();
         if std::mem::take(&mut self.reroute) {
@@ -98,14 +98,15 @@ impl Datapath {
         t
     }
 
-    /// What becomes readable when there are reports while control waits (see [`Datapath::rests`]).
+    /// What becomes readable when there are reports while the control side waits (see
+    /// [`Datapath::rests`]).
     pub fn bell(&self) -> Bell {
         Bell(self.bell.clone())
     }
 
-    /// Control is about to wait on the bell (after `poll` and `drain_events` once more). False: it
-    /// must come back within a millisecond all the same, because PMD threads run (they never ring)
-    /// or a change is under way.
+    /// The control side is about to wait on the bell (after `poll` and `drain_events` once more).
+    /// False: it must come back within a millisecond all the same, because PMD threads run (they
+    /// never ring) or a change is under way.
     pub fn rests(&mut self) -> bool {
         self.bell.going_to_sleep();
         let kernel_only = self.workers.iter().flatten().count() == 1;
@@ -114,7 +115,7 @@ impl Datapath {
         kernel_only && sent && !self.reroute && idle
     }
 
-    /// Control has waited.
+    /// The control side has waited.
     pub fn awake(&self) {
         self.bell.awake();
     }

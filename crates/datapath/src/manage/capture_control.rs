@@ -14,7 +14,7 @@ pub(crate) struct CaptureControl {
     permits: Arc<Permits>,
     /// By worker; of one that ended, what it captured.
     rings: Vec<(WorkerId, Consumer<Box<Captured>>)>,
-    /// Packets that control has not got yet.
+    /// Packets that the control side has not got yet.
     wanted: u64,
     /// Permits that were not given yet, those per second, and thousandths of one.
     left: u64,

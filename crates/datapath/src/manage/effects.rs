@@ -1,28 +1,29 @@
-//! Effects of decisions that wait for control: in turn by the port whose packets brought them.
+//! Effects of decisions that wait for the control side: in turn by the port whose packets brought
+//! them.
 //!
-//! Each port has a queue of bounded length, and control takes one from each port's in turn: a flood
-//! on one port neither displaces nor delays what another port's packets teach. What finds its queue
-//! full is counted by port.
+//! Each port has a queue of bounded length, and the control side takes one from each port's in
+//! turn: a flood on one port neither displaces nor delays what another port's packets teach. What
+//! finds its queue full is counted by port.
 
 use crate::settings::{Event, PortEffects};
 use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Effects of one port that wait, at most: a learning burst, which control takes in within a few
-/// milliseconds. What is passed over comes again with the flow's next look at its counters, a
+/// Effects of one port that wait, at most: a learning burst, which the control side takes in within
+/// a few milliseconds. What is passed over comes again with the flow's next look at its counters, a
 /// second later, as long as it has traffic.
 const PORT_EFFECTS_MAX: usize = 4096;
 
 /// Effects, and the bytes of a packet that nothing else counts.
 type Waiting = (PortEffects, Option<u32>);
 
-/// Effects that wait for control, in one bounded queue for each port.
+/// Effects that wait for the control side, in one bounded queue for each port.
 #[derive(Default)]
 pub(crate) struct EffectQueue {
     queues: BTreeMap<PortNo, VecDeque<Waiting>>,
     /// Ports with something in their queue, the next one first.
     turn: VecDeque<PortNo>,
-    /// Passed over since control last heard of it.
+    /// Passed over since the control side last heard of it.
     lost: BTreeMap<PortNo, u64>,
 }
 

@@ -1,5 +1,5 @@
-//! Control's index of one worker's megaflows: which of them overlap a change, without looking at
-//! all.
+//! The control side's index of one worker's megaflows: which of them overlap a change, without
+//! looking at all.
 //!
 //! A megaflow under mask M overlaps a region (values, mask R) if the two agree on the bits of M &
 //! R. So, for regions alike (same R), the megaflows of one subtable are found by a hash of those
@@ -24,7 +24,7 @@ const HEAD_MEGAFLOWS_MAX: usize = 4;
 /// Megaflows per hash from which on an index of few bits is worth nothing.
 const HASH_MEGAFLOWS_MAX: usize = 64;
 
-/// The megaflows of one worker that control has heard of, by subtable.
+/// The megaflows of one worker that the control side has heard of, by subtable.
 pub(crate) struct Index {
     subtables: [Subtable; MASKS],
     /// Where a megaflow stands in its subtable's list, plus one; 0: nowhere.

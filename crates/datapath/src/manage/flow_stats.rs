@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 struct Account {
     credits: Credits,
     effects: Effects,
-    /// Control has had the effects already, for the first packet, but not yet that packet's
-    /// traffic.
+    /// The control side has had the effects already, for the first packet, but not yet that
+    /// packet's traffic.
     first: bool,
     /// Megaflows that share the account.
     megaflows: u32,

@@ -1,4 +1,4 @@
-//! Control's half of a worker's table: the cold part of each megaflow, and exact counting.
+//! The control side's half of a worker's table: the cold part of each megaflow, and exact counting.
 
 use crate::lookup::flow_store::{Column, DEAD, Payload, Store, Zero, before_first};
 use crate::manage::flow_index::Index;
@@ -23,13 +23,13 @@ const PROVIDE_MEGAFLOWS_MIN: usize = 1 << 14;
 /// Megaflows for which there is memory ahead of the worker.
 const PROVIDE_MEGAFLOWS: usize = 1 << 16;
 
-/// What control keeps of a megaflow, of which there are millions. Of the megaflow's counters, what
-/// was credited: packets modulo 2^32, bytes modulo 2^38, which is more than a megaflow can meet
-/// between two looks at it.
+/// What the control side keeps of a megaflow, of which there are millions. Of the megaflow's
+/// counters, what was credited: packets modulo 2^32, bytes modulo 2^38, which is more than a
+/// megaflow can meet between two looks at it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cold {
-    /// Bits 0 to 24: its account, 0: control knows no such megaflow. Bit 25: unlink was asked for.
-    /// From 26 on: of the bytes, bits 32 to 37.
+    /// Bits 0 to 24: its account, 0: the control side knows no such megaflow. Bit 25: unlink was
+    /// asked for. From 26 on: of the bytes, bits 32 to 37.
     bits: u32,
     bytes: u32,
     packets: u32,
@@ -96,7 +96,7 @@ struct Sweep {
     known_ms: u64,
 }
 
-/// Control's part of one worker's megaflows, by megaflow index.
+/// The control side's part of one worker's megaflows, by megaflow index.
 pub(crate) struct Flows {
     pub store: Arc<Store>,
     cold: Column<Cold>,
@@ -299,7 +299,7 @@ impl Flows {
         idle
     }
 
-    /// Credits a megaflow's traffic; false: control knows no such megaflow.
+    /// Credits a megaflow's traffic; false: the control side knows no such megaflow.
     fn fold_counters(&mut self, i: usize) -> bool {
         let Some(account) = self.cold[i].account() else { return false };
         let (cold, c) = (&mut self.cold[i], self.store.counters(i as u32));

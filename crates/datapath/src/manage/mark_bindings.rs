@@ -1,4 +1,4 @@
-//! What control keeps of marks: of ports, of workers' megaflows, of the whole packet side.
+//! What the control side keeps of marks: of ports, of workers' megaflows, of the whole packet side.
 
 use crate::lookup::flow_store::{Column, Zero};
 use crate::manage::watches::Watches;

@@ -1,5 +1,5 @@
-//! What control does about marks of adapters: tables for workers, bindings, and samples of what
-//! megaflows are worth.
+//! What the control side does about marks of adapters: tables for workers, bindings, and samples of
+//! what megaflows are worth.
 
 use crate::manage::Datapath;
 use crate::manage::mark_bindings::{Bound, FlowMarks};

@@ -10,10 +10,11 @@ const WORKER_WAIT_MAX: Duration = Duration::from_secs(20);
 const WARN_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_micros(20);
-/// Cap per look, so that time in which control itself did not run does not count as waiting.
+/// Cap per look, so that time in which the control side itself did not run does not count as
+/// waiting.
 const LOOK_COUNTED_MAX: Duration = Duration::from_millis(1);
 
-/// How long control waited, by its own looks.
+/// How long the control side waited, by its own looks.
 struct Backoff {
     looked: Instant,
     waited: Duration,
@@ -101,9 +102,9 @@ impl Datapath {
         backoff.look();
     }
 
-    /// Waits until workers are done with packets that control gave them ([`Datapath::execute`],
-    /// [`port::Port::inject`]), a second at most. For test suites that look at once at what became
-    /// of a packet.
+    /// Waits until workers are done with packets that the control side gave them
+    /// ([`Datapath::execute`], [`port::Port::inject`]), a second at most. For test suites that look
+    /// at once at what became of a packet.
     pub fn finish_packets(&mut self) {
         self.wait_for_workers();
         let mut backoff = Backoff::new();

@@ -1,4 +1,4 @@
-//! Megaflows whose packets adapters may have: what control keeps of them.
+//! Megaflows whose packets adapters may have: what the control side keeps of them.
 
 use crate::manage::flow_stats::FlowStats;
 use offload::FlowId;
@@ -24,7 +24,7 @@ pub(crate) struct Watches {
     pub next: u64,
     /// Of workers that are gone.
     pub ended: Vec<FlowId>,
-    /// Of all packets until then control reported; None: no adapter has packets.
+    /// Of all packets until then the control side reported; None: no adapter has packets.
     pub known_ms: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Control's end of one worker: its thread, its rings, its flows.
+//! The control side's end of one worker: its thread, its rings, its flows.
 
 use crate::actions::fragments::Gatherer;
 use crate::lookup::flow_store::Store;
@@ -29,7 +29,7 @@ enum Run {
     Gone,
 }
 
-/// One worker as control sees it.
+/// One worker as the control side sees it.
 pub(crate) struct Handle {
     pub id: WorkerId,
     pub shared: Arc<Shared>,
@@ -49,7 +49,7 @@ pub(crate) struct Handle {
     pub load: Load,
     /// How its lookups go.
     pub lookups: Box<[PortLookup]>,
-    /// Control gave up waiting for it, and does not wait again until it has settled.
+    /// The control side gave up waiting for it, and does not wait again until it has settled.
     pub stuck: bool,
 }
 

@@ -62,8 +62,8 @@ struct Form {
     has_tail: bool,
 }
 
-/// A table's memory. The worker reads and writes it; control made it, gives it back to the system,
-/// and reads what is atomic.
+/// A table's memory. The worker reads and writes it; the control side made it, gives it back to the
+/// system, and reads what is atomic.
 pub(crate) struct MarkMemory {
     entries: Reserved<Entry>,
     /// By slot: the value's last words, of forms that have them.
@@ -71,7 +71,8 @@ pub(crate) struct MarkMemory {
     forms: Reserved<Form>,
     /// By slot: packets that did not begin as the megaflow's do.
     wrong: Reserved<AtomicU32>,
-    /// By slot: not 0 if packets came with its mark that were the megaflow's, since control looked.
+    /// By slot: not 0 if packets came with its mark that were the megaflow's, since the control
+    /// side looked.
     came: Reserved<AtomicU8>,
 }
 

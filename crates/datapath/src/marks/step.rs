@@ -33,7 +33,7 @@ impl PortMarks {
         std::mem::take(&mut self.counts)
     }
 
-    /// Does what control says of a port's marks.
+    /// Does what the control side says of a port's marks.
     pub fn change(
         &mut self,
         port: PortNo,

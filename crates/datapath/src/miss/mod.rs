@@ -106,7 +106,7 @@ pub(crate) struct Misses {
     shared: Arc<Shared>,
     miss_batch: Option<Box<MissBatch>>,
     direct_batch: Option<Box<DirectBatch>>,
-    /// Traffic of decisions that were not stored, for control.
+    /// Traffic of decisions that were not stored, for the control side.
     pub uncached: UncachedStats,
     /// Programs of decisions that hold for one packet of this vector only.
     once_programs: Vec<u32>,
@@ -151,7 +151,7 @@ impl Misses {
         (self.exact, self.report) = (s.debug.exact_megaflows, s.debug.report_misses);
     }
 
-    /// Takes over what control says is this worker's part of the flow limit.
+    /// Takes over what the control side says is this worker's part of the flow limit.
     pub fn take_limit(&mut self, table: &Table) {
         let part = self.shared.limit.load(Ordering::Relaxed);
         self.limit = part.min(table.store.capacity() as u32);
@@ -361,7 +361,8 @@ impl Misses {
         if !dead.is_empty() {
             unlink(table, programs, reports, dead);
         }
-        // Room is made before it is needed: an index comes back only after control folded it.
+        // Room is made before it is needed: an index comes back only after the control side folded
+        // it.
         let margin = self.margin();
         if table.live + margin > self.limit {
             for _ in 0..margin.max(1) {
@@ -395,7 +396,7 @@ fn is_in_filled(v: &mut Scope<'_>, i: usize, subtables: &[usize]) -> bool {
     true
 }
 
-/// Makes sure that control knows what a program does; false: there is no room to say so.
+/// Makes sure that the control side knows what a program does; false: there is no room to say so.
 fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
     if v.reports.room() == 0 {
         return false;
@@ -406,7 +407,7 @@ fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
     true
 }
 
-/// Tells control of the megaflow that was stored for packet `i`.
+/// Tells the control side of the megaflow that was stored for packet `i`.
 fn report_installed(v: &mut Scope<'_>, idx: u32, i: usize, d: &mut Decision) {
     let (port, bytes) = (v.batch.in_port[i], v.batch.columns.len[i]);
     v.table.store.counters(idx).begin(bytes, v.now_ms);

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Consumer, Producer, Reader};
 
-/// How often control hears of lookups, milliseconds.
+/// How often the control side hears of lookups, milliseconds.
 const REPORT_LOOKUPS_INTERVAL_MS: u64 = 1000;
 
 /// When housekeeping is due.
@@ -294,7 +294,8 @@ impl Worker {
         n
     }
 
-    /// What is done once per millisecond: timers, reports to control, and the ports' policies.
+    /// What is done once per millisecond: timers, reports to the control side, and the ports'
+    /// policies.
     fn housekeeping(&mut self, now: u64) {
         self.timers.next = now + self.timers.interval;
         let now_ms = now_ms();

@@ -1,8 +1,8 @@
 //! What single iterations of a PMD thread were like (`pmd-perf-metrics`): histograms, the last
 //! thousand iterations and milliseconds, and those among them that took suspiciously long.
 //!
-//! Written by the worker, as long as that is switched on, and read by control at any time: numbers
-//! that belong together may then be of neighbouring iterations.
+//! Written by the worker, as long as that is switched on, and read by the control side at any time:
+//! numbers that belong together may then be of neighbouring iterations.
 
 use crate::stats::clock::{cycles_per_second, now_ms};
 use crate::stats::counters::Count;
@@ -181,7 +181,7 @@ pub(crate) struct Metrics {
     iterations: History,
     milliseconds: History,
     total: [AtomicU64; 8],
-    /// Control asks for a fresh start.
+    /// The control side asks for a fresh start.
     pub clear: AtomicBool,
 }
 

@@ -64,8 +64,8 @@ impl Punts {
         self.shares.retain(|(no, _), _| *no != port);
     }
 
-    /// May another packet of `bytes` go to control? Of a source as many wait, and as many bytes, as
-    /// leave the same room for others. Packets of controllers have no rate.
+    /// May another packet of `bytes` go to the control side? Of a source as many wait, and as many
+    /// bytes, as leave the same room for others. Packets of controllers have no rate.
     pub fn admit(&mut self, source: Source, bytes: usize, now_ms: u64) -> Result<(), Drop> {
         let room = self.room();
         let full = Share { tokens: self.burst, filled_ms: now_ms, waiting: Load::default() };
@@ -95,7 +95,7 @@ impl Punts {
         }
     }
 
-    /// Room in the queue; what control took counts for its source no more.
+    /// Room in the queue; what the control side took counts for its source no more.
     fn room(&mut self) -> Load {
         let left = self.queue.waiting();
         let taken = self.waiting.len().saturating_sub(left);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     impl Lab {
-        /// Offers `n` packets: how many go to control, and why the last one does not.
+        /// Offers `n` packets: how many go to the control side, and why the last one does not.
         fn offer(&mut self, source: Source, n: usize, now_ms: u64) -> (usize, Option<Drop>) {
             self.offer_bytes(source, (n, 64), now_ms)
         }
@@ -203,7 +203,7 @@ mod tests {
         }
         assert_eq!(lab.offer((10, CONTROLLER), 1, 0), (1, None), "there is a place left");
         assert_eq!(lab.offer((1, PuntClass::Protocol), 1, 0), (1, None), "for a session, too");
-        // What control takes is free again, and not counted any more.
+        // What the control side takes is free again, and not counted any more.
         let all = lab.take(PUNTS_MAX);
         assert!(all < PUNTS_MAX && lab.take(1) == 0, "{all}");
         assert_eq!(lab.offer((1, CONTROLLER), 10_000, 0), (PUNTS_MAX / 2, full));

@@ -1,4 +1,5 @@
-//! What control changes of the ways out of a worker: settings, ports, routes, bonds, other workers.
+//! What the control side changes of the ways out of a worker: settings, ports, routes, bonds, other
+//! workers.
 
 use super::TxState;
 use crate::messages::{Handoff, Route};

@@ -118,7 +118,7 @@ pub(crate) struct Kept {
     touched: AtomicBool,
     /// Is about to be freed: not to be found by its value any more.
     leaving: AtomicBool,
-    /// Since when nothing holds it, ns; 0: something does. Control's.
+    /// Since when nothing holds it, ns; 0: something does. The control side's.
     unused_since: AtomicU64,
 }
 
@@ -152,7 +152,7 @@ impl Place {
         self.kept.fill(Box::new(kept.clone())).is_ok()
     }
 
-    /// Empties it. Only control does.
+    /// Empties it. Only the control side does.
     fn clear(&self, domain: &Domain) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.kept.clear(domain);
@@ -274,7 +274,7 @@ struct Leaving {
     last: bool,
 }
 
-/// Control's part of [`States`].
+/// The control side's part of [`States`].
 #[derive(Default)]
 pub(crate) struct Sweep {
     region: usize,

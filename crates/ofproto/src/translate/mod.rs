@@ -15,8 +15,8 @@
 //! - tunnels: `tunnel`, `tunnel_options`
 //! - translations that stop and go on when the packet is looked up again: `recirc`; their state
 //!   meanwhile: `frozen`
-//! - the decision: `commit` (header changes become operations), `effects` (what control hears of),
-//!   `own` (bits that the mask leaves out, because actions wrote them)
+//! - the decision: `commit` (header changes become operations), `effects` (what the control side
+//!   hears of), `own` (bits that the mask leaves out, because actions wrote them)
 //! - limits: `budget`
 
 mod actions;

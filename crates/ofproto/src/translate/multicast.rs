@@ -118,7 +118,7 @@ impl<'a> Xlate<'a, '_> {
         self.key.u16(at::TP_SRC)
     }
 
-    /// Has control read what the packet says. A controller's own packets say nothing.
+    /// Has the control side read what the packet says. A controller's own packets say nothing.
     fn hand_to_snooping(&mut self, input: Option<usize>, vlan: u16) {
         let Some(input) = input else { return };
         let port = self.bridge.bundles[input].ports[0];
