@@ -20,9 +20,11 @@ mod actions;
 mod batch;
 mod capture;
 mod cpu;
+mod events;
 #[cfg(test)]
 #[path = "../tests/common/gen.rs"]
 mod generate;
+mod info;
 mod lookup;
 mod manage;
 mod marks;
@@ -44,6 +46,8 @@ mod wake;
 
 pub use capture::{CaptureFilter, Captured, Fate};
 pub use cpu::Level;
+pub use events::*;
+pub use info::*;
 pub use lookup::port_classifier::PortLookup;
 pub use manage::Datapath;
 pub use manage::marks::SampleCursor;

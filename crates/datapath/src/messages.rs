@@ -1,10 +1,11 @@
 //! The bounded queues between the control side and a worker: commands one way, reports the other.
 
 use crate::capture::Capture;
+use crate::events::PortEffects;
 use crate::lookup::port_classifier::PortLookup;
 use crate::marks::MarkChange;
 use crate::police::Policer;
-use crate::settings::{PortEffects, Settings};
+use crate::settings::Settings;
 use crate::stats::perf::{Metrics, Suspicious};
 use crate::stats::port::{PortCell, RxqCell};
 use crate::stats::worker_stats::PerfCell;

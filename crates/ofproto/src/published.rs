@@ -9,7 +9,7 @@ use crate::meter_table::Meters;
 use crate::mirroring::{MirrorView, Mirrored};
 use crate::tables::table::Tables;
 use crate::tables::tlv::{Masks, TlvTable};
-use crate::translate::frozen::States;
+use crate::translate::frozen_store::States;
 use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BondSpec, BridgeConfig, McastPort, PortSpec, PriorityTags, VlanMode};
 use action::Meter;

@@ -1,5 +1,7 @@
 //! The control side's handle, continued: flows, changes, events, statistics, the end.
 
+use crate::events::*;
+use crate::info::*;
 use crate::lookup::port_classifier::PortLookup;
 use crate::manage::Datapath;
 use crate::manage::invalidate::{Change, RegionSet};

@@ -1,9 +1,10 @@
 //! `pmd-auto-lb`: receive queues move to other PMD threads when that evens out their load.
 
+use crate::info::BalanceCheck;
 use crate::manage::Datapath;
 use crate::manage::load::{SAMPLE_MS, SAMPLES_COUNT};
 use crate::manage::placement::variance;
-use crate::settings::{AutoLb, BalanceCheck, RxqAssign, WorkerId};
+use crate::settings::{AutoLb, RxqAssign, WorkerId};
 
 impl Datapath {
     /// Takes a sample when it is time, and moves queues if they should be.

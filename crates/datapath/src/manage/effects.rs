@@ -5,7 +5,7 @@
 //! turn: a flood on one port neither displaces nor delays what another port's packets teach. What
 //! finds its queue full is counted by port.
 
-use crate::settings::{Event, PortEffects};
+use crate::events::{Event, PortEffects};
 use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 

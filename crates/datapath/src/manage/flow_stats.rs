@@ -1,9 +1,9 @@
 //! What megaflows are credited to. Thousands of megaflows often have one list of counters: they
 //! share an account, which gathers their traffic until it is handed over.
 
+use crate::events::{Stale, Used};
 use crate::messages::Effects;
 use crate::messages::{Credits, UncachedReport};
-use crate::settings::{Stale, Used};
 use std::collections::{HashMap, VecDeque};
 
 #[derive(Default)]

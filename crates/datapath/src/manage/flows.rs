@@ -1,5 +1,7 @@
 //! The control side's half of a worker's table: the cold part of each megaflow, and exact counting.
 
+use crate::events::{Stale, Used};
+use crate::info::FlowDump;
 use crate::lookup::flow_store::{Column, DEAD, Payload, Store, Zero, before_first};
 use crate::manage::flow_index::Index;
 use crate::manage::flow_stats::FlowStats;
@@ -9,7 +11,7 @@ use crate::manage::watches::FlowWatches;
 use crate::messages::Effects;
 use crate::messages::{Command, Credits, UncachedReport};
 use crate::miss::rates::RESOLVE_PACKETS_MAX;
-use crate::settings::{FlowDump, Stale, Used, WorkerId};
+use crate::settings::WorkerId;
 use action::Op;
 use flow::{Key, Mask, PortNo};
 use std::any::Any;

@@ -4,8 +4,8 @@
 //! grace period, mark overlapping megaflows dead, done.
 
 use crate::batch::keys::{PWORDS, Words};
+use crate::events::{Stale, Ticket};
 use crate::lookup::flow_store::Store;
-use crate::settings::{Stale, Ticket};
 use action::Region;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! Load of PMD threads and receive queues over the last minute, in samples of five seconds.
 
-use crate::settings::BalanceCheck;
+use crate::info::BalanceCheck;
 
 /// Length of one sample.
 pub(crate) const SAMPLE_MS: u64 = 5000;

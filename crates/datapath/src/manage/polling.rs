@@ -1,7 +1,7 @@
 //! What the control side tells of where receive queues are polled, for logs.
 
+use crate::info::{PolledQueue, Polling};
 use crate::manage::{Datapath, Placement};
-use crate::settings::{PolledQueue, Polling};
 
 /// The last placement of receive queues.
 #[derive(Default)]

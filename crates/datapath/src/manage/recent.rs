@@ -1,7 +1,7 @@
 //! Misses and new flows, for a log that wants them.
 
+use crate::info::FlowDump;
 use crate::manage::worker::Handle;
-use crate::settings::FlowDump;
 use flow::Key;
 
 /// New flows that are kept, and keys of packets that were missed.

@@ -1,6 +1,7 @@
 //! The control side's end of one worker: its thread, its rings, its flows.
 
 use crate::actions::fragments::Gatherer;
+use crate::events::*;
 use crate::lookup::flow_store::Store;
 use crate::lookup::port_classifier::PortLookup;
 use crate::manage::flows::Flows;

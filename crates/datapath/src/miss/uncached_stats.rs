@@ -4,8 +4,8 @@
 //! takes a place pushes the sum there out, to a list that the control side gets about once per
 //! millisecond. No hash is made, and nothing is allocated per packet.
 
+use crate::events::PortEffects;
 use crate::messages::{Sum, UncachedReport};
-use crate::settings::PortEffects;
 use flow::PortNo;
 
 /// Places of sums that are still growing: as many as fit into a core's first cache.

@@ -3,8 +3,9 @@
 //! Packets of protocols that the switch speaks itself have shares of their own: what else a port
 //! (or all tunnels behind it) sends to controllers does not cost it its sessions. So have samples.
 
+use crate::events::PuntEvent;
 use crate::messages::PUNTS_MAX;
-use crate::settings::{PuntEvent, Settings};
+use crate::settings::Settings;
 use action::PuntClass;
 use flow::{NO_PORT, PortNo};
 use std::collections::{BTreeMap, VecDeque};

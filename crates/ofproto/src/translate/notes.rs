@@ -3,7 +3,8 @@
 use crate::action_text::{actions_text, instructions_text, metadata_text};
 use crate::tables::table::{FlowRule, match_of};
 use crate::trace::recorder::{Fork, StepKind};
-use crate::translate::frozen::{Kept, State};
+use crate::translate::frozen::State;
+use crate::translate::frozen_store::Kept;
 use crate::translate::xlate::Xlate;
 use flow::{at, match_text};
 use openflow::{Action, OfPort};

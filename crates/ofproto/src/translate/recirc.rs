@@ -1,7 +1,8 @@
 //! Recirculation: a translation ends where the packet has to be parsed again, and goes on from
 //! there.
 
-use super::frozen::{Kept, OUTER_WORDS, State};
+use super::frozen::{OUTER_WORDS, State};
+use super::frozen_store::Kept;
 use super::state::Miss;
 use super::xlate::Xlate;
 use action::Op;

@@ -1,7 +1,8 @@
 //! What a translation keeps, a struct for each concern; [`super::xlate::Xlate`] has them all.
 
 use super::effects::Effects;
-use super::frozen::{self, Kept};
+use super::frozen;
+use super::frozen_store::Kept;
 use crate::published::{PublishedState, Shared};
 use crate::tunnel as outer;
 use crate::tunnel::Underlay;
