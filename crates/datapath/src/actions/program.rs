@@ -104,36 +104,42 @@ impl Program {
         if let Some(Op::Output(port)) = ops.last() {
             p.out = *port;
         }
-        p.kind = match ops {
+        p.kind = p.compile(ops, why);
+        p
+    }
+
+    /// Finds the kind of these operations, and fills in what it needs.
+    fn compile(&mut self, ops: &[Op], why: Drop) -> Kind {
+        match ops {
             [] => Kind::Drop,
             [Op::Drop(why)] => {
-                p.drop = *why;
+                self.drop = *why;
                 Kind::Drop
             }
             [Op::Output(_)] => Kind::Output,
             [Op::PushVlan { tpid, tci }, Op::Output(_)] => {
-                (p.tpid, p.tci) = (*tpid, *tci);
+                (self.tpid, self.tci) = (*tpid, *tci);
                 Kind::PushVlanOutput
             }
             [Op::PopVlan, Op::Output(_)] => Kind::PopVlanOutput,
             [Op::Sample { chance, ops }, rest @ ..] if is_cheap(rest, why) => {
                 let (chance, ops, rest) =
                     (*chance, ops.to_vec().into(), Program::new(rest, Some(why)));
-                p.sampled = Some(Box::new(Sampled { chance, ops, rest }));
+                self.sampled = Some(Box::new(Sampled { chance, ops, rest }));
                 Kind::Sampled
             }
             [Op::Ct(ct), Op::Output(_) | Op::Recirc(_)] if ct.alg.is_none() => Kind::Track,
             [Op::TunnelPush(t), Op::Output(_)] => {
-                p.template = Template::new(t).map(Box::new);
+                self.template = Template::new(t).map(Box::new);
                 Kind::TunnelPushOutput
             }
             [Op::TunnelPop { port, .. }] => {
-                p.out = *port;
+                self.out = *port;
                 Kind::TunnelPop
             }
             [sets @ .., Op::Output(_)] if sets.iter().all(is_set) => match Patch::compile(sets) {
                 Some(patch) => {
-                    p.patch = patch;
+                    self.patch = patch;
                     match sets.iter().all(is_ethernet) {
                         true => Kind::SetEthOutput,
                         false => Kind::PatchOutput,
@@ -142,11 +148,10 @@ impl Program {
                 None => Kind::SetOutput,
             },
             _ => {
-                p.steps = Sequence::compile(ops).map(Box::new);
-                if p.steps.is_some() { Kind::Sequence } else { Kind::Generic }
+                self.steps = Sequence::compile(ops).map(Box::new);
+                if self.steps.is_some() { Kind::Sequence } else { Kind::Generic }
             }
-        };
-        p
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Outputs: to ports, to another bridge, to controllers.
 
-use crate::published::BridgeView;
+use crate::published::{BridgeView, PortView};
 use crate::translate::effects::PacketInContext;
 use crate::translate::state::Miss;
 use crate::translate::xlate::{ToController, Xlate, may_receive};
 use crate::types::BridgeId;
 use action::{Meter, Op, Punt, PuntClass, TunnelKind};
-use flow::{FIELDS, Field, Key, PACKET_LINES, at};
+use flow::{FIELDS, Field, Key, PACKET_LINES, PortNo, at};
 use openflow::{
     Action, Continuation, Instruction, Match, OfPort, Reason, meter_id, port, port_config,
 };
@@ -59,15 +59,8 @@ impl<'a> Xlate<'a, '_> {
         let Some(p) = bridge.port(number) else {
             return self.trace_warning(|| "Nonexistent output port".into());
         };
-        if p.spec.config & port_config::NO_FWD != 0 {
-            return self.trace_detail(|| "OFPPC_NO_FWD set, skipping output".into());
-        }
-        if self.mirror.snaplen != 0 && p.spec.patch_peer.is_some() {
-            return self.trace_warning(|| "Mirror truncate to ODPP_NONE, skipping output".into());
-        }
-        if trunc != 0 && p.spec.patch_peer.is_some() {
-            return self
-                .trace_warning(|| format!("output_trunc does not support patch port {number}"));
+        if self.is_refused(p, number, trunc) {
+            return;
         }
         if let Some((peer, peer_port)) = p.peer {
             p.counts.iter().for_each(|base| self.credit(base + 1));
@@ -88,6 +81,26 @@ impl<'a> Xlate<'a, '_> {
             }
             return;
         }
+        self.send_by(p, dp, trunc);
+    }
+
+    /// Says in the trace why nothing is sent to a port, if that is so.
+    fn is_refused(&mut self, p: &PortView, number: OfPort, trunc: u32) -> bool {
+        let is_patch = p.spec.patch_peer.is_some();
+        if p.spec.config & port_config::NO_FWD != 0 {
+            self.trace_detail(|| "OFPPC_NO_FWD set, skipping output".into());
+        } else if is_patch && self.mirror.snaplen != 0 {
+            self.trace_warning(|| "Mirror truncate to ODPP_NONE, skipping output".into());
+        } else if is_patch && trunc != 0 {
+            self.trace_warning(|| format!("output_trunc does not support patch port {number}"));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Sends by a device, or hands the packet to the tunnel that ends there.
+    fn send_by(&mut self, p: &'a PortView, dp: PortNo, trunc: u32) {
         let tunnel = self.terminates(p);
         self.commit();
         let cut = match u32::from(self.mirror.snaplen) {
