@@ -6,23 +6,15 @@
 use crate::batch::keys::{EXT1, Ext, Layout, Line, bytes_mut, key_of};
 use flow::{Key, at, flag, frag};
 
-/// Ethertypes.
-pub(crate) const IPV4: u16 = 0x0800;
-pub(crate) const IPV6: u16 = 0x86dd;
-pub(crate) const ARP: u16 = 0x0806;
-pub(crate) const RARP: u16 = 0x8035;
-pub(crate) const MPLS: u16 = 0x8847;
-pub(crate) const MPLS_MC: u16 = 0x8848;
+/// Ethertypes and IP protocols, by the short names that the packet path has for them.
+pub(crate) use wire::{
+    ETH_ARP as ARP, ETH_IPV4 as IPV4, ETH_IPV6 as IPV6, ETH_MPLS as MPLS,
+    ETH_MPLS_MCAST as MPLS_MC, ETH_RARP as RARP, IP_ICMP as ICMP, IP_ICMPV6 as ICMPV6,
+    IP_IGMP as IGMP, IP_SCTP as SCTP, IP_TCP as TCP, IP_UDP as UDP,
+};
+
 /// `dl_type` of a frame with neither an Ethertype nor a SNAP header.
 pub(crate) const DL_TYPE_NONE: u16 = 0x05ff;
-
-/// IP protocols.
-pub(crate) const ICMP: u8 = 1;
-pub(crate) const IGMP: u8 = 2;
-pub(crate) const TCP: u8 = 6;
-pub(crate) const UDP: u8 = 17;
-pub(crate) const ICMPV6: u8 = 58;
-pub(crate) const SCTP: u8 = 132;
 
 fn be16(d: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([d[at], d[at + 1]])

@@ -8,9 +8,6 @@ use flow::{Field, at, frag};
 use openflow::{Action, Header, Instruction, OfPort, Reason, Subfield, port};
 use telemetry::Drop;
 
-/// The TCP, UDP and SCTP protocol numbers.
-const PORTED: [u8; 3] = [6, 17, 132];
-
 impl<'a> Xlate<'a, '_> {
     /// Runs actions until one ends the list.
     pub(super) fn actions<I: Iterator<Item = &'a Action> + Clone>(&mut self, list: I) {
@@ -168,7 +165,8 @@ impl<'a> Xlate<'a, '_> {
             return false;
         }
         fields::look(fields::Prereq::L4(0), &mut self.wc);
-        self.key.u8(at::FRAG) & frag::LATER == 0 && PORTED.contains(&self.key.u8(at::PROTO))
+        self.key.u8(at::FRAG) & frag::LATER == 0
+            && fields::WITH_PORTS.contains(&self.key.u8(at::PROTO))
     }
 
     fn set_field(&mut self, field: Field, value: u128, mask: u128) {
@@ -268,7 +266,7 @@ impl<'a> Xlate<'a, '_> {
         if ttl > 1 {
             return self.key.set_u8(at::TTL, ttl - 1);
         }
-        let kind = if self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6 { 6 } else { 4 };
+        let kind = if self.key.u16(at::ETH_TYPE) == wire::ETH_IPV6 { 6 } else { 4 };
         self.trace_warning(|| format!("IPv{kind} decrement TTL exception"));
         for id in ids {
             self.controller(&ToController::new(*id, Reason::InvalidTtl));

@@ -1,10 +1,11 @@
 //! From header changes to operations: the difference between `key` and `base`, group by group.
 
-use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6, ETH_RARP, VLAN_PRESENT};
+use crate::fields::{self, VLAN_PRESENT};
 use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::{Op, Rewrite};
 use flow::{Field, Key, Mask, at, flag};
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_RARP};
 
 /// The fields that one set operation covers.
 type Group = &'static [(usize, usize)];
@@ -35,7 +36,7 @@ impl Xlate<'_, '_> {
         }
         self.commit_addresses();
         match self.key.u16(at::ETH_TYPE) {
-            ETH_IP => self.set_group(IPV4),
+            ETH_IPV4 => self.set_group(IPV4),
             ETH_IPV6 => self.set_group(IPV6),
             ETH_ARP | ETH_RARP => self.set_group(ARP),
             t if fields::is_mpls(t) => self.set_mpls(),

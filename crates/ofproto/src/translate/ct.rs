@@ -126,7 +126,7 @@ impl<'a> Xlate<'a, '_> {
 
     /// A lookup of [`Xlate::resubmit_original`].
     pub(super) fn lookup_original(&mut self, table: u8) -> Option<&'a FlowRule> {
-        let v6 = self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6;
+        let v6 = self.key.u16(at::ETH_TYPE) == wire::ETH_IPV6;
         swap_tuples(&mut self.key, v6);
         swap_tuples(&mut self.wc, v6);
         let found = self.lookup_in_table(table);

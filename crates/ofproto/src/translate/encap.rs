@@ -5,13 +5,14 @@
 //! header, of which only the type means something, so that every operation works on it as on any
 //! packet. A header is really added, or removed, where a whole frame is what an MPLS entry carries.
 
-use crate::fields::{self, ETH_IPV6, VLAN_PRESENT};
+use crate::fields::{self, VLAN_PRESENT};
 use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::Op;
 use flow::{Field, at, flag};
 use openflow::{Header, packet_type};
 use telemetry::Drop;
+use wire::ETH_IPV6;
 
 /// An Ethernet header without tags.
 const ETHERNET_BYTES: u16 = 14;

@@ -1,7 +1,7 @@
 //! What collectors are to know of the packets of a decision: to which flow they belong, and
 //! where they went.
 
-use crate::fields::ETH_IP;
+use crate::fields;
 use crate::published::PortView;
 use crate::translate::effects::FlowExport;
 use crate::translate::state::Exporting;
@@ -10,11 +10,8 @@ use crate::types::BridgeId;
 use export::netflow::{IpFlow, output};
 use flow::{Field, at};
 use openflow::{OfPort, port};
+use wire::{ETH_IPV4, IP_ICMP, IP_TCP};
 
-const TCP: u8 = 6;
-/// Protocols whose ports are looked at: TCP, UDP, SCTP.
-const WITH_PORTS: [u8; 3] = [TCP, 17, 132];
-const ICMP: u8 = 1;
 /// DSCP in a TOS byte.
 const DSCP: u8 = 0xfc;
 
@@ -34,7 +31,7 @@ impl Xlate<'_, '_> {
 
     /// The decision is about packets of one flow of IPv4 only, and one set of TCP flags.
     fn begin_netflow(&mut self, from: OfPort) {
-        if self.key.u16(at::ETH_TYPE) != ETH_IP {
+        if self.key.u16(at::ETH_TYPE) != ETH_IPV4 {
             return;
         }
         for field in [Field::Ipv4Src, Field::Ipv4Dst, Field::IpDscp] {
@@ -44,19 +41,19 @@ impl Xlate<'_, '_> {
         let (key, proto) = (&self.key, self.key.u8(at::PROTO));
         let ports = (key.u16(at::TP_SRC), key.u16(at::TP_DST));
         let ports = match proto {
-            p if WITH_PORTS.contains(&p) => {
+            p if fields::WITH_PORTS.contains(&p) => {
                 self.wc.set_u16(at::TP_SRC, 0xffff);
                 self.wc.set_u16(at::TP_DST, 0xffff);
                 ports
             }
-            ICMP => {
+            IP_ICMP => {
                 self.wc.set_u8(at::TP_SRC + 1, 0xff);
                 self.wc.set_u8(at::TP_DST + 1, 0xff);
                 ports
             }
             _ => (0, 0),
         };
-        if proto == TCP {
+        if proto == IP_TCP {
             Field::TcpFlags.unwildcard(&mut self.wc);
             self.answer.export.tcp_flags = self.key.u16(at::TCP_FLAGS) as u8;
         }

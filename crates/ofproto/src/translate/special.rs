@@ -1,7 +1,7 @@
 //! Packets of protocols that the switch itself speaks on a port: they are taken before the tables
 //! see them.
 
-use crate::fields::{ETH_IP, VLAN_PRESENT};
+use crate::fields::VLAN_PRESENT;
 use crate::published::PortView;
 use crate::translate::effects::{BfdContext, LacpContext};
 use crate::translate::xlate::Xlate;
@@ -11,6 +11,7 @@ use flow::{Field, at, frag};
 use std::any::Any;
 use std::sync::Arc;
 use telemetry::Drop;
+use wire::{ETH_IPV4, IP_UDP};
 
 /// Ethertype of LACP (IEEE 802.1AX, Annex C).
 const SLOW_PROTOCOLS: u16 = 0x8809;
@@ -22,7 +23,6 @@ const VLAN_ID: u16 = 0xfff;
 const VLAN_BITS: u16 = VLAN_PRESENT | VLAN_ID;
 /// What is looked at of such a packet: Ethernet with two tags, and 110 bytes of LACP.
 const LACP_BYTES_MAX: u16 = 132;
-const UDP: u8 = 17;
 /// Of BFD control packets (RFC 5881, section 4).
 const BFD: u16 = 3784;
 /// What is looked at of such a packet: Ethernet with two tags, the longest IPv4 header, UDP, and 24
@@ -83,12 +83,12 @@ impl Xlate<'_, '_> {
                 return false;
             }
         }
-        if self.key.u16(at::ETH_TYPE) != ETH_IP {
+        if self.key.u16(at::ETH_TYPE) != ETH_IPV4 {
             return false;
         }
         self.wc.set_u8(at::PROTO, 0xff);
         let later = self.key.u8(at::FRAG) & frag::LATER != 0;
-        if self.key.u8(at::PROTO) != UDP || later || !self.has_port(BFD) {
+        if self.key.u8(at::PROTO) != IP_UDP || later || !self.has_port(BFD) {
             return false;
         }
         if let Some(ip) = filter.dst_ip {

@@ -1,7 +1,7 @@
 //! Tunnels: packets that come out of one, packets that go into one, outer packets that are for us.
 //! Traces use OVS's words where this follows OVS's native tunnelling.
 
-use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
+use crate::fields;
 use crate::published::{BridgeView, PortView};
 use crate::translate::effects::{Asked, Hop, Snooped};
 use crate::translate::xlate::Xlate;
@@ -12,9 +12,8 @@ use flow::{Field, Key, PortNo, at, flag};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use telemetry::Drop;
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, IP_GRE, IP_ICMPV6, IP_UDP};
 
-const UDP: u8 = 17;
-const GRE: u8 = 47;
 /// The Ethertype of Ethernet in a tunnel.
 const ETHERNET: u32 = 0x6558;
 const GENEVE_OAM: u32 = 0x80_0000;
@@ -22,7 +21,6 @@ const GENEVE_OAM: u32 = 0x80_0000;
 const GENEVE_CRITICAL: u32 = 0x40_0000;
 /// `tun_flags`: the packet is of the control plane.
 const OAM: u16 = 8;
-const ICMPV6: u8 = 58;
 const ADVERTISEMENT: u16 = 136;
 const ARP_REPLY: u8 = 2;
 /// Hop limit of a Neighbour Advertisement that no router has forwarded (RFC 4861, section 7.1.2).
@@ -291,8 +289,8 @@ impl<'a> Xlate<'a, '_> {
             return None;
         }
         match self.key.u8(at::PROTO) {
-            UDP => {}
-            GRE => return published.tunnels.gre_listener(to.is_ipv6()),
+            IP_UDP => {}
+            IP_GRE => return published.tunnels.gre_listener(to.is_ipv6()),
             _ => return None,
         }
         let (found, bits) = published.tunnels.listener(self.key.u16(at::TP_DST));
@@ -344,7 +342,7 @@ impl<'a> Xlate<'a, '_> {
     /// all nodes counts less.
     fn snoop_nd(&mut self, p: &PortView) -> Option<(IpAddr, [u8; 6], How)> {
         self.wc.set_u8(at::PROTO, 0xff);
-        if self.key.u8(at::PROTO) != ICMPV6 {
+        if self.key.u8(at::PROTO) != IP_ICMPV6 {
             return None;
         }
         self.wc.set_u16(at::TP_SRC, 0xffff);
@@ -410,7 +408,7 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
 
 /// IP protocol number of the outer packet.
 fn protocol(kind: TunnelKind) -> u8 {
-    if kind == TunnelKind::Gre { GRE } else { UDP }
+    if kind == TunnelKind::Gre { IP_GRE } else { IP_UDP }
 }
 
 /// UDP, and VXLAN or Geneve.
@@ -457,7 +455,7 @@ fn outer_key(
     k.set(at::ETH_SRC, own);
     match (source, outer.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            k.set_u16(at::ETH_TYPE, ETH_IP);
+            k.set_u16(at::ETH_TYPE, ETH_IPV4);
             k.set(at::IP_SRC, src.octets());
             k.set(at::IP_DST, dst.octets());
         }
