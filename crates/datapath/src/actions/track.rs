@@ -398,7 +398,7 @@ fn write_ct_fields(batch: &mut Batch, i: usize) {
     }
 }
 
-/// Patches the key of a packet that was translated, so all of its headers is there.
+/// Patches the key of a packet that NAT translated, which therefore has all of its headers.
 #[inline]
 fn write_translation(batch: &mut Batch, i: usize) {
     let (keys, layout) = (&mut batch.keys, batch.columns.layout[i]);

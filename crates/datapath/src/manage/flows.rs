@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 
 /// A worker with fewer megaflows needs no memory ahead.
 const PROVIDE_MEGAFLOWS_MIN: usize = 1 << 14;
-/// Megaflows for which there is memory ahead of the worker.
+/// Megaflows for which memory is provided before the worker needs it.
 const PROVIDE_MEGAFLOWS: usize = 1 << 16;
 
 /// What the control side keeps of a megaflow, of which there are millions. Of the megaflow's
@@ -274,9 +274,9 @@ impl Flows {
         all.filter(|(_, c)| c.account().is_some()).map(|(i, c)| (i as u32, c))
     }
 
-    /// Looks at some megaflows, so that `elapsed_ms` after `elapsed_ms` all come by in a second;
-    /// reports were read at `now_ms`. Credits their traffic, and returns those that were not used
-    /// since `before_ms`.
+    /// Looks at some megaflows, so that `elapsed_ms` after `elapsed_ms` all are looked at in a
+    /// second; reports were read at `now_ms`. Credits their traffic, and returns those that were
+    /// not used since `before_ms`.
     pub fn sweep_slice(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
         let part = self.end as u64 * elapsed_ms.min(SWEEP_MS) / SWEEP_MS;
         let n = (part as usize + 1).min(SLICE_MEGAFLOWS_MAX);

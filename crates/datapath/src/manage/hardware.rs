@@ -35,7 +35,7 @@ impl Datapath {
         }
     }
 
-    /// The adapter has no more packets of it.
+    /// The adapter no longer has packets of it.
     pub fn unwatch(&mut self, id: WatchId) {
         let Some(w) = self.marks.watches.all.remove(&id) else { return };
         let worker = self.workers.get_mut(w.flow.worker as usize).and_then(|w| w.as_mut());

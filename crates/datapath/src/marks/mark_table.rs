@@ -241,7 +241,7 @@ impl MarkTable {
     }
 
     /// # Safety
-    /// AVX2, BMI1 and BMI2 are there.
+    /// The CPU has AVX2, BMI1 and BMI2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     unsafe fn find_avx2(&self, store: &Store, batch: &mut Batch, range: Range<usize>) -> Found {
@@ -352,8 +352,8 @@ impl Form {
     }
 }
 
-/// Differ packet and entry in what the form compares, but for the words that do not fit an entry?
-/// `AVX2`: the CPU has it.
+/// Do packet and entry differ in what the form compares, except for the words that do not fit an
+/// entry? `AVX2`: the CPU has it.
 #[inline(always)]
 fn differ<const AVX2: bool>(first: &[u8; 64], e: &Entry, form: &Form) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -366,7 +366,7 @@ fn differ<const AVX2: bool>(first: &[u8; 64], e: &Entry, form: &Form) -> bool {
 }
 
 /// # Safety
-/// AVX2 is there.
+/// The CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -85,7 +85,7 @@ pub(crate) struct Misses {
     limit: u32,
     /// Decisions so far, to sample them by when the table is full.
     missed: u32,
-    /// Compare direct decisions with whole ones.
+    /// Compare what the pipeline says in direct mode with what it says when asked for everything.
     validate: bool,
     /// Store decisions for one key only.
     exact: bool,
@@ -209,7 +209,7 @@ impl Misses {
         left
     }
 
-    /// Asks the pipeline about these packets, and the memory for what storing the answers will
+    /// Asks the pipeline about these packets, and prefetches what storing the answers will
     /// read.
     fn ask(&self, v: &mut Scope<'_>, asked: &mut ResolveBatch) {
         let ResolveBatch { len, packets, keys, decisions, positions, .. } = asked;
@@ -284,9 +284,9 @@ impl Misses {
         megaflow.and(position).map(|s| s.slot)
     }
 
-    /// Shall the decision be stored? Under pressure only what comes a second time is. When the
-    /// table is full, only some are: those that are used often get in, and flows that come by once
-    /// do not push each other out.
+    /// Shall the decision be stored? Under pressure only flows that come a second time are. When
+    /// the table is full, only some are: flows that are used often get in, and flows that come only
+    /// once do not push each other out.
     fn is_admitted(&mut self, v: &mut Scope<'_>, position: &InsertPosition) -> bool {
         self.missed = self.missed.wrapping_add(1);
         let some = self.missed.is_multiple_of(FULL_TABLE_FLOWS_RATIO);

@@ -186,9 +186,9 @@ pub(crate) fn pop(
     Ok(())
 }
 
-/// What stands in keys for Geneve options: equal for packets whose options are the same but for the
-/// values of those that are not `known`. An attacker cannot find others that are equal. 0: none.
-/// Err: they are malformed.
+/// What stands in keys for Geneve options: equal for packets whose options are the same except for
+/// the values of those that are not `known`. An attacker cannot find others that are equal. 0:
+/// none. Err: they are malformed.
 fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     if options.is_empty() {
@@ -233,7 +233,7 @@ pub(crate) struct PlainHeader {
     word: u32,
     /// Geneve options whose values count.
     known: Arc<[u32]>,
-    /// The options that came last, and their digest: in one flow they seldom change.
+    /// The options that came last, and their digest: in one flow they rarely change.
     options: Vec<u8>,
     digest: u64,
 }

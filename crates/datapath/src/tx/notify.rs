@@ -34,7 +34,7 @@ impl Notifier {
         self.vectors_since_all == 0
     }
 
-    /// Lets ports notify their receivers of what was sent: all receivers, or else (not `all`) those
+    /// Has ports notify their receivers of what was sent: all receivers, or else (not `all`) those
     /// that seem to be asleep.
     pub fn notify(&mut self, ports: &mut [Option<TxPort>], all: bool) {
         self.notified_all = all;

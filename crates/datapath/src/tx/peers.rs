@@ -43,7 +43,7 @@ impl Peers {
     /// has room; returns why it leaves the others.
     pub fn hand_over(&mut self, worker: usize, no: PortNo, packets: &mut Vec<Packet>) -> Drop {
         let Some(Some(peer)) = self.peers.get_mut(worker) else { return Drop::TxDown };
-        // SAFETY: those that the ring takes are forgotten here, and the other is there.
+        // SAFETY: packets that the ring takes are forgotten here and used by the other worker.
         let mut hand = |p: &Packet| peer.ring.push((no, unsafe { p.duplicate() }));
         let n = packets.iter().take_while(|p| hand(p).is_ok()).count();
         packets.drain(..n);

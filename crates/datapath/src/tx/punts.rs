@@ -96,7 +96,7 @@ impl Punts {
         }
     }
 
-    /// Room in the queue; what the control side took counts for its source no more.
+    /// Room in the queue; what the control side took no longer counts for its source.
     fn room(&mut self) -> Load {
         let left = self.queue.waiting();
         let taken = self.waiting.len().saturating_sub(left);

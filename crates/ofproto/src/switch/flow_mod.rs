@@ -158,7 +158,7 @@ impl Switch {
         txn.regions.push(r);
     }
 
-    /// One region for `n` flows within a match, of whatever table, if there are many.
+    /// One region for `n` flows within a match, of any table, if there are many.
     fn cover(&mut self, txn: &mut Txn, m: &Match, n: usize) {
         let Ok(b) = self.bridge(txn.bridge) else { return };
         txn.covered = n > REGION_FLOWS_MAX;

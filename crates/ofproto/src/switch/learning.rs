@@ -36,7 +36,7 @@ impl Switch {
     }
 
     fn make_learned(&mut self, l: &LearnedFlow, used: u64) {
-        // What may be refused was checked when the learning flow came, but for a table of the
+        // What may be refused was checked when the learning flow came, except for a table of the
         // switch's own.
         let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, used);
     }

@@ -52,7 +52,7 @@ impl Xlate<'_, '_> {
         self.committed();
     }
 
-    /// The packet is as the actions want it, but for addresses that it is not to have.
+    /// The packet is as the actions want it, except for addresses that it must not have.
     fn committed(&mut self) {
         let addresses = self.base.get::<12>(at::ETH_DST);
         self.base = self.key;
@@ -159,7 +159,7 @@ impl Xlate<'_, '_> {
             true => {
                 self.wc.set_u32(at::MPLS, !0);
                 if self.packet.layers.labels > 1 {
-                    // It goes out of the key's sight.
+                    // The key has no place for it any more.
                     self.wc.set_u32(at::IP_DST, !0);
                 }
                 self.key.u32(at::MPLS) & !0x100

@@ -12,7 +12,7 @@ use openflow::conntrack::{
     Zone,
 };
 
-/// What connection tracking says of a packet, but for its mark: line 3 of a key.
+/// What connection tracking says of a packet, except for its mark: line 3 of a key.
 const TRACKED: std::ops::Range<usize> = at::CT_LABEL..at::CT_ZONE + 2;
 
 /// Clears what connection tracking said of the packet from its key.

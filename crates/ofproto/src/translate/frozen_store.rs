@@ -3,7 +3,7 @@
 //! States are in places that any thread fills without a lock ([`States::put`]); equal states share
 //! one. Each bridge has places of its own. A cached decision that names a state holds an [`Arc`]
 //! of it ([`action::Decision::holds`]). The control side frees states that no decision holds and
-//! that no packet was resolved with for some seconds ([`States::sweep`]).
+//! that no packet was resolved with for some seconds ([`Sweep`]).
 
 use super::frozen::State;
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ pub(crate) struct Kept {
     touched: AtomicBool,
     /// Is about to be freed: not to be found by its value any more.
     leaving: AtomicBool,
-    /// Since when nothing holds it, ns; 0: something does. The control side's.
+    /// Since when nothing holds it, ns; 0: something does. Only the control side writes it.
     unused_since: AtomicU64,
 }
 

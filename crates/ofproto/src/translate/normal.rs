@@ -112,7 +112,7 @@ impl<'a> Xlate<'a, '_> {
         let teaches = self.teaches();
         let learns = !bridge.config.flood_vlans.contains(&tags.outer.vid);
         let known = match dst[0] & 1 == 0 && learns {
-            // What this very packet teaches counts already.
+            // What this packet teaches holds for it already.
             true => self
                 .taught(tags.outer.vid, dst)
                 .filter(|_| teaches)
@@ -199,7 +199,7 @@ impl<'a> Xlate<'a, '_> {
             (0, PriorityTags::Always) => VLAN_PRESENT,
             (tci, _) => tci,
         };
-        // A tag that says nothing, neither VLAN nor priority, goes.
+        // A tag with neither VLAN id nor priority is removed.
         if before == outer && now.inner.tci() == t.inner.tci() {
             return;
         }

@@ -253,7 +253,7 @@ impl<'a> Xlate<'a, '_> {
         self.bridge.meter(self.guard(), id)
     }
 
-    /// Has a meter decide whether the packet goes on; one that is gone lets it.
+    /// Has a meter decide whether the packet goes on; a meter that does not exist lets it pass.
     pub(super) fn meter(&mut self, id: u32) {
         if let Some(meter) = self.meter_of(id) {
             self.op(Op::Meter(meter.clone()));
@@ -297,7 +297,7 @@ impl PacketInContext {
     }
 }
 
-/// What of connection tracking means something, with the Ethertype that says which addresses it
+/// Which fields of connection tracking are valid, with the Ethertype that says which addresses it
 /// has.
 fn connection_fields(key: &Key) -> impl Iterator<Item = Field> {
     /// new, est, rel, rpl: there is a first packet with a tuple.

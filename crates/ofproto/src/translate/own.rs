@@ -17,7 +17,7 @@ impl Xlate<'_, '_> {
         self.packet.layers.own.as_ref().map(|own| own.headers)
     }
 
-    /// The packet is again one with these.
+    /// The packet has these headers in front again.
     pub(super) fn back_to(&mut self, headers: Option<Headers>) {
         if self.own_headers() != headers {
             self.forget_own();

@@ -18,7 +18,7 @@ const SLOW_PROTOCOLS: u16 = 0x8809;
 /// The first bytes of the addresses that no switch passes on, and how many there are.
 const RESERVED_MAC: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
 const RESERVED_MACS_COUNT: u8 = 16;
-/// Of a tag: the VLAN, and that with the bit that a tag is there.
+/// Bits of a tag: the VLAN id, and the same with the bit that says that there is a tag.
 const VLAN_ID: u16 = 0xfff;
 const VLAN_BITS: u16 = VLAN_PRESENT | VLAN_ID;
 /// What is looked at of such a packet: Ethernet with two tags, and 110 bytes of LACP.

@@ -36,7 +36,7 @@ pub(super) struct Outer<'o> {
     pub dst: IpAddr,
     /// The packet came out of a tunnel.
     pub received: bool,
-    /// It is the outer packet that tables see now.
+    /// Tables see the outer packet now.
     pub encapsulated: bool,
     /// Options of the outer header as they came.
     pub options: &'o [u8],
@@ -104,7 +104,7 @@ pub(super) struct Layers {
     pub own: Option<Box<Own>>,
 }
 
-/// What the packet has at this point of its way, beside its key.
+/// What belongs to the packet at this point of its way, besides its key.
 pub(super) struct PacketState<'a> {
     /// Its action set.
     pub set: Vec<&'a Action>,
@@ -114,11 +114,11 @@ pub(super) struct PacketState<'a> {
     pub layers: Layers,
 }
 
-/// What is handed over at the end.
+/// What the caller gets at the end.
 pub(super) struct Answer<'o> {
     pub decision: &'o mut Decision,
     pub effects: Effects,
-    /// States that the decision names or began with.
+    /// Frozen states that the decision names, and the one that it began with.
     pub holds: Vec<Arc<Kept>>,
     /// What collectors are to get of the packets of this decision.
     pub export: Exporting,

@@ -12,13 +12,13 @@ use openflow::{FragHandling, OfPort, Reason, port_config};
 pub(super) const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
 
 impl<'a> Xlate<'a, '_> {
-    /// Looks a table up and runs what it finds; the cookie of that. `in_port`: for this lookup
-    /// only.
+    /// Looks the packet up in a table and runs the rule that is found; returns its cookie.
+    /// `in_port`: the input port of this lookup only.
     pub(super) fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) -> Option<u64> {
         if self.is_too_much() || !self.spend(1) {
             return None;
         }
-        // The first lookup is none of those that actions ask for.
+        // The first lookup is not one that an action asks for.
         let again = std::mem::replace(&mut self.spent.begun, true);
         self.spent.resubmits += usize::from(again);
         if table == 0 && self.bridge.config.fail_open {
@@ -40,7 +40,7 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u32(at::OF_IN_PORT, own);
         let before = (self.run.table, self.run.cookie, self.run.miss_flow, self.run.rule);
         self.run.rule = rule.map(|r| r.value().id);
-        // As in OVS a pipeline that only goes on to later tables is as long as it likes.
+        // As in OVS, only lookups in this table or an earlier one count as depth.
         let deepens = usize::from(again && table <= self.run.table);
         self.run.table = table;
         self.spent.depth += deepens;
@@ -106,12 +106,12 @@ impl<'a> Xlate<'a, '_> {
         self.pays(steps).then_some(found).flatten()
     }
 
-    /// [`Xlate::spend`] for what may have taken no step.
+    /// As [`Xlate::spend`], for a lookup that may have taken no step.
     fn pays(&mut self, steps: usize) -> bool {
         steps == 0 || self.spend(steps)
     }
 
-    /// Stands above every flow of table 0 while all controllers are away.
+    /// Runs NORMAL in place of the flows of table 0, while all controllers are away.
     pub(super) fn fail_open(&mut self) {
         self.note_table(|| format!(" 0. priority {FAIL_OPEN_PRIORITY}"));
         if self.admit_once() {

@@ -78,7 +78,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
-    /// For reading what is published.
+    /// The right to read what is published.
     pub(crate) fn guard(&self) -> Guard<'a> {
         self.snapshot.guard
     }
@@ -205,7 +205,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
-    /// Is nothing left to do of the list that runs?
+    /// Is the rest of the list that runs skipped?
     pub(super) fn ends(&self) -> bool {
         self.end.exit || self.end.stopped || self.end.failed.is_some()
     }
@@ -268,7 +268,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
-    /// Hands the result over.
+    /// Completes the decision.
     pub(super) fn finish(&mut self) {
         self.forget_own();
         self.note_final();
@@ -293,7 +293,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         };
         let used = self.answer.decision.ops.iter().rposition(ends).map_or(0, |i| i + 1);
         self.answer.decision.ops.truncate(used);
-        // Nothing follows that a copy would have to be kept for.
+        // Nothing follows the last clone, so it needs no copy.
         while let Some(Op::Clone(last)) =
             self.answer.decision.ops.pop_if(|op| matches!(op, Op::Clone(_)))
         {
@@ -423,7 +423,7 @@ pub(super) struct ToController<'a> {
 }
 
 impl ToController<'_> {
-    /// The whole packet, and nothing beside.
+    /// The whole packet, without user data and with no meter of its own.
     pub fn new(id: u16, reason: Reason) -> Self {
         ToController { max_len: 0xffff, id, reason, userdata: &[], meter: None }
     }
