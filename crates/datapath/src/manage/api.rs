@@ -271,7 +271,7 @@ impl Datapath {
     }
 
     /// Adds to `out` cached flows of one worker: of the `most` places from `from` on. Where to go
-    /// on; None: that were all, or there is no such worker.
+    /// on; None: those were all, or there is no such worker.
     pub fn flows_of(
         &mut self,
         worker: WorkerId,

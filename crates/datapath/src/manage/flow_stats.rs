@@ -59,7 +59,7 @@ impl FlowStats {
         }
     }
 
-    /// The account for one megaflow more.
+    /// The account for a megaflow that came.
     pub fn open(&mut self, credits: Credits, effects: Effects) -> u32 {
         let known = effects.is_none().then(|| self.plain.get(&credits)).flatten();
         let id = known.copied().unwrap_or_else(|| self.add(credits, effects));
@@ -84,7 +84,7 @@ impl FlowStats {
         id
     }
 
-    /// One megaflow less has it.
+    /// A megaflow that had the account is gone.
     pub fn close(&mut self, id: u32) {
         self.list[id as usize].megaflows -= 1;
         self.forget(id);
@@ -102,7 +102,7 @@ impl FlowStats {
         }
     }
 
-    /// Traffic, at least one packet, of a megaflow that has it.
+    /// Adds traffic, at least one packet, of a megaflow that has the account.
     pub fn credit(&mut self, id: u32, packets: u64, bytes: u64, used_ms: u64) {
         let account = &mut self.list[id as usize];
         if account.packets == 0 {
@@ -130,7 +130,7 @@ impl FlowStats {
         }
     }
 
-    /// Is an account stale to one of these?
+    /// Does one of these say that an account is stale?
     pub fn is_stale(&self, id: u32, stale: &[Stale]) -> bool {
         let account = &self.list[id as usize];
         stale.iter().any(|stale| stale(&account.credits, account.effects.as_deref()))

@@ -94,7 +94,7 @@ struct Sweep {
     hand: usize,
     /// When it started.
     since_ms: u64,
-    /// When the last complete one started: of all traffic until then accounts know.
+    /// When the last complete pass started: accounts have all traffic until then.
     known_ms: u64,
 }
 
@@ -102,7 +102,7 @@ struct Sweep {
 pub(crate) struct Flows {
     pub store: Arc<Store>,
     cold: Column<Cold>,
-    /// Megaflows from here on never were.
+    /// Numbers from here on were never used.
     end: usize,
     stats: FlowStats,
     /// What programs do, by their number.
@@ -336,12 +336,12 @@ impl Flows {
         self.stats.collect(most, each)
     }
 
-    /// Of all traffic until then [`Flows::collect`] knows.
+    /// Until when [`Flows::collect`] knows all traffic.
     pub fn known_ms(&self) -> u64 {
         self.sweep.known_ms
     }
 
-    /// Megaflows from `from` on, at most so many, for people. Where to go on; None: that were all.
+    /// Megaflows from `from` on, at most so many, for people. Where to go on; None: those were all.
     pub fn dump(
         &self,
         (worker, slot): (WorkerId, usize),
@@ -401,7 +401,7 @@ impl Flows {
     }
 
     /// Megaflows from `from` on, at most so many: input port and packets since they were sampled
-    /// last. Where to go on; None: that were all.
+    /// last. Where to go on; None: those were all.
     pub fn sample(
         &mut self,
         from: usize,

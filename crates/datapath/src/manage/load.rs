@@ -35,9 +35,9 @@ impl History {
 /// Cycles of one PMD thread.
 #[derive(Clone, Default)]
 pub(crate) struct Load {
-    /// Of any kind.
+    /// All cycles.
     pub total: History,
-    /// With packets.
+    /// Cycles of iterations with packets.
     pub busy: History,
 }
 

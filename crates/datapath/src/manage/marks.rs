@@ -38,7 +38,7 @@ impl Datapath {
         self.marks.retired.extend(marks.memories.into_values());
     }
 
-    /// Packets of this port are treated as if they had no marks, or are not any more; bindings stay
+    /// From now on marks of this port's packets are ignored, or used again; bindings stay
     /// as they are and change as ever. Nothing happens if that is so already.
     pub fn ignore_marks(&mut self, no: PortNo, ignored: bool) {
         let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.as_mut()) else { return };

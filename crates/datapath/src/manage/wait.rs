@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const WORKER_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The first wait that is warned of; then twice as long, and so on.
 const WARN_WAIT_MIN: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// Time between two looks at the workers.
 const LOOK_INTERVAL: Duration = Duration::from_micros(20);
 /// Cap per look, so that time in which the control side itself did not run does not count as
 /// waiting.
@@ -32,7 +32,7 @@ impl Backoff {
         self.looked = now;
     }
 
-    /// Is it time to tell of the wait?
+    /// Is it time to warn of the wait?
     fn warns(&mut self) -> bool {
         let due = self.waited >= self.warn_at;
         if due {
@@ -93,7 +93,7 @@ impl Datapath {
         }
     }
 
-    /// Lets workers go on, for the time between two looks.
+    /// Lets workers run for the time between two looks.
     fn look(&mut self, backoff: &mut Backoff) {
         match self.config.manual {
             true => drop(self.step()),

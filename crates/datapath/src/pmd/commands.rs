@@ -112,8 +112,8 @@ impl Worker {
         self.stopping = true;
     }
 
-    /// Reports what [`Worker::stop`] had no room for; true: everything is reported. Control calls
-    /// it after the thread has ended, until it is true.
+    /// Reports what [`Worker::stop`] had no room for; true: everything is reported. The control
+    /// side calls it after the thread has ended, until it is true.
     pub fn drained(&mut self) -> bool {
         self.reports.flush(&mut self.misses.uncached);
         self.reports.is_flushed() && self.misses.uncached.is_empty()

@@ -56,7 +56,7 @@ impl Worker {
         perf.busy_cycles.add(lost);
     }
 
-    /// Records what the iteration was like that began at cycle `began`, when there had been so many
+    /// Records what the iteration that began at cycle `began` was like; then there had been so many
     /// misses and cycles of misses.
     #[cold]
     pub(super) fn record(&mut self, n: usize, began: u64, misses: (u64, u64)) {

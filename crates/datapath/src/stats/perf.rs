@@ -16,7 +16,7 @@ pub const HISTORY: usize = 1000;
 /// One iteration, or the sum of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iteration {
-    /// The how manieth iteration; of sums: milliseconds of [`now_ms`].
+    /// The iteration's number; of sums: milliseconds of [`now_ms`].
     pub stamp: u64,
     /// How many.
     pub iterations: u64,
@@ -239,7 +239,7 @@ pub struct MetricsView {
 /// Which iterations are logged (`pmd-perf-log-set`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfLog {
-    /// Any?
+    /// Is anything logged?
     pub on: bool,
     /// Number of iterations shown before a suspicious one.
     pub before: usize,
@@ -320,7 +320,7 @@ impl Recorder {
         self.suspect(m, one)
     }
 
-    /// Is there something to tell?
+    /// Is there something to log?
     fn suspect(&mut self, m: &Metrics, one: &Iteration) -> Option<Suspicious> {
         if !self.log.on {
             return None;

@@ -127,7 +127,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Puts a rule in; `id`s record must be there. `old`: what the flow was until now, if it was.
+    /// Puts a rule in; the record `id` must exist. `old`: the flow as it was before, if it existed.
     fn stage_insert(
         &mut self,
         txn: &mut Txn,
