@@ -10,7 +10,7 @@ use ofproto::{IpfixNote, IpfixSampling, SetNote};
 use openflow::{IpfixStats, OfPort};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use wire::{ETH_IPV6, IP_GRE, IP_UDP};
+use wire::{ETH_IPV4, ETH_IPV6, IP_GRE, IP_UDP};
 
 /// Of BFD, whose packets are the switch's own: UDP ports (RFC 5881, sections 4 and 8).
 const BFD: [u16; 2] = [3784, 3785];
@@ -238,7 +238,7 @@ fn time(ms: u64) -> Now {
 }
 
 fn is_bfd(key: &Key) -> bool {
-    matches!(key.u16(at::ETH_TYPE), 0x0800 | ETH_IPV6)
+    matches!(key.u16(at::ETH_TYPE), ETH_IPV4 | ETH_IPV6)
         && key.u8(at::PROTO) == IP_UDP
         && BFD.contains(&key.u16(at::TP_DST))
 }

@@ -5,6 +5,7 @@
 
 use crate::batch::keys::{EXT1, Ext, Layout, Line, bytes_mut, key_of};
 use flow::{Key, at, flag, frag};
+use wire::{ETH_QINQ, ETH_VLAN};
 
 /// Ethertypes and IP protocols, by the short names that the packet path has for them.
 pub(crate) use wire::{
@@ -120,7 +121,7 @@ fn plain_ipv4(d: &[u8], in_port: u16, line: &mut Line) -> Option<Layout> {
 }
 
 fn is_vlan(t: u16) -> bool {
-    t == 0x8100 || t == 0x88a8
+    t == ETH_VLAN || t == ETH_QINQ
 }
 
 /// Looks behind up to `limit` tags that are followed by an Ethertype, of which the key has place
@@ -136,7 +137,7 @@ fn vlan_tags(d: &[u8], limit: u8, out: &mut Out<'_>) -> usize {
         if let Some((place, bit)) = places.get(n) {
             let tci = be16(d, off + 2) | 0x1000;
             out.put::<2>(*place, &tci.to_be_bytes());
-            if tpid == 0x88a8 {
+            if tpid == ETH_QINQ {
                 out.l0[at::FLAGS] |= bit;
             }
         }

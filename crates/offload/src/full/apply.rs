@@ -2,11 +2,11 @@
 //! megaflows.
 
 use port::{Edit, Fate, ForwardRule, Header};
-use wire::{ETH_IPV4, ETH_IPV6, IP_ICMPV6, IP_TCP, IP_UDP};
+use wire::{ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_VLAN, IP_ICMPV6, IP_TCP, IP_UDP};
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
-const TAGS: [u16; 2] = [0x8100, 0x88a8];
+const TAGS: [u16; 2] = [ETH_VLAN, ETH_QINQ];
 
 /// What became of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]

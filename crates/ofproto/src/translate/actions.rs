@@ -7,6 +7,7 @@ use crate::translate::xlate::{ToController, Xlate};
 use flow::{Field, at, frag};
 use openflow::{Action, Header, Instruction, OfPort, Reason, Subfield, port};
 use telemetry::Drop;
+use wire::ETH_QINQ;
 
 impl<'a> Xlate<'a, '_> {
     /// Runs actions until one ends the list.
@@ -316,7 +317,7 @@ impl<'a> Xlate<'a, '_> {
         // OVS, zero.
         self.key.set_u16(at::VLAN, VLAN_PRESENT);
         let inner = if flags & flow::flag::VLAN_88A8 != 0 { flow::flag::VLAN1_88A8 } else { 0 };
-        let own = if ethertype == 0x88a8 { flow::flag::VLAN_88A8 } else { 0 };
+        let own = if ethertype == ETH_QINQ { flow::flag::VLAN_88A8 } else { 0 };
         let both = flow::flag::VLAN_88A8 | flow::flag::VLAN1_88A8;
         self.key.set_u8(at::FLAGS, flags & !both | inner | own);
         if full {

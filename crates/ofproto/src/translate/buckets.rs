@@ -7,6 +7,7 @@ use crate::groups::liveness::Groups;
 use crate::translate::xlate::Xlate;
 use flow::{Field, Key, Mask, at, frag};
 use openflow::{GROUP_ANY, GroupType, port};
+use wire::{IP_SCTP, IP_TCP, IP_UDP};
 
 impl<'a> Xlate<'a, '_> {
     pub(super) fn group(&mut self, id: u32) {
@@ -145,7 +146,7 @@ fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
     };
     let proto = key.u8(at::PROTO);
     let first = key.u8(at::FRAG) & frag::LATER == 0;
-    let ports = match first && matches!(proto, 6 | 17 | 132) {
+    let ports = match first && matches!(proto, IP_TCP | IP_UDP | IP_SCTP) {
         true => pair(Field::TcpSrc, Field::TcpDst),
         false => 0,
     };

@@ -5,7 +5,7 @@ use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::{Op, Rewrite};
 use flow::{Field, Key, Mask, at, flag};
-use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_RARP};
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_RARP, ETH_VLAN};
 
 /// The fields that one set operation covers.
 type Group = &'static [(usize, usize)];
@@ -266,7 +266,7 @@ fn tags(key: &Key) -> Vec<(u16, u16)> {
     let flags = key.u8(at::FLAGS);
     let tag = |at, bit| {
         let tci = key.u16(at);
-        let tpid = if flags & bit != 0 { 0x88a8 } else { 0x8100 };
+        let tpid = if flags & bit != 0 { ETH_QINQ } else { ETH_VLAN };
         (tci & VLAN_PRESENT != 0).then_some((tpid, tci))
     };
     let outer = tag(at::VLAN, flag::VLAN_88A8);

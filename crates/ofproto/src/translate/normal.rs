@@ -7,6 +7,7 @@ use crate::translate::xlate::Xlate;
 use crate::types::{PriorityTags, VlanMode};
 use flow::{at, flag};
 use openflow::{port, port_config};
+use wire::{ETH_QINQ, ETH_VLAN};
 
 /// The priority in a tag.
 const PCP_BITS: u16 = 0xe000;
@@ -34,7 +35,7 @@ impl Tags {
 
 impl Default for Tag {
     fn default() -> Tag {
-        Tag { tpid: 0x8100, vid: 0, pcp: 0 }
+        Tag { tpid: ETH_VLAN, vid: 0, pcp: 0 }
     }
 }
 
@@ -43,7 +44,7 @@ impl Tag {
         match tci & VLAN_PRESENT {
             0 => Tag::default(),
             _ => Tag {
-                tpid: if is_88a8 { 0x88a8 } else { 0x8100 },
+                tpid: if is_88a8 { ETH_QINQ } else { ETH_VLAN },
                 vid: tci & 0xfff,
                 pcp: tci & PCP_BITS,
             },
@@ -207,10 +208,10 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u16(at::VLAN1, t.inner.tci());
         let both = flag::VLAN_88A8 | flag::VLAN1_88A8;
         let mut flags = self.key.u8(at::FLAGS) & !both;
-        if outer != 0 && t.outer.tpid == 0x88a8 {
+        if outer != 0 && t.outer.tpid == ETH_QINQ {
             flags |= flag::VLAN_88A8;
         }
-        if t.inner.tci() != 0 && t.inner.tpid == 0x88a8 {
+        if t.inner.tci() != 0 && t.inner.tpid == ETH_QINQ {
             flags |= flag::VLAN1_88A8;
         }
         self.key.set_u8(at::FLAGS, flags);
