@@ -3,6 +3,7 @@
 use crate::{Op, Punt, Rewrite};
 use flow::{BOND_NO_MIN, Key, Mask, NO_PORT, PortNo, at};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use wire::{ETH_ARP, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP, ETH_VLAN, IP_ICMPV6};
 
 /// A list of operations; `drop` if there are none.
 pub fn ops_text(ops: &[Op]) -> String {
@@ -46,8 +47,8 @@ fn op_text(op: &Op, style: &OpsText<'_>) -> String {
         Op::Set(r) => set_text(r),
         Op::PushVlan { tpid, tci } => {
             let (vid, pcp) = (tci & 0xfff, tci >> 13);
-            match tpid {
-                0x8100 => format!("push_vlan(vid={vid},pcp={pcp})"),
+            match *tpid {
+                ETH_VLAN => format!("push_vlan(vid={vid},pcp={pcp})"),
                 _ => format!("push_vlan(tpid={tpid:#06x},vid={vid},pcp={pcp})"),
             }
         }
@@ -179,9 +180,9 @@ type Fill<'f> = &'f dyn Fn(&dyn Fn(&mut Part<'_>)) -> String;
 
 fn layer3(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
     match r.key.u16(at::ETH_TYPE) {
-        0x8847 | 0x8848 if r.mask.u32(at::MPLS) == 0 => ("mpls", String::new()),
-        0x8847 | 0x8848 => ("mpls", lse_text(r.key.u32(at::MPLS))),
-        0x0806 | 0x8035 => (
+        ETH_MPLS | ETH_MPLS_MCAST if r.mask.u32(at::MPLS) == 0 => ("mpls", String::new()),
+        ETH_MPLS | ETH_MPLS_MCAST => ("mpls", lse_text(r.key.u32(at::MPLS))),
+        ETH_ARP | ETH_RARP => (
             "arp",
             part(&|p| {
                 p.field("sip", at::IP_SRC, 4, ipv4);
@@ -191,7 +192,7 @@ fn layer3(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
                 p.field("tha", at::ARP_THA, 6, mac);
             }),
         ),
-        0x86dd => (
+        ETH_IPV6 => (
             "ipv6",
             part(&|p| {
                 p.field("src", at::IPV6_SRC, 16, ipv6);
@@ -228,9 +229,9 @@ fn layer4(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
         p.field("tll", at::ARP_THA, 6, mac);
     };
     match (r.key.u16(at::ETH_TYPE), r.key.u8(at::PROTO)) {
-        (0x0806 | 0x8035 | 0x8847 | 0x8848, _) => ("", String::new()),
-        (0x86dd, 58) if !part(&nd).is_empty() => ("nd", part(&nd)),
-        (0x86dd, 58) => ("icmpv6", part(&icmp)),
+        (ETH_ARP | ETH_RARP | ETH_MPLS | ETH_MPLS_MCAST, _) => ("", String::new()),
+        (ETH_IPV6, IP_ICMPV6) if !part(&nd).is_empty() => ("nd", part(&nd)),
+        (ETH_IPV6, IP_ICMPV6) => ("icmpv6", part(&icmp)),
         (_, 1) => ("icmp", part(&icmp)),
         (_, 17) => ("udp", part(&ports)),
         (_, 132) => ("sctp", part(&ports)),

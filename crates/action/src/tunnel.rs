@@ -2,10 +2,10 @@
 
 use crate::text::{ipv4, ipv6, mac};
 use flow::PortNo;
+use wire::ETH_IPV6;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-const IPV6: u16 = 0x86dd;
 
 /// What is between the outer IP header and the inner Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,7 +53,7 @@ impl TunnelPush {
     /// Is the outer packet IPv6 (else IPv4)?
     #[inline]
     pub fn is_ipv6(&self) -> bool {
-        self.be16(12) == IPV6
+        self.be16(12) == ETH_IPV6
     }
 
     /// Where the UDP or GRE header starts.

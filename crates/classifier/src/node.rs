@@ -13,7 +13,7 @@ use crate::chain::Handle;
 use crate::prefix_trie::Place;
 use crate::prefixes::WORD;
 use crate::rule::Rule;
-use crate::slots::prefetch_line;
+use sync::prefetch;
 
 /// The word of ports, protocol, TOS, TTL and fragments.
 pub(crate) const L4: usize = at::TP_SRC / 8;
@@ -178,8 +178,8 @@ impl<T> Block<T> {
     /// Asks for what is looked at when addresses agree.
     #[inline]
     pub fn prefetch_rest(&self) {
-        prefetch_line(&raw const self.l4);
-        prefetch_line(&raw const self.rules);
+        prefetch(&raw const self.l4);
+        prefetch(&raw const self.rules);
     }
 
     /// Does a key's word agree with a rule on ports and protocol?
@@ -323,7 +323,7 @@ impl<T: 'static> Node<T> {
     pub fn prefetch_blocks(&self) {
         let word = self.body.load(Ordering::Acquire);
         let first = word.map_addr(|a| a & ((1 << BLOCKS_SHIFT) - 1));
-        (0..word.addr() >> BLOCKS_SHIFT).for_each(|i| prefetch_line(first.wrapping_add(i)));
+        (0..word.addr() >> BLOCKS_SHIFT).for_each(|i| prefetch(first.wrapping_add(i)));
     }
 
     /// The byte of the address in which the children differ.

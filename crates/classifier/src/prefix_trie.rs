@@ -31,9 +31,6 @@ const NODE_RULES_MAX: usize = 16;
 /// go by hash.
 const SAME_PREFIX_RULES_MAX: usize = 64;
 
-/// What all rules here say about the Ethertype.
-pub(crate) const IPV4: u16 = 0x0800;
-
 /// Bytes that rules here may look at, besides the Ethertype: addresses, ports, protocol, TOS, TTL,
 /// fragments and TCP flags.
 const L3_L4: std::ops::Range<usize> = at::IP_SRC..at::TCP_FLAGS + 2;
@@ -76,7 +73,7 @@ impl<T: Send + Sync + 'static> Drop for PrefixTrie<T> {
 pub(crate) fn place(key: &Key, mask: &Mask) -> Option<Place> {
     let allowed = |byte: usize| L3_L4.contains(&byte) || (at::ETH_TYPE..at::VLAN).contains(&byte);
     let few = mask.bytes().iter().enumerate().all(|(i, b)| *b == 0 || allowed(i));
-    let ipv4 = mask.u16(at::ETH_TYPE) == 0xffff && key.u16(at::ETH_TYPE) == IPV4;
+    let ipv4 = mask.u16(at::ETH_TYPE) == 0xffff && key.u16(at::ETH_TYPE) == wire::ETH_IPV4;
     let place = prefixes::FIELDS.map(|at| {
         let mask = mask.u32(at);
         let prefix = mask.leading_ones() == mask.count_ones();

@@ -8,10 +8,10 @@ use sync::Guard;
 
 use crate::chain::Handle;
 use crate::node::{Block, DEPTHS, L4, LANES, Node, addresses};
-use crate::prefix_trie::{IPV4, PrefixTrie};
+use crate::prefix_trie::PrefixTrie;
 use crate::prefixes;
-use crate::slots::prefetch_line;
 use crate::subtable::Wanted;
+use sync::prefetch;
 
 /// Nodes of one address.
 const ADDRESS_NODES_MAX: usize = DEPTHS as usize + 1;
@@ -32,7 +32,7 @@ struct Paths<'a, T, const N: usize> {
 impl<'a, T: 'static, const N: usize> Paths<'a, T, N> {
     /// From the root. Keys that are none have no nodes.
     fn from(root: &'a Node<T>, guard: Guard<'a>, keys: &[&Key]) -> Self {
-        let ipv4 = |i: usize| keys.get(i).filter(|k| k.u16(at::ETH_TYPE) == IPV4);
+        let ipv4 = |i: usize| keys.get(i).filter(|k| k.u16(at::ETH_TYPE) == wire::ETH_IPV4);
         let mut paths = Paths {
             addresses: std::array::from_fn(|i| ipv4(i).map_or(0, |k| addresses(k))),
             nodes: [[None; KEY_NODES_MAX]; N],
@@ -60,12 +60,12 @@ impl<'a, T: 'static, const N: usize> Paths<'a, T, N> {
                 let byte = node.byte(self.addresses[i]);
                 if node.depth < DEPTHS && node.has(byte) {
                     slots[i] = node.slot(guard, byte);
-                    slots[i].iter().for_each(|s| prefetch_line(*s));
+                    slots[i].iter().for_each(|s| prefetch(*s));
                 }
             }
             for (at, slot) in at.iter_mut().zip(slots) {
                 *at = slot.and_then(|s| s.get(guard));
-                at.iter().for_each(|n| prefetch_line(*n));
+                at.iter().for_each(|n| prefetch(*n));
             }
         }
     }
@@ -203,7 +203,7 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         wildcards: &mut Mask,
     ) -> Option<Handle<'a, T>> {
         wildcards.set_u16(at::ETH_TYPE, 0xffff);
-        if want.key.u16(at::ETH_TYPE) != IPV4 {
+        if want.key.u16(at::ETH_TYPE) != wire::ETH_IPV4 {
             return None;
         }
         loop {

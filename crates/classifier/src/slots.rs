@@ -21,23 +21,11 @@ const FREED: usize = 1;
 /// How many slots ahead rules are fetched when all are looked at.
 const PREFETCH_SLOTS: usize = 32;
 
-/// Asks for a line of memory. Any address will do.
-#[inline]
-pub(crate) fn prefetch_line<T>(at: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: prefetching is no access.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
-    };
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
-}
-
 /// Asks for a rule's memory, with the counts that an `Arc` has before it. Any address will do.
 #[inline]
 pub(crate) fn prefetch<T>(rule: *const Rule<T>) {
     for offset in [-16, 64, 120] {
-        prefetch_line(rule.cast::<i8>().wrapping_offset(offset));
+        sync::prefetch(rule.cast::<i8>().wrapping_offset(offset));
     }
 }
 
@@ -109,7 +97,7 @@ impl<T> Slots<T> {
     /// Asks for the first slot of a hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        prefetch_line(&raw const self.slots[hash as usize & (self.slots.len() - 1)]);
+        sync::prefetch(&raw const self.slots[hash as usize & (self.slots.len() - 1)]);
     }
 
     /// Asks for the rule that the first slot of a hash points at.

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use wire::{ETH_QINQ, ETH_VLAN};
 
 const MODULE: &str = "bridge";
 
@@ -670,7 +671,7 @@ fn vlan_mode(port: &PortConf) -> ofproto::VlanMode {
         }
         VlanMode::Dot1qTunnel => {
             let single = port.other_config.get("qinq-ethtype").is_some_and(|t| t == "802.1q");
-            let ethertype = if single { 0x8100 } else { 0x88a8 };
+            let ethertype = if single { ETH_VLAN } else { ETH_QINQ };
             ofproto::VlanMode::Dot1qTunnel { tag, cvlans: set(&port.cvlans), ethertype }
         }
     }

@@ -68,37 +68,7 @@ impl Reporter {
             if statistics {
                 status.mirrors.extend(crate::mirrors::statistics(s, conf));
             }
-            let Some(bridge) = s.bridges.get_mut(&conf.name) else { continue };
-            status.bridges.insert(
-                conf.uuid,
-                BridgeStatus {
-                    datapath_id: Some(bridge.dpid),
-                    datapath_version: "<built-in>".into(),
-                    ..BridgeStatus::default()
-                },
-            );
-            for port in conf.ports.iter().filter(|p| p.interfaces.len() > 1) {
-                let bond_active = s.bonds.active_mac(&port.name);
-                status.ports.insert(port.uuid, PortStatus { bond_active, ..Default::default() });
-            }
-            for iface in bridge.ifaces.values_mut() {
-                let mut row = interface(iface, &mut s.dp, statistics);
-                if tunnel_options::is_tunnel(&iface.conf.kind) {
-                    row.status = tunnels::status(&s.ofproto, bridge.id, iface);
-                }
-                row.lacp_current = lacp_current(&s.bonds, conf, &iface.conf.name);
-                row.bfd = s.bfd.status(&iface.conf.name).map(|b| b.columns()).unwrap_or_default();
-                status.interfaces.insert(iface.conf.uuid, row);
-            }
-            for c in &conf.controllers {
-                let mine = |conn: &&crate::of::Conn| {
-                    conn.bridge == conf.name && conn.kind.target() == Some(&c.target)
-                };
-                let role = s.conns.values().find(mine).map(|conn| conn.role);
-                if let Some(known) = bridge.controllers.get(&c.target) {
-                    status.controllers.insert(c.uuid, controller(known, role));
-                }
-            }
+            bridge_status(s, conf, statistics, &mut status);
         }
         for c in &desired.conflicts {
             // The same row may work elsewhere, when two ports refer to it.
@@ -106,6 +76,41 @@ impl Reporter {
             status.interfaces.entry(c.interface).or_insert_with(failed);
         }
         status
+    }
+}
+
+/// Adds the rows of a bridge, its ports, interfaces and controllers.
+fn bridge_status(s: &mut State, conf: &BridgeConf, statistics: bool, status: &mut Status) {
+    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+    status.bridges.insert(
+        conf.uuid,
+        BridgeStatus {
+            datapath_id: Some(bridge.dpid),
+            datapath_version: "<built-in>".into(),
+            ..BridgeStatus::default()
+        },
+    );
+    for port in conf.ports.iter().filter(|p| p.interfaces.len() > 1) {
+        let bond_active = s.bonds.active_mac(&port.name);
+        status.ports.insert(port.uuid, PortStatus { bond_active, ..Default::default() });
+    }
+    for iface in bridge.ifaces.values_mut() {
+        let mut row = interface(iface, &mut s.dp, statistics);
+        if tunnel_options::is_tunnel(&iface.conf.kind) {
+            row.status = tunnels::status(&s.ofproto, bridge.id, iface);
+        }
+        row.lacp_current = lacp_current(&s.bonds, conf, &iface.conf.name);
+        row.bfd = s.bfd.status(&iface.conf.name).map(|b| b.columns()).unwrap_or_default();
+        status.interfaces.insert(iface.conf.uuid, row);
+    }
+    for c in &conf.controllers {
+        let mine = |conn: &&crate::of::Conn| {
+            conn.bridge == conf.name && conn.kind.target() == Some(&c.target)
+        };
+        let role = s.conns.values().find(mine).map(|conn| conn.role);
+        if let Some(known) = bridge.controllers.get(&c.target) {
+            status.controllers.insert(c.uuid, controller(known, role));
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Captures: copies of packets that match a filter, each with what was decided about it.
 //!
 //! Workers copy packets before their programs run ([`Actions`](crate::actions::Actions) looks at
-//! one flag per pass, for this and for the validating mode), as far as control gives permits, and
-//! hand them over in a ring of their own. While a capture is under way every packet is parsed and
-//! takes every step, so that it has a key and nothing is left out.
+//! one flag per pass, for this and for the validating mode), as far as the control side gives
+//! permits, and hand them over in a ring of their own. While a capture is under way every packet is
+//! parsed and takes every step, so that it has a key and nothing is left out.
 
 use crate::actions::program::Programs;
 use crate::batch::Batch;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sync::Producer;
 use telemetry::Drop;
 
-/// Packets of one worker that wait for control; more are not captured.
+/// Packets of one worker that wait for the control side; more are not captured.
 pub(crate) const CAPTURED_PACKETS_MAX: usize = 1024;
 
 /// Which packets are captured, and how much of them.

@@ -19,12 +19,14 @@
 mod actions;
 mod batch;
 mod capture;
-mod control;
 mod cpu;
+mod events;
 #[cfg(test)]
 #[path = "../tests/common/gen.rs"]
 mod generate;
+mod info;
 mod lookup;
+mod manage;
 mod marks;
 mod mem;
 mod messages;
@@ -43,12 +45,14 @@ mod verify;
 mod wake;
 
 pub use capture::{CaptureFilter, Captured, Fate};
-pub use control::Datapath;
-pub use control::marks::SampleCursor;
-pub use control::topology::{assume_cores, assumed_cores};
-pub use control::watches::WatchId;
 pub use cpu::Level;
+pub use events::*;
+pub use info::*;
 pub use lookup::port_classifier::PortLookup;
+pub use manage::Datapath;
+pub use manage::marks::SampleCursor;
+pub use manage::topology::{assume_cores, assumed_cores};
+pub use manage::watches::WatchId;
 pub use miss::policy::{
     CACHE_SAVES_VISITS_MIN, CACHE_STAYS_VISITS_MIN, CacheUse, NewFlows, PortPolicy, PredictorUse,
 };

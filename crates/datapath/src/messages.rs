@@ -1,10 +1,11 @@
-//! The bounded queues between control and a worker: commands one way, reports the other.
+//! The bounded queues between the control side and a worker: commands one way, reports the other.
 
 use crate::capture::Capture;
+use crate::events::PortEffects;
 use crate::lookup::port_classifier::PortLookup;
 use crate::marks::MarkChange;
 use crate::police::Policer;
-use crate::settings::{PortEffects, Settings};
+use crate::settings::Settings;
 use crate::stats::perf::{Metrics, Suspicious};
 use crate::stats::port::{PortCell, RxqCell};
 use crate::stats::worker_stats::PerfCell;
@@ -26,7 +27,7 @@ pub(crate) const REPORTS_MAX: usize = 8192;
 pub(crate) const PUNTS_MAX: usize = 4096;
 pub(crate) const HANDOFFS_MAX: usize = 2048;
 
-/// Effects of a decision, opaque here: control hears of them when the decision is used.
+/// Effects of a decision, opaque here: the control side hears of them when the decision is used.
 pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;
 
 /// How a worker sends to a port.
@@ -42,7 +43,7 @@ pub(crate) enum Route {
 /// A packet for a port that another worker sends on.
 pub(crate) type Handoff = (PortNo, Packet);
 
-/// From control to a worker; executed in order, between vectors.
+/// From the control side to a worker; executed in order, between vectors.
 pub(crate) enum Command {
     AddPort(PortNo, Arc<PortCell>),
     /// Packets to it become `NoPort`; buffered ones are sent first. Answer: `TxBack` if it had one.
@@ -67,7 +68,7 @@ pub(crate) enum Command {
     Capture(Option<Box<Capture>>),
     /// Unlink these megaflows. Answer: `Unlinked` for those that were linked.
     Unlink(Vec<u32>),
-    /// Control is done with these.
+    /// The control side is done with these.
     Release(Vec<u32>),
     Execute(Box<Execute>),
     /// Packets for queues of worker `slot` go here.
@@ -77,12 +78,13 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// From a worker to control.
+/// From a worker to the control side.
 pub(crate) enum Report {
     /// What a program does that megaflows reported from now on have.
     Program(u32, Arc<[Op]>),
     /// A megaflow came: the port that its packets come from, the length of the packet that it was
-    /// made for, what it is credited to, and the effects that control hears of when it is used.
+    /// made for, what it is credited to, and the effects that the control side hears of when it is
+    /// used.
     Installed {
         idx: u32,
         port: PortNo,
@@ -215,8 +217,9 @@ pub(crate) struct Shared {
     pub cache_on: AtomicBool,
     /// Megaflows it may have: its part of the limit over all workers.
     pub limit: AtomicU32,
-    /// [`Report::Uncached`] that control has read.
+    /// [`Report::Uncached`] that the control side has read.
     pub taken: AtomicU64,
-    /// Rung when there are reports for control; only the kernel worker may (it is a system call).
+    /// Rung when there are reports for the control side; only the kernel worker may (it is a system
+    /// call).
     pub bell: Option<Arc<Wake>>,
 }

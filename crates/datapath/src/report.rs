@@ -10,20 +10,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::Producer;
 
-/// [`Report::Uncached`] lists that control has not read yet, at most. One is sent per millisecond,
-/// so this is how many milliseconds control may be behind before traffic is summed up in one list.
+/// [`Report::Uncached`] lists that the control side has not read yet, at most. One is sent per
+/// millisecond, so this is how many milliseconds the control side may be behind before traffic is
+/// summed up in one list.
 const UNCACHED_REPORTS_MAX: u64 = 16;
 
 /// The worker's end of the report ring.
 pub(crate) struct Reports {
     ring: Producer<Report>,
     /// Reports that found the ring full. While there are some, no megaflow is stored, so that it
-    /// grows by what control itself asks for and by one report per evicted megaflow.
+    /// grows by what the control side itself asks for and by one report per evicted megaflow.
     backlog: VecDeque<Report>,
     shared: Arc<Shared>,
     /// Something was reported since this was last cleared.
     pub any: bool,
-    /// Lookup statistics as control knows them.
+    /// Lookup statistics as the control side knows them.
     lookups: Box<[PortLookup]>,
     /// [`Report::Uncached`] lists sent so far.
     uncached_lists: u64,

@@ -1,14 +1,12 @@
-//! What the control side gives and gets: settings, statistics, events.
+//! What the control side says: what a datapath is made of, settings, limits of ports.
 
 use crate::actions::fragments::Waiting;
 use crate::cpu::Level;
-use crate::stats::perf::{PerfLog, Suspicious};
-use crate::stats::worker_stats::Perf;
+use crate::stats::perf::PerfLog;
 use crate::verify::levels::{is_available, preferred_level};
-use action::{Op, Pipeline, Punt};
-use flow::{Key, Mask, PortNo};
+use action::Pipeline;
+use flow::PortNo;
 use packet::Pool;
-use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +22,7 @@ pub struct Config {
     pub pipeline: Arc<dyn Pipeline>,
     /// Called first on every worker thread (DPDK wants to know its threads).
     pub register_thread: fn(WorkerId),
-    /// Takes a warning while control waits for a worker.
+    /// Takes a warning while the control side waits for a worker.
     pub warn: fn(&str),
     /// Connections, which all workers share.
     pub conntrack: Arc<conntrack::Table>,
@@ -85,68 +83,6 @@ impl RxqAssign {
             RxqAssign::Cycles => "cycles",
             RxqAssign::Group => "group",
             RxqAssign::RoundRobin => "roundrobin",
-        }
-    }
-}
-
-/// Where receive queues of polled ports are polled.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Polling {
-    /// How the queues that are not pinned were spread.
-    pub how: RxqAssign,
-    /// Core and NUMA node of each PMD thread.
-    pub cores: Vec<(usize, usize)>,
-    /// The queues, by their ports' numbers.
-    pub queues: Vec<PolledQueue>,
-}
-
-/// A receive queue and where it is polled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolledQueue {
-    /// Its port's name.
-    pub port: String,
-    /// Its number there.
-    pub queue: usize,
-    /// NUMA node of the port.
-    pub numa: usize,
-    /// `pmd-rxq-affinity` says that it is polled there.
-    pub pinned: bool,
-    /// Core and NUMA node of the PMD thread; None: none can take it.
-    pub core: Option<(usize, usize)>,
-}
-
-/// What `pmd-auto-lb` found when load had been high for a minute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BalanceCheck {
-    /// An earlier check found one of the next two, and cores and queues are still the same.
-    Unchanged,
-    /// Queues are placed in turn, whatever they cost.
-    RoundRobin,
-    /// There are no two PMD threads that may take queues, one of which has several.
-    TooFew,
-    /// Queues would be polled from other NUMA nodes, where they cost an unknown amount.
-    CrossNuma,
-    /// The variance of the cores' load, and what it would be; both in percent squared.
-    Compared {
-        /// With the queues where they are.
-        now: u64,
-        /// With the queues placed again.
-        then: u64,
-        /// The difference, percent of `now`.
-        improvement: u64,
-        /// What it has to be, percent.
-        threshold: u8,
-    },
-}
-
-impl BalanceCheck {
-    /// Do queues move because of it?
-    pub fn moves_queues(self) -> bool {
-        match self {
-            BalanceCheck::Compared { improvement, threshold, .. } => {
-                improvement >= u64::from(threshold)
-            }
-            _ => false,
         }
     }
 }
@@ -330,14 +266,6 @@ pub struct EgressPolicer {
     pub cbs: u64,
 }
 
-/// Tells by what a decision is credited to, and by its effects, whether the decision may have
-/// changed.
-pub type Stale = Box<dyn Fn(&[u32], Option<&(dyn Any + Send + Sync)>) -> bool + Send>;
-
-/// A change that was asked for with `invalidate`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(pub(crate) u64);
-
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
@@ -378,128 +306,4 @@ impl std::fmt::Display for WorkerId {
             WorkerId::Pmd(core) => write!(f, "pmd-c{core:02}"),
         }
     }
-}
-
-/// News for the control side.
-pub enum Event {
-    /// A packet that `Op::Punt` handed over.
-    Punt(Box<PuntEvent>),
-    /// A kernel or a program differs from its twin: how, and on which packet.
-    Differs(Box<str>),
-    /// A PMD thread's iteration took long ([`PerfLog`]).
-    Suspicious(WorkerId, Box<Suspicious>),
-    /// A decision with effects was made.
-    Decided {
-        /// What the pipeline said besides.
-        effects: PortEffects,
-        /// Bytes of the packet if the decision is about it alone: no [`Used`] will count it.
-        alone: Option<u32>,
-    },
-    /// Effects of decisions about packets from this port were dropped, as the queue to control was
-    /// full.
-    PassedOver {
-        /// Where the packets came in.
-        port: PortNo,
-        /// How many.
-        n: u64,
-    },
-}
-
-/// What the pipeline said of a packet besides what to do with it.
-pub type PortEffects = Arc<dyn Any + Send + Sync>;
-
-/// A packet on its way to the control side.
-pub struct PuntEvent {
-    /// Its bytes (at most `punt.max_len`).
-    pub packet: Vec<u8>,
-    /// Its key when it was punted.
-    pub key: Key,
-    /// Where it came in.
-    pub in_port: PortNo,
-    /// What the pipeline wanted to remember.
-    pub punt: Arc<Punt>,
-    /// Bytes before cutting.
-    pub total_len: usize,
-}
-
-/// Traffic of one decision since the last `collect`.
-pub struct Used<'a> {
-    /// The counters to credit.
-    pub credits: &'a [u32],
-    /// The decision's effects, to be refreshed.
-    pub effects: Option<&'a Arc<dyn Any + Send + Sync>>,
-    /// Nothing but the packet that the decision was made for came: its effects were reported then
-    /// ([`Event::Decided`]), and reporting them again would undo what other packets taught since.
-    pub reported: bool,
-    /// Packets.
-    pub packets: u64,
-    /// Bytes.
-    pub bytes: u64,
-    /// When it was last used (`now_ms`).
-    pub used_ms: u64,
-}
-
-/// A cached flow.
-#[derive(Clone, Debug)]
-pub struct FlowDump {
-    /// The worker whose table it is in.
-    pub worker: WorkerId,
-    /// Values, masked.
-    pub key: Key,
-    /// The whole key of the packet that the flow was made for, if missed packets are reported.
-    pub first_key: Option<Box<Key>>,
-    /// The mask it is stored under.
-    pub mask: Mask,
-    /// What is done.
-    pub ops: Arc<[Op]>,
-    /// Packets so far.
-    pub packets: u64,
-    /// Bytes so far.
-    pub bytes: u64,
-    /// When it was last used (`now_ms`); 0: never.
-    pub used_ms: u64,
-    /// Marked dead by an invalidation, waiting to be unlinked.
-    pub dead: bool,
-    /// Where it is, for [`Datapath::megaflow`](crate::Datapath::megaflow).
-    pub id: offload::FlowId,
-    /// Packets of the last second that was sampled ([`Datapath::sample`](crate::Datapath::sample)).
-    pub pps: u32,
-}
-
-/// A receive queue and the worker that serves it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RxqInfo {
-    /// Port.
-    pub port: PortNo,
-    /// Port name.
-    pub name: String,
-    /// Queue.
-    pub queue: usize,
-    /// The worker that serves it; None: there is no PMD thread.
-    pub worker: Option<WorkerId>,
-    /// Pinned by affinity.
-    pub pinned: bool,
-    /// Cycles it cost since the counters were cleared.
-    pub cycles: u64,
-    /// Packets it brought since the counters were cleared.
-    pub packets: u64,
-}
-
-/// A worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PmdInfo {
-    /// Which.
-    pub worker: WorkerId,
-    /// NUMA node of its core.
-    pub numa: usize,
-    /// Serves only pinned queues.
-    pub isolated: bool,
-    /// Flows cached now.
-    pub flows: u32,
-    /// Masks in use now.
-    pub masks: u32,
-    /// Is the signature cache on?
-    pub signature_cache: bool,
-    /// What it did.
-    pub perf: Perf,
 }

@@ -1,10 +1,10 @@
-//! Waking a thread that sleeps in the kernel: the kernel worker, or control.
+//! Waking a thread that sleeps in the kernel: the kernel worker, or the control side.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// What control waits on: readable when the kernel worker has reports.
+/// What the control side waits on: readable when the kernel worker has reports.
 pub struct Bell(pub(crate) Arc<Wake>);
 
 impl AsRawFd for Bell {

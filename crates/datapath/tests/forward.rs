@@ -763,8 +763,8 @@ fn cached_flows_are_shown_piece_by_piece() {
     assert_eq!(b.dp.flows_of(WorkerId::Pmd(7), 0, PIECE, &mut Vec::new()), None);
 }
 
-/// Control that asks for new flows gets a bounded number of those since it asked last; else none
-/// are kept.
+/// The control side that asks for new flows gets a bounded number of those since it asked last;
+/// else none are kept.
 #[test]
 fn new_flows_are_kept_for_who_asks_and_not_many() {
     const KEPT_MAX: usize = 1024;

@@ -69,7 +69,7 @@ impl DpdkPool {
 /// Removes a device that no port uses. Ok(false): DPDK has none of that name. The error says why a
 /// device stays.
 pub fn detach(devargs: &str) -> Result<bool, DpdkError> {
-    registry::control().detach(devargs)
+    registry::lock().detach(devargs)
 }
 
 #[cfg(test)]

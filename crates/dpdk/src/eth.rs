@@ -3,7 +3,7 @@
 use crate::eth_info::{self, EthInfo, EthLink, EthStats};
 use crate::gate::{EthPause, Gate};
 use crate::pool::{self, drop_chains};
-use crate::registry::{self, Control};
+use crate::registry::{self, Claims};
 use crate::upsets::Upsets;
 use crate::{DpdkError, DpdkPool, Eal, xdp};
 use dpdk_sys as sys;
@@ -82,12 +82,12 @@ impl EthDev {
     /// Attaches (hot-plugs if needed) and claims the device `devargs` names: a PCI address, a
     /// virtual device with its arguments, or `class=eth,mac=...` for one already attached.
     pub fn attach(eal: Eal, devargs: &str) -> Result<EthDev, DpdkError> {
-        let mut control = registry::control();
-        let (port, remove) = control.attach(devargs.trim())?;
+        let mut claims = registry::lock();
+        let (port, remove) = claims.attach(devargs.trim())?;
         let info = match eth_info::info(port) {
             Some(info) => info,
             None => {
-                control.release(port);
+                claims.release(port);
                 return Err(DpdkError::new(format!("device '{devargs}'"), "vanished"));
             }
         };
@@ -124,18 +124,18 @@ impl EthDev {
 
     /// Configures and starts the device. On an error it is left stopped.
     pub fn start(&self, config: &EthConfig) -> Result<Queues, DpdkError> {
-        let control = registry::control();
+        let claims = registry::lock();
         if self.dev.info.driver != xdp::DRIVER {
-            return self.start_locked(&control, config);
+            return self.start_locked(&claims, config);
         }
         let before = xdp::sockets();
-        let queues = self.start_locked(&control, config)?;
+        let queues = self.start_locked(&claims, config)?;
         let mut sockets = self.dev.sockets.lock().unwrap_or_else(|e| e.into_inner());
         *sockets = xdp::sockets().difference(&before).copied().collect();
         Ok(queues)
     }
 
-    fn start_locked(&self, control: &Control, config: &EthConfig) -> Result<Queues, DpdkError> {
+    fn start_locked(&self, claims: &Claims, config: &EthConfig) -> Result<Queues, DpdkError> {
         let info = &self.dev.info;
         let mut n_rxq = config.n_rxq.clamp(1, info.max_rx_queues.max(1));
         let mut n_txq = config.n_txq.clamp(1, info.max_tx_queues.max(1));
@@ -145,7 +145,7 @@ impl EthDev {
         }
         // A device may offer more queues than it can set up: take what works.
         loop {
-            if let Err(error) = self.configure(control, config, n_rxq, n_txq) {
+            if let Err(error) = self.configure(claims, config, n_rxq, n_txq) {
                 // Some drivers (net_tap) want as many of one kind as of the other.
                 if n_rxq == n_txq {
                     return Err(error);
@@ -181,7 +181,7 @@ impl EthDev {
 
     fn configure(
         &self,
-        _: &Control,
+        _: &Claims,
         config: &EthConfig,
         n_rxq: u16,
         n_txq: u16,
@@ -282,7 +282,7 @@ impl EthDev {
 
     /// Administrative state: down, nothing is received or sent.
     pub fn set_up(&self, up: bool) {
-        let _control = registry::control();
+        let _claims = registry::lock();
         self.dev.gate.set_up(up);
         // SAFETY: the port is ours. Drivers without the call are held by the flag alone.
         unsafe {
@@ -329,7 +329,7 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        let mut control = registry::control();
+        let mut claims = registry::lock();
         let raw = eth_info::raw_info(self.port);
         if self.info.driver == RING {
             self.empty_rings(raw.as_ref().map_or(0, |raw| raw.nb_rx_queues));
@@ -352,7 +352,7 @@ impl Drop for Dev {
             }
         }
         xdp::close(self.sockets.get_mut().unwrap_or_else(|e| e.into_inner()));
-        control.release(self.port);
+        claims.release(self.port);
     }
 }
 

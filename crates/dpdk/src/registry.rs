@@ -1,5 +1,5 @@
-//! Which ethdev ports are in use, and the lock around DPDK's control calls, which are not safe to
-//! make from two threads at once.
+//! Which ethdev ports are in use, and the lock around DPDK's calls that set ports up, which
+//! are not safe to make from two threads at once.
 
 use crate::DpdkError;
 use crate::eth_info::raw_info;
@@ -9,15 +9,15 @@ use std::sync::{Mutex, MutexGuard};
 
 static CLAIMED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// The right to make control calls.
-pub(crate) struct Control(MutexGuard<'static, BTreeSet<u16>>);
+/// The right to make such calls, and the ports that are in use.
+pub(crate) struct Claims(MutexGuard<'static, BTreeSet<u16>>);
 
-pub(crate) fn control() -> Control {
+pub(crate) fn lock() -> Claims {
     crate::eal::take_last_log();
-    Control(CLAIMED.lock().unwrap_or_else(|e| e.into_inner()))
+    Claims(CLAIMED.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-impl Control {
+impl Claims {
     /// Finds the device `devargs` names, attaching it if needed, and claims it. The flag says
     /// whether it was attached here, so that it is to be removed in the end.
     pub(crate) fn attach(&mut self, devargs: &str) -> Result<(u16, bool), DpdkError> {

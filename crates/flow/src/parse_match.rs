@@ -4,30 +4,34 @@ use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, err};
 use crate::text::{number, number_up_to, parse_ethernet, parse_flags, parse_ip, parse_ip_mask};
 use crate::text_match::PORTS;
 use crate::{Field, Format, Key, Mask, TunMetadata, at};
+use wire::{
+    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP, IP_ICMP, IP_ICMPV6, IP_IGMP,
+    IP_SCTP, IP_TCP, IP_UDP,
+};
 
 /// Looks up an OpenFlow port by its name; `None`: there is none of this name.
 pub type PortNumber<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
 /// Words that stand for an Ethernet type and an IP protocol (0: any).
 const SHORT_NAMES: &[(&str, u16, u8)] = &[
-    ("ip", 0x0800, 0),
-    ("ipv4", 0x0800, 0),
-    ("ip4", 0x0800, 0),
-    ("icmp", 0x0800, 1),
-    ("igmp", 0x0800, 2),
-    ("tcp", 0x0800, 6),
-    ("udp", 0x0800, 17),
-    ("sctp", 0x0800, 132),
-    ("ipv6", 0x86dd, 0),
-    ("ip6", 0x86dd, 0),
-    ("tcp6", 0x86dd, 6),
-    ("udp6", 0x86dd, 17),
-    ("icmp6", 0x86dd, 58),
-    ("sctp6", 0x86dd, 132),
-    ("arp", 0x0806, 0),
-    ("rarp", 0x8035, 0),
-    ("mpls", 0x8847, 0),
-    ("mplsm", 0x8848, 0),
+    ("ip", ETH_IPV4, 0),
+    ("ipv4", ETH_IPV4, 0),
+    ("ip4", ETH_IPV4, 0),
+    ("icmp", ETH_IPV4, IP_ICMP),
+    ("igmp", ETH_IPV4, IP_IGMP),
+    ("tcp", ETH_IPV4, IP_TCP),
+    ("udp", ETH_IPV4, IP_UDP),
+    ("sctp", ETH_IPV4, IP_SCTP),
+    ("ipv6", ETH_IPV6, 0),
+    ("ip6", ETH_IPV6, 0),
+    ("tcp6", ETH_IPV6, IP_TCP),
+    ("udp6", ETH_IPV6, IP_UDP),
+    ("icmp6", ETH_IPV6, IP_ICMPV6),
+    ("sctp6", ETH_IPV6, IP_SCTP),
+    ("arp", ETH_ARP, 0),
+    ("rarp", ETH_RARP, 0),
+    ("mpls", ETH_MPLS, 0),
+    ("mplsm", ETH_MPLS_MCAST, 0),
 ];
 
 /// Names besides [`Field::name`]: OpenFlow 1.0's and OVS's older ones.

@@ -5,6 +5,7 @@ use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, err};
 use crate::text::{number_up_to, parse_ethernet, parse_flags, parse_ip, parse_ip_mask};
 use crate::tun_metadata::long_number;
 use crate::{Field, Key, Mask, PortNo, TunMetadata, at, flag, frag};
+use wire::{ETH_IPV4, ETH_IPV6};
 
 /// Looks up a datapath port by its name.
 pub type DatapathPortNumber<'a> = &'a dyn Fn(&str) -> Option<PortNo>;
@@ -237,8 +238,8 @@ impl Parser<'_> {
             "packet_type" => return self.packet_type(body),
             "tunnel" => return self.tunnel(body),
             "eth" => self.eth = Some(true),
-            "ipv4" => self.default_eth_type(0x0800),
-            "ipv6" => self.default_eth_type(0x86dd),
+            "ipv4" => self.default_eth_type(ETH_IPV4),
+            "ipv6" => self.default_eth_type(ETH_IPV6),
             "tcp" => self.default_proto(6),
             "udp" => self.default_proto(17),
             "sctp" => self.default_proto(132),

@@ -1,6 +1,10 @@
 //! OpenFlow matches and flows as `ovs-ofctl` and `ofproto/trace` print them.
 
 use std::fmt::Write;
+use wire::{
+    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP, IP_ICMP, IP_ICMPV6, IP_IGMP,
+    IP_SCTP, IP_TCP, IP_UDP,
+};
 
 use crate::text::{CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_masked, hex};
 use crate::text::{ipv4, ipv6, prefix_len};
@@ -110,20 +114,20 @@ pub fn packet_mask(key: &Key) -> Mask {
     }
     let proto = key.u8(at::PROTO);
     match key.u16(at::ETH_TYPE) {
-        0x0800 => set(&[Field::Ipv4Src, Field::Ipv4Dst]),
-        0x86dd => set(&[Field::Ipv6Src, Field::Ipv6Dst, Field::Ipv6Label]),
-        0x0806 | 0x8035 => {
+        ETH_IPV4 => set(&[Field::Ipv4Src, Field::Ipv4Dst]),
+        ETH_IPV6 => set(&[Field::Ipv6Src, Field::Ipv6Dst, Field::Ipv6Label]),
+        ETH_ARP | ETH_RARP => {
             set(&[Field::ArpOp, Field::ArpSpa, Field::ArpTpa, Field::ArpSha, Field::ArpTha])
         }
-        0x8847 | 0x8848 => {
+        ETH_MPLS | ETH_MPLS_MCAST => {
             set(&[Field::MplsLabel, Field::MplsTc, Field::MplsTtl, Field::MplsBos]);
         }
         _ => {}
     }
-    let ip = matches!(key.u16(at::ETH_TYPE), 0x0800 | 0x86dd);
+    let ip = matches!(key.u16(at::ETH_TYPE), ETH_IPV4 | ETH_IPV6);
     if ip {
         set(IP);
-        let ported = matches!(proto, 1 | 6 | 17 | 58 | 132);
+        let ported = matches!(proto, IP_ICMP | IP_TCP | IP_UDP | IP_ICMPV6 | IP_SCTP);
         if key.u8(at::FRAG) & crate::frag::LATER == 0 && ported {
             set(&[Field::TcpSrc, Field::TcpDst]);
             set(if proto == 6 { &[Field::TcpFlags] } else { &[] });
@@ -330,21 +334,21 @@ impl<'a> Writer<'a> {
             return None;
         }
         Some(match (self.eth_type, self.proto) {
-            (0x0800, 1) => "icmp",
-            (0x0800, 2) if self.megaflow => "igmp",
-            (0x0800, 6) => "tcp",
-            (0x0800, 17) => "udp",
-            (0x0800, 132) => "sctp",
-            (0x0800, _) => "ip",
-            (0x86dd, 6) => "tcp6",
-            (0x86dd, 17) => "udp6",
-            (0x86dd, 58) => "icmp6",
-            (0x86dd, 132) => "sctp6",
-            (0x86dd, _) => "ipv6",
-            (0x0806, _) => "arp",
-            (0x8035, _) => "rarp",
-            (0x8847, _) => "mpls",
-            (0x8848, _) => "mplsm",
+            (ETH_IPV4, IP_ICMP) => "icmp",
+            (ETH_IPV4, IP_IGMP) if self.megaflow => "igmp",
+            (ETH_IPV4, IP_TCP) => "tcp",
+            (ETH_IPV4, IP_UDP) => "udp",
+            (ETH_IPV4, IP_SCTP) => "sctp",
+            (ETH_IPV4, _) => "ip",
+            (ETH_IPV6, IP_TCP) => "tcp6",
+            (ETH_IPV6, IP_UDP) => "udp6",
+            (ETH_IPV6, IP_ICMPV6) => "icmp6",
+            (ETH_IPV6, IP_SCTP) => "sctp6",
+            (ETH_IPV6, _) => "ipv6",
+            (ETH_ARP, _) => "arp",
+            (ETH_RARP, _) => "rarp",
+            (ETH_MPLS, _) => "mpls",
+            (ETH_MPLS_MCAST, _) => "mplsm",
             _ => return None,
         })
     }
@@ -394,11 +398,11 @@ impl<'a> Writer<'a> {
     }
 
     fn is_arp(&self) -> bool {
-        matches!(self.eth_type, 0x0806 | 0x8035)
+        matches!(self.eth_type, ETH_ARP | ETH_RARP)
     }
 
     fn is_mpls(&self) -> bool {
-        matches!(self.eth_type, 0x8847 | 0x8848)
+        matches!(self.eth_type, ETH_MPLS | ETH_MPLS_MCAST)
     }
 
     fn addresses(&mut self) {
@@ -406,7 +410,7 @@ impl<'a> Writer<'a> {
             self.put("dl_type", &format!("{:#06x}", self.key.u16(at::ETH_TYPE)));
         }
         match self.eth_type {
-            0x86dd => {
+            ETH_IPV6 => {
                 self.ip("ipv6_src", Field::Ipv6Src);
                 self.ip("ipv6_dst", Field::Ipv6Dst);
                 let m = self.get(Field::Ipv6Label);
@@ -473,8 +477,8 @@ impl<'a> Writer<'a> {
     }
 
     fn transport(&mut self) {
-        let icmp6 = (self.eth_type, self.proto) == (0x86dd, 58);
-        if icmp6 || (self.eth_type, self.proto) == (0x0800, 1) {
+        let icmp6 = (self.eth_type, self.proto) == (ETH_IPV6, IP_ICMPV6);
+        if icmp6 || (self.eth_type, self.proto) == (ETH_IPV4, IP_ICMP) {
             self.number("icmp_type", Field::Icmpv4Type);
             self.number("icmp_code", Field::Icmpv4Code);
         } else {

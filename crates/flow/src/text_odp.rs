@@ -1,6 +1,7 @@
 //! Datapath flow keys as `ovs-appctl dpctl/dump-flows` prints them.
 
 use std::fmt::Write;
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP};
 
 use crate::parse_odp::NO_ETH_TYPE;
 use crate::text::{
@@ -268,10 +269,10 @@ impl Odp<'_> {
             let mask = if kind.exact() { String::new() } else { format!("/{:#06x}", kind.mask) };
             self.attribute("eth_type", &format!("{:#06x}{mask}", kind.value));
         }
-        match kind.value {
-            0x0800 => self.ipv4(),
-            0x86dd => self.ipv6(),
-            0x0806 | 0x8035 => self.group(
+        match kind.value as u16 {
+            ETH_IPV4 => self.ipv4(),
+            ETH_IPV6 => self.ipv6(),
+            ETH_ARP | ETH_RARP => self.group(
                 "arp",
                 &[
                     ("sip", self.get(Field::ArpSpa), Style::Ipv4),
@@ -281,7 +282,7 @@ impl Odp<'_> {
                     ("tha", self.get(Field::ArpTha), Style::Ethernet),
                 ],
             ),
-            0x8847 | 0x8848 => self.mpls(),
+            ETH_MPLS | ETH_MPLS_MCAST => self.mpls(),
             _ => {}
         }
     }

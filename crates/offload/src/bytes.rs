@@ -8,18 +8,11 @@
 use crate::Reason;
 use flow::{FIELDS, Key, Mask, at, flag};
 use port::{Header, PATTERN_BYTES as BYTES, Pattern};
+use wire::{
+    ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_VLAN, IP_ICMP, IP_ICMPV6, IP_IGMP, IP_SCTP, IP_TCP, IP_UDP,
+};
 
 /// Ethertypes and protocols.
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const TAG: u16 = 0x8100;
-const SERVICE_TAG: u16 = 0x88a8;
-const ICMP: u8 = 1;
-const IGMP: u8 = 2;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-const SCTP: u8 = 132;
 /// IPv6 next headers behind which there is more to read: hop-by-hop, routing, fragment,
 /// authentication, destination options.
 const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
@@ -107,8 +100,8 @@ pub fn first_bytes(key: &Key, mask: &Mask) -> Result<(FirstBytes, Pattern), Reas
     m.done(at::PAYLOAD, 8);
     let eth_type = m.ethernet(mask)?;
     let mut bytes = match eth_type {
-        IPV4 => m.ipv4(mask)?,
-        IPV6 => m.ipv6(mask)?,
+        ETH_IPV4 => m.ipv4(mask)?,
+        ETH_IPV6 => m.ipv6(mask)?,
         _ => m.whole(0),
     };
     m.rest()?;
@@ -181,7 +174,7 @@ impl Maker<'_> {
         if mask.u16(at::ETH_TYPE) != 0xffff || eth_type < ETHERTYPE_MIN {
             return Err(reason_at(at::ETH_TYPE));
         }
-        if [TAG, SERVICE_TAG].contains(&eth_type) {
+        if [ETH_VLAN, ETH_QINQ].contains(&eth_type) {
             return Err(Reason::Match("second VLAN tag".into()));
         }
         self.header(Header::Ethernet);
@@ -191,11 +184,11 @@ impl Maker<'_> {
         let flags = self.key.u8(at::FLAGS) & mask.u8(at::FLAGS);
         if tagged {
             let (tpid, bit) = match flags & flag::VLAN_88A8 {
-                0 => (TAG, 0),
-                bit => (SERVICE_TAG, bit),
+                0 => (ETH_VLAN, 0),
+                bit => (ETH_QINQ, bit),
             };
             self.form16(12, tpid);
-            if tpid == SERVICE_TAG {
+            if tpid == ETH_QINQ {
                 // A header says that there is a tag, not which.
                 self.form[12..14].fill(0);
             }
@@ -207,7 +200,7 @@ impl Maker<'_> {
         }
         let type_at = self.next - 2;
         self.form16(type_at, eth_type);
-        if ![IPV4, IPV6].contains(&eth_type) {
+        if ![ETH_IPV4, ETH_IPV6].contains(&eth_type) {
             // No header says this one.
             self.form[type_at..type_at + 2].fill(0);
         }
@@ -225,7 +218,7 @@ impl Maker<'_> {
         self.put(l3 + 8, at::TTL, 1)?;
         self.put(l3 + 12, at::IP_SRC, 8)?;
         let l4 = match mask.u8(at::PROTO) {
-            0xff => self.l4(l3 + 9, IPV4)?,
+            0xff => self.l4(l3 + 9, ETH_IPV4)?,
             0 => 0,
             _ => return Err(reason_at(at::PROTO)),
         };
@@ -259,7 +252,7 @@ impl Maker<'_> {
         if mask.u8(at::PROTO) != 0xff || EXTENSIONS.contains(&proto) {
             return Err(reason_at(at::PROTO));
         }
-        let l4 = self.l4(l3 + 6, IPV6)?;
+        let l4 = self.l4(l3 + 6, ETH_IPV6)?;
         Ok(FirstBytes {
             least: (l3 + 40 + l4) as u16,
             end_base: (l3 + 40) as u8,
@@ -274,13 +267,13 @@ impl Maker<'_> {
         self.done(at::PROTO, 1);
         self.l4 = true;
         let header = match (proto, eth_type) {
-            (TCP, _) => Header::Tcp,
-            (UDP, _) => Header::Udp,
-            (SCTP, _) => Header::Sctp,
-            (ICMP, IPV4) => Header::Icmp,
-            (ICMPV6, IPV6) => Header::Icmp6,
+            (IP_TCP, _) => Header::Tcp,
+            (IP_UDP, _) => Header::Udp,
+            (IP_SCTP, _) => Header::Sctp,
+            (IP_ICMP, ETH_IPV4) => Header::Icmp,
+            (IP_ICMPV6, ETH_IPV6) => Header::Icmp6,
             // IGMP has types like ICMP.
-            (IGMP, IPV4) => return Err(Reason::Match("nw_proto=2".into())),
+            (IP_IGMP, ETH_IPV4) => return Err(Reason::Match("nw_proto=2".into())),
             _ => {
                 self.mask[proto_at] = 0xff;
                 self.value[proto_at] = proto;

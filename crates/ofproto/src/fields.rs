@@ -1,21 +1,20 @@
 //! What a field needs to be there before it means anything.
 
 use flow::{Field, Key, Mask, at};
+use wire::{
+    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP, IP_SCTP, IP_TCP, IP_UDP,
+};
 
-pub(crate) const ETH_IP: u16 = 0x0800;
-pub(crate) const ETH_ARP: u16 = 0x0806;
-pub(crate) const ETH_RARP: u16 = 0x8035;
-pub(crate) const ETH_IPV6: u16 = 0x86dd;
-pub(crate) const ETH_MPLS: u16 = 0x8847;
-pub(crate) const ETH_MPLS_MC: u16 = 0x8848;
+/// IP protocols that have ports in the first four bytes of their header.
+pub(crate) const WITH_PORTS: [u8; 3] = [IP_TCP, IP_UDP, IP_SCTP];
 pub(crate) const VLAN_PRESENT: u16 = 0x1000;
 
 pub(crate) fn is_mpls(eth_type: u16) -> bool {
-    matches!(eth_type, ETH_MPLS | ETH_MPLS_MC)
+    matches!(eth_type, ETH_MPLS | ETH_MPLS_MCAST)
 }
 
 pub(crate) fn is_ip(eth_type: u16) -> bool {
-    matches!(eth_type, ETH_IP | ETH_IPV6)
+    matches!(eth_type, ETH_IPV4 | ETH_IPV6)
 }
 
 /// Destinations of protocols between neighbours beside 01:80:c2:00:00:0x: Extreme's (EDP, EAPS),
@@ -145,12 +144,12 @@ pub(crate) fn met(prereq: Prereq, key: &Key) -> bool {
         Prereq::Connection => key.u8(at::CT_STATE) & CT_VALID != 0,
         Prereq::Vlan => key.u16(at::VLAN) & VLAN_PRESENT != 0,
         Prereq::Arp => matches!(eth_type, ETH_ARP | ETH_RARP),
-        Prereq::Ipv4 => eth_type == ETH_IP,
+        Prereq::Ipv4 => eth_type == ETH_IPV4,
         Prereq::Ipv6 => eth_type == ETH_IPV6,
         Prereq::Ip => is_ip(eth_type),
         Prereq::Mpls => is_mpls(eth_type),
         Prereq::L4(p) => is_ip(eth_type) && proto == p && first,
-        Prereq::Icmpv4 => eth_type == ETH_IP && proto == 1 && first,
+        Prereq::Icmpv4 => eth_type == ETH_IPV4 && proto == 1 && first,
         Prereq::Icmpv6 => icmpv6,
         Prereq::Nd(None) => icmpv6 && matches!(key.u16(at::TP_SRC), 135 | 136),
         Prereq::Nd(Some(t)) => icmpv6 && key.u16(at::TP_SRC) == t,

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use sync::{Domain, Published};
 
-/// Flows that a port's packets may teach per second, and at once. More than control executes in
-/// that time; what is too much comes again with the next look at the traffic of its decision.
+/// Flows that a port's packets may teach per second, and at once. More than the control side
+/// executes in that time; what is too much comes again with the next look at the traffic of its
+/// decision.
 pub(crate) const PORT_FLOWS_RATE: u64 = 50_000;
 
 pub(crate) const PORT_FLOWS_BURST: u64 = 65_536;

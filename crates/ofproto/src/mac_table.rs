@@ -271,7 +271,7 @@ impl MacTable {
         may
     }
 
-    /// The datapath met `n` addresses behind a port of which it could not tell.
+    /// Workers met `n` addresses behind a port that they had no room to report.
     pub fn passed_over(&mut self, port: u32, n: u64) {
         self.ports.entry(port).or_default().limited += n;
     }
@@ -371,7 +371,7 @@ impl MacTable {
         (node.older, node.newer) = (before, NONE);
     }
 
-    /// A port has one entry more, or less.
+    /// A port gained an entry, or lost one.
     fn count(&mut self, port: u32, one: isize) {
         let p = self.ports.entry(port).or_default();
         p.n = p.n.saturating_add_signed(one);

@@ -9,7 +9,7 @@ use crate::meter_table::Meters;
 use crate::mirroring::{MirrorView, Mirrored};
 use crate::tables::table::Tables;
 use crate::tables::tlv::{Masks, TlvTable};
-use crate::translate::frozen::States;
+use crate::translate::frozen_store::States;
 use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BondSpec, BridgeConfig, McastPort, PortSpec, PriorityTags, VlanMode};
 use action::Meter;
@@ -62,7 +62,7 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Of what is published now.
+    /// The view of what is published now.
     #[inline]
     pub fn new(shared: &'a Shared, guard: Guard<'a>) -> Self {
         View { shared, guard, published: shared.published.read(guard) }
@@ -109,7 +109,7 @@ impl PublishedState {
         Ok((self.bridge(bridge).ok_or(Drop::NoPort)?, of_port))
     }
 
-    /// Where a packet of a datapath port enters that is no tunnel's.
+    /// Where a packet enters that came by a datapath port other than the tunnels'.
     #[inline]
     pub fn by_dp_port(&self, port: PortNo) -> Option<(&BridgeView, OfPort)> {
         let (bridge, of_port) = (*self.dp_ports.get(usize::from(port))?)?;
@@ -153,7 +153,7 @@ impl BridgeView {
         Some(&self.ports[at])
     }
 
-    /// A meter, if it is there.
+    /// The meter of this number, if it exists.
     pub fn meter<'g>(&'g self, guard: Guard<'g>, id: u32) -> Option<&'g Arc<Meter>> {
         self.meters.read(guard).get(&id)
     }

@@ -7,7 +7,7 @@ use action::Region;
 use flow::{Key, Mask, PACKET_LINES, at};
 use openflow::{Action, Instruction};
 
-/// May a rule with this key match a packet that connection tracking has said nothing of?
+/// May a rule with this key match a packet that connection tracking has not seen?
 fn is_untracked(key: &Key) -> bool {
     let mut untracked = *key;
     ct::forget(&mut untracked);
@@ -182,7 +182,7 @@ impl Rewritten {
         out
     }
 
-    /// The packets whose decisions may be others as an address changed: those to it, and if it was
+    /// The packets whose decisions may change because an address moved: those to it, and if it was
     /// known those from it.
     pub fn mac_regions(&self, mac: Mac) -> impl Iterator<Item = Region> + '_ {
         let (mac, fields) = match mac {

@@ -4,26 +4,18 @@ use crate::{Match, packet_type};
 use flow::{Field, Key, at, frag};
 
 /// Ethernet types that the checks look at.
-#[allow(missing_docs)]
 pub mod eth {
-    pub const IP: u16 = 0x0800;
-    pub const ARP: u16 = 0x0806;
-    pub const RARP: u16 = 0x8035;
-    pub const VLAN: u16 = 0x8100;
-    pub const SVLAN: u16 = 0x88a8;
-    pub const IPV6: u16 = 0x86dd;
-    pub const MPLS: u16 = 0x8847;
-    pub const MPLS_MCAST: u16 = 0x8848;
+    pub use wire::{
+        ETH_ARP as ARP, ETH_IPV4 as IP, ETH_IPV6 as IPV6, ETH_MPLS as MPLS,
+        ETH_MPLS_MCAST as MPLS_MCAST, ETH_QINQ as SVLAN, ETH_RARP as RARP, ETH_VLAN as VLAN,
+    };
 }
 
 /// IP protocols that the checks look at.
-#[allow(missing_docs)]
 pub mod ip {
-    pub const ICMP: u8 = 1;
-    pub const TCP: u8 = 6;
-    pub const UDP: u8 = 17;
-    pub const ICMPV6: u8 = 58;
-    pub const SCTP: u8 = 132;
+    pub use wire::{
+        IP_ICMP as ICMP, IP_ICMPV6 as ICMPV6, IP_SCTP as SCTP, IP_TCP as TCP, IP_UDP as UDP,
+    };
 }
 
 /// Set in a TCI that stands for a tag.

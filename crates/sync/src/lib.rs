@@ -1,5 +1,5 @@
-//! Publication of tables from control to packet threads, the bounded queues back, and values that
-//! one thread at a time uses.
+//! Publication of tables from the control side to packet threads, the bounded queues back, and
+//! values that one thread at a time uses; what the processor is asked directly.
 //!
 //! *Place*: ground row. *Knows*: memory ordering and threads. *Does not know*: packets, flows,
 //! ports.
@@ -14,11 +14,13 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod atomics;
+mod cpu;
 mod link;
 mod place;
 mod qsbr;
 mod spsc;
 
+pub use cpu::{cycles, prefetch, prefetch_write};
 pub use link::{Link, Slot};
 pub use place::{Held, Place};
 pub use qsbr::{Domain, Grace, Guard, Published, Reader, Writer};

@@ -3,6 +3,7 @@
 //! Looking at the clock costs as much as a packet. So calls on a ring are timed only for a while
 //! after one that met a violation: that first one goes unmeasured.
 
+use sync::cycles;
 use vhost::Moved;
 
 /// Calls on a ring that are timed after one with a violation.
@@ -38,23 +39,6 @@ impl CallTimer {
         }
         self.left = CALLS_TIMED;
         began.map_or(0, |began| cycles().saturating_sub(began))
-    }
-}
-
-/// The time-stamp counter (nanoseconds where there is none): as `datapath::cycles`, which this is
-/// added to.
-#[inline]
-pub(crate) fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: RDTSC has no preconditions.
-    unsafe {
-        std::arch::x86_64::_rdtsc()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        use std::time::Instant;
-        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
     }
 }
 

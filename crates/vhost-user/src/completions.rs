@@ -3,12 +3,12 @@
 //! The oldest copies are *settled*, ring by ring: the ring is held, marks what is done, and shows
 //! it to the guest.
 
-use crate::call_timer::cycles;
 use crate::copies::{Copies, LISTS};
 use crate::seat::SeatState;
 use crate::tally::add;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
+use sync::cycles;
 
 /// An engine that makes nothing for this long hangs: a full one of 4,096 jumbo frames needs about a
 /// millisecond.

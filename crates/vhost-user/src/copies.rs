@@ -5,7 +5,6 @@
 //! guest's memory, while copies of it are in flight (`Shared::take` waits for that), unless the
 //! engine was stopped.
 
-use crate::call_timer::cycles;
 use crate::cost::{EngineCost, Timed};
 use crate::rings::OwnRing;
 use crate::seat::{Order, Seat, SeatState, threshold};
@@ -17,6 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use sync::cycles;
 use vhost::{Batch, Engine, Job, List, Moved};
 
 /// Copies in flight that are expected: what engines are configured for.

@@ -1,5 +1,4 @@
-//! The control plane of vhost-user ports: their sockets, what front-ends say on them, and the rings
-//! that follow.
+//! The vhost-user protocol: ports' sockets, what front-ends say on them, and the rings that follow.
 //!
 //! *Place*: above `vhost`, below `dpdk`. *Knows*: UNIX sockets, the vhost-user protocol, files of
 //! guests' memory. *Does not know*: DPDK, OVSDB, who polls.
@@ -26,7 +25,9 @@ mod counters;
 mod inflight;
 mod memory;
 mod message;
+mod pair_choice;
 mod queue;
+mod rarp;
 mod rings;
 mod seat;
 mod session;
@@ -40,7 +41,8 @@ mod violation;
 
 pub use copies::{begin_turn, end_turn, leave_seat, take_seat, use_engines};
 pub use counters::{Counters, Slot};
-pub use queue::{Rx, Turn, Tx, ring_of};
+pub use pair_choice::{Turn, ring_of};
+pub use queue::{Rx, Tx};
 pub use seat::{
     Seat, SeatState, THRESHOLD_BYTES_DEFAULT, THRESHOLD_BYTES_MAX, forget_seat, seats,
     set_threshold, threshold,

@@ -2,6 +2,8 @@
 
 use crate::copies::{self, At};
 use crate::counters::Counters;
+use crate::pair_choice::{Turn, ring_of};
+use crate::rarp::{RARP_BYTES, rarp};
 use crate::shared::{PAIRS_MAX, Shared};
 use packet::{Packet, Pool};
 use std::cell::RefCell;
@@ -192,62 +194,9 @@ impl<P: Pool + 'static> Rx<P> {
     }
 }
 
-/// Bytes of an announcement: the least of an Ethernet frame, without its checksum.
-const RARP_BYTES: usize = 60;
-
-/// A broadcast RARP request of the owner of `mac` for its own address (RFC 903): switches learn
-/// where it is.
-#[cold]
-fn rarp(mac: [u8; 6]) -> [u8; RARP_BYTES] {
-    let mut frame = [0; RARP_BYTES];
-    frame[..6].fill(0xff);
-    frame[6..12].copy_from_slice(&mac);
-    // Type RARP; Ethernet and IPv4, addresses of 6 and 4 bytes; operation 3.
-    frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
-    frame[22..28].copy_from_slice(&mac);
-    frame[32..38].copy_from_slice(&mac);
-    frame
-}
-
-/// A guest's queues, each once, beginning with another one each time.
-pub struct Turn {
-    left: u64,
-    /// Where to begin the next time.
-    pub next: u32,
-}
-
-impl Turn {
-    /// The queues in `mask`, from the `first` on.
-    pub fn new(mask: u64, first: u32) -> Turn {
-        Turn { left: mask, next: first }
-    }
-
-    /// The next one.
-    #[inline]
-    pub fn pair(&mut self) -> Option<u32> {
-        if self.left == 0 {
-            return None;
-        }
-        let pair = (self.left.rotate_right(self.next).trailing_zeros() + self.next) % u64::BITS;
-        self.left &= !(1 << pair);
-        self.next = (pair + 1) % u64::BITS;
-        Some(pair)
-    }
-}
-
 impl<P> Drop for Rx<P> {
     fn drop(&mut self) {
         self.shared.taken_rx.fetch_and(!(1 << self.index), Ordering::AcqRel);
-    }
-}
-
-/// The ring that send handle `index` uses when the queues in `mask` are enabled.
-#[inline]
-pub fn ring_of(mask: u64, index: usize) -> Option<u16> {
-    match mask {
-        0 => None,
-        1 => Some(0),
-        mask => Some(nth_bit(mask, index as u32 % mask.count_ones()) as u16 * 2),
     }
 }
 
@@ -378,27 +327,9 @@ impl<P> Drop for Tx<P> {
     }
 }
 
-/// The position of the `n`-th set bit, counted from 0; there are more than `n`.
-fn nth_bit(mut mask: u64, n: u32) -> u32 {
-    for _ in 0..n {
-        mask &= mask - 1;
-    }
-    mask.trailing_zeros()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn senders_spread_over_enabled_queues() {
-        let spread = |mask: u64| -> Vec<u32> {
-            (0..4).map(|i: u32| nth_bit(mask, i % mask.count_ones())).collect()
-        };
-        assert_eq!(spread(0b1), [0, 0, 0, 0]);
-        assert_eq!(spread(0b1011), [0, 1, 3, 0]);
-        assert_eq!(spread(1 << 63), [63; 4]);
-    }
 
     /// A page of a guest's memory with a split ring, each of whose buffers begins with descriptor
     /// 0: an indirect table of 32,768 entries.
@@ -468,12 +399,5 @@ mod tests {
         assert_eq!((tx.burst(&packets), tx.take_penalty()), (0, 0));
         pool.free(&packets);
         (0..2).for_each(|i| drop(shared.rings.put(i, None)));
-    }
-
-    #[test]
-    fn announcements_are_rarp_requests() {
-        let frame = rarp([2, 0, 0, 0, 0, 7]);
-        assert_eq!(frame[..14], [255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 7, 0x80, 0x35]);
-        assert_eq!((&frame[22..28], &frame[32..38]), (&frame[6..12], &frame[6..12]));
     }
 }

@@ -7,7 +7,6 @@
 
 use crate::batch::{Desc, Direction, flag};
 use crate::memory::{Memory, Region};
-use crate::raw;
 
 /// Buffers of one ring that are read ahead, at most.
 pub(crate) const BUFFERS_AHEAD_MAX: usize = 64;
@@ -136,8 +135,8 @@ impl Ahead {
         while (upto.wrapping_sub(self.fetched) as i32) > 0 {
             let at = self.buffers[self.fetched as usize % BUFFERS_AHEAD_MAX].at;
             match self.direction {
-                Direction::FromGuest => lines(at, header, raw::prefetch),
-                Direction::ToGuest => lines(at, header, raw::prefetch_write),
+                Direction::FromGuest => lines(at, header, sync::prefetch),
+                Direction::ToGuest => lines(at, header, sync::prefetch_write),
             }
             self.fetched = self.fetched.wrapping_add(1);
         }

@@ -1,9 +1,8 @@
 //! Packets in and out of a ring whose copies an engine makes.
 
-use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS};
-use crate::batch::{BATCH, Batch, Direction};
+use crate::ahead::PREFETCH_BUFFERS;
+use crate::batch::{BATCH, Batch};
 use crate::copier::{Copier, EngineCopier};
-use crate::raw;
 use crate::ring::{Moved, PREFETCH_PACKETS, Ring, make_room};
 use crate::ring_error::RingError;
 use crate::slots::{List, Slots};
@@ -95,8 +94,7 @@ impl Ring {
         self.deliver(&mut slots, out, end, moved);
         if !self.is_broken() && out.len() < end {
             let max = end - out.len();
-            let other = self
-                .read_ahead(Direction::FromGuest, BUFFERS_AHEAD_MAX.min(max + PREFETCH_BUFFERS));
+            let other = self.read_plain_ahead(max);
             let n = self.ahead.len().min(max);
             if n > 0 && slots.is_empty() && self.are_short(n, list.threshold) {
                 let bytes = moved.bytes;
@@ -131,7 +129,7 @@ impl Ring {
                 return;
             }
             if let Some(packet) = packet.take() {
-                raw::prefetch(packet.data().as_ptr());
+                sync::prefetch(packet.data().as_ptr());
                 moved.packets += 1;
                 moved.bytes += packet.len() as u64;
                 out.push(packet);
@@ -156,7 +154,7 @@ impl Ring {
         for i in 0..n {
             self.ahead.fetch(i + PREFETCH_BUFFERS, self.header);
             if let Some(soon) = copier.list.fresh.len().checked_sub(1 + PREFETCH_PACKETS) {
-                raw::prefetch_write(copier.list.fresh[soon].data().as_ptr());
+                sync::prefetch_write(copier.list.fresh[soon].data().as_ptr());
             }
             let buffer = self.ahead.get(i);
             let len = buffer.len as usize - self.header;
@@ -189,11 +187,7 @@ impl Ring {
         copier: &mut EngineCopier,
         moved: &mut Moved,
     ) {
-        self.begin(batch);
-        batch.begin(max);
-        self.gather(Direction::FromGuest, max, batch);
-        self.count_steps(batch, moved);
-        batch.fetch(self.header, raw::prefetch);
+        self.read_chains(batch, max, moved);
         if !fill(pool, copier, batch.chains.len()) {
             moved.starved = true;
             return;

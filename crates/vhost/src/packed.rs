@@ -129,7 +129,7 @@ impl Packed {
     pub fn fetch(&self, held: u32, n: u32) {
         let (held, n) = (held + self.taken, n + self.taken);
         for i in (held..n.min(self.size)).step_by(4) {
-            raw::prefetch(self.at(self.at.forward(i, self.size).i()));
+            sync::prefetch(self.at(self.at.forward(i, self.size).i()));
         }
     }
 
@@ -137,7 +137,7 @@ impl Packed {
     #[inline]
     pub fn fetch_used(&self, n: u32) {
         for i in (0..n.min(self.size)).step_by(4) {
-            raw::prefetch_write(self.at(self.at.forward(i, self.size).i()));
+            sync::prefetch_write(self.at(self.at.forward(i, self.size).i()));
         }
     }
 
@@ -180,7 +180,7 @@ impl Packed {
             place = place.forward(1, self.size);
         }
         for i in (0..want.saturating_sub(held)).step_by(4) {
-            raw::prefetch(self.at(place.forward(i, self.size).i()));
+            sync::prefetch(self.at(place.forward(i, self.size).i()));
         }
         false
     }
@@ -198,7 +198,7 @@ impl Packed {
             if !batch.has_room() || self.ahead() >= self.size || !self.is_ready(self.peek) {
                 break;
             }
-            raw::prefetch(self.at(self.peek.forward(8 % self.size, self.size).i()));
+            sync::prefetch(self.at(self.peek.forward(8 % self.size, self.size).i()));
             let mut walk = Walk::new(memory, last, direction, batch);
             let (id, descs, bad) = self.walk(&mut walk)?;
             if self.ahead() + u32::from(descs) > self.size {

@@ -98,30 +98,6 @@ pub(crate) unsafe fn header(at: *mut u8, long: bool, buffers: u16) {
     }
 }
 
-/// Fetches a line that will be written. Any address is allowed.
-#[inline]
-pub(crate) fn prefetch_write<T>(at: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch does not fault, and does nothing where it is not known.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    prefetch(at);
-}
-
-/// Fetches a line that will be read. Any address is allowed.
-#[inline]
-pub(crate) fn prefetch<T>(at: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch does not fault.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
-}
-
 #[cfg(test)]
 mod tests {
     #[test]

@@ -102,14 +102,14 @@ impl Split {
     #[inline]
     pub fn fetch(&self, held: u32, n: u32) {
         let (held, n) = (held + self.taken, n + self.taken);
-        raw::prefetch(self.avail);
+        sync::prefetch(self.avail);
         for i in (held..n).step_by(4) {
             let slot = self.slot(self.at.wrapping_add(i));
-            raw::prefetch(self.desc.wrapping_add(slot * DESC));
+            sync::prefetch(self.desc.wrapping_add(slot * DESC));
         }
         // Heads of 32 buffers lie in a line.
         for i in (held..n + 31).step_by(32) {
-            raw::prefetch(self.avail.wrapping_add(2 + self.slot(self.at.wrapping_add(i))));
+            sync::prefetch(self.avail.wrapping_add(2 + self.slot(self.at.wrapping_add(i))));
         }
     }
 
@@ -117,9 +117,11 @@ impl Split {
     /// when `n` buffers are available: the driver polls these lines, so fetching them costs it.
     #[inline]
     pub fn fetch_used(&self, n: u32) {
-        raw::prefetch_write(self.used);
+        sync::prefetch_write(self.used);
         for i in (0..n + 7).step_by(8) {
-            raw::prefetch_write(self.used.wrapping_add(4 + 8 * self.slot(self.at.wrapping_add(i))));
+            sync::prefetch_write(
+                self.used.wrapping_add(4 + 8 * self.slot(self.at.wrapping_add(i))),
+            );
         }
     }
 
@@ -131,7 +133,7 @@ impl Split {
             let head = self.avail(2 + self.slot(self.at.wrapping_add(i)));
             if head / 4 != line {
                 line = head / 4;
-                raw::prefetch(self.desc.wrapping_add(usize::from(head) * DESC));
+                sync::prefetch(self.desc.wrapping_add(usize::from(head) * DESC));
             }
         }
     }
@@ -202,7 +204,7 @@ impl Split {
             if u32::from(*head) >= self.size {
                 return Err(RingError::Descriptor);
             }
-            raw::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
+            sync::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
         }
         if n > 0 {
             self.fetch_used(held + n as u32);

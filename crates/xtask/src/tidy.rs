@@ -60,6 +60,8 @@ const LOST: &[(&str, &str)] = &[
     ("Accounts", "FlowStats"),
     ("look_around", "revalidate_slice"),
     ("Areas", "RegionSet"),
+    ("MissBatch", "ResolveBatch"),
+    ("DirectBatch", "ResolveBatch"),
     ("nap", "idle_sleep"),
     ("Patience", "Backoff"),
 ];

@@ -5,6 +5,7 @@ use crate::state::State;
 use ofproto::{Local, Remote, Route, TunnelSpec};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::{ETH_IPV4, ETH_IPV6};
 
 type Answer = Result<String, String>;
 
@@ -158,7 +159,7 @@ pub fn ports(s: &mut State, args: &[String]) -> Answer {
     for (device, ip, _) in s.ofproto.routes().addresses() {
         let Some(port) = specs.iter().find(|p| p.name == *device) else { continue };
         let mac = port.hw_addr.map(|b| format!("{b:02x}")).join(":");
-        let (eth_type, family) = if ip.is_ipv4() { (0x0800, "ipv4") } else { (0x86dd, "ipv6") };
+        let (eth_type, family) = if ip.is_ipv4() { (ETH_IPV4, "ipv4") } else { (ETH_IPV6, "ipv6") };
         for (name, p) in &tunnels {
             let (proto, udp) = match p.udp {
                 0 => (47, String::new()),

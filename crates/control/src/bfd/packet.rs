@@ -2,7 +2,7 @@
 //! and reads them.
 
 use super::bfd_conf::Conf;
-use wire::{Ipv4, Udp};
+use wire::{ETH_IPV4, IP_UDP, Ipv4, Udp};
 
 /// Of BFD control packets (RFC 5881, section 4).
 pub const UDP_PORT: u16 = 3784;
@@ -11,8 +11,6 @@ pub const TTL: u8 = 255;
 const ETH_LEN: usize = 14;
 const LEN: usize = 24;
 const VERSION: u8 = 1;
-const UDP: u8 = 17;
-const ETH_IP: u16 = 0x0800;
 /// Internetwork control.
 const TOS: u8 = 0xc0;
 
@@ -172,13 +170,13 @@ impl Control {
         let mut f = Vec::with_capacity(ETH_LEN + wire::IPV4_LEN + wire::UDP_LEN + LEN);
         f.extend(conf.dst_mac);
         f.extend(conf.src_mac.unwrap_or(mac));
-        f.extend(ETH_IP.to_be_bytes());
+        f.extend(ETH_IPV4.to_be_bytes());
         let mut ip = [0; wire::IPV4_LEN];
         if let Some(mut ip) = Ipv4::init(&mut ip, wire::IPV4_LEN) {
             ip.set_tos(TOS);
             ip.set_total_len((wire::IPV4_LEN + wire::UDP_LEN + LEN) as u16);
             ip.set_ttl(TTL);
-            ip.set_proto(UDP);
+            ip.set_proto(IP_UDP);
             ip.set_src(conf.src_ip.octets());
             ip.set_dst(conf.dst_ip.octets());
             ip.fill_checksum();

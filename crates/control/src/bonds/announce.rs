@@ -5,6 +5,7 @@ use super::all::{Announcement, Entry};
 use super::send;
 use crate::state::State;
 use ofproto::{Switch, VlanMode};
+use wire::ETH_RARP;
 
 /// Stations that are announced after a change: as many as a MAC table holds by default.
 const STATIONS_MAX: usize = 8192;
@@ -18,7 +19,7 @@ const LOOKS_TURN_MAX: usize = 4096;
 pub(super) fn begin() -> Announcement {
     Announcement { next: 0, left: STATIONS_MAX }
 }
-const RARP: u16 = 0x8035;
+
 /// A question of RARP (RFC 903): who am I?
 const REVERSE_REQUEST: u8 = 3;
 
@@ -88,7 +89,7 @@ fn frame(station: [u8; 6], vlan: u16) -> Vec<u8> {
         out.extend([0x81, 0]);
         out.extend(vlan.to_be_bytes());
     }
-    out.extend(RARP.to_be_bytes());
+    out.extend(ETH_RARP.to_be_bytes());
     out.extend([0, 1, 8, 0, 6, 4, 0, REVERSE_REQUEST]);
     for _ in 0..2 {
         out.extend(station);

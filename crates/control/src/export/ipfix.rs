@@ -10,12 +10,10 @@ use ofproto::{IpfixNote, IpfixSampling, SetNote};
 use openflow::{IpfixStats, OfPort};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use wire::{ETH_IPV4, ETH_IPV6, IP_GRE, IP_UDP};
 
 /// Of BFD, whose packets are the switch's own: UDP ports (RFC 5881, sections 4 and 8).
 const BFD: [u16; 2] = [3784, 3785];
-const UDP: u8 = 17;
-const GRE: u8 = 47;
-const ETH_IPV6: u16 = 0x86dd;
 /// `tunnelType` of VXLAN, GRE and Geneve, and the bytes of an id.
 const VXLAN: (u8, usize) = (1, 3);
 const GRE_KEY: (u8, usize) = (2, 4);
@@ -240,8 +238,8 @@ fn time(ms: u64) -> Now {
 }
 
 fn is_bfd(key: &Key) -> bool {
-    matches!(key.u16(at::ETH_TYPE), 0x0800 | ETH_IPV6)
-        && key.u8(at::PROTO) == UDP
+    matches!(key.u16(at::ETH_TYPE), ETH_IPV4 | ETH_IPV6)
+        && key.u8(at::PROTO) == IP_UDP
         && BFD.contains(&key.u16(at::TP_DST))
 }
 
@@ -279,9 +277,9 @@ fn tunnel_in(key: &Key) -> Option<Tunnel> {
     }
     let ports = (key.u16(at::TUN_TP_SRC), key.u16(at::TUN_TP_DST));
     let ((kind, id_bytes), proto) = match ports.1 {
-        0 => (GRE_KEY, GRE),
-        GENEVE_PORT => (GENEVE, UDP),
-        _ => (VXLAN, UDP),
+        0 => (GRE_KEY, IP_GRE),
+        GENEVE_PORT => (GENEVE, IP_UDP),
+        _ => (VXLAN, IP_UDP),
     };
     let (src, dst, id) = (key.get(at::TUN_SRC), key.get(at::TUN_DST), key.u32(at::TUN_ID));
     Some(Tunnel { kind, proto, src, dst, ports, id, id_bytes })

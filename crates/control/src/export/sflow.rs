@@ -10,10 +10,9 @@ use flow::{Key, PortNo, at, flag};
 use ofproto::{SflowNote, SflowSampling};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use wire::{IP_GRE, IP_UDP};
 
 const ETHERNET_BYTES: usize = 14;
-const GRE: u8 = 47;
-const UDP: u8 = 17;
 
 /// An agent, and where what it reports goes.
 pub struct Sflow {
@@ -135,7 +134,7 @@ fn tunnel_in(key: &Key) -> Option<Tunnel> {
     v4.then(|| {
         let ports = (key.u16(at::TUN_TP_SRC), key.u16(at::TUN_TP_DST));
         Tunnel {
-            proto: if ports.1 == 0 { GRE } else { UDP },
+            proto: if ports.1 == 0 { IP_GRE } else { IP_UDP },
             src: key.get(at::TUN_SRC),
             dst: key.get(at::TUN_DST),
             ports,

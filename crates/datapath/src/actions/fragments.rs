@@ -1,5 +1,6 @@
-//! `ct` of fragments: each waits, with what is left to do, until all of its datagram are there. The
-//! datagram goes through connection tracking as a whole; its fragments go on with what that says.
+//! `ct` of fragments: each waits, with what is left to do, until all fragments of its datagram have
+//! come. The datagram goes through connection tracking as a whole; its fragments go on with what
+//! that says.
 //!
 //! Fragments of a datagram may come to several workers, so they wait in one place. No worker waits
 //! for its lock: a fragment that finds it taken for long is invalid, and counted.

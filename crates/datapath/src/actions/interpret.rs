@@ -19,6 +19,7 @@ use flow::{Key, PortNo, at};
 use packet::Packet;
 use std::sync::Arc;
 use telemetry::Drop;
+use wire::{ETH_IPV4, ETH_IPV6};
 
 /// Most recirculations of one packet (as in OVS).
 pub(crate) const RECIRC_LIMIT: u8 = 6;
@@ -321,7 +322,7 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
 fn remark(by: u8, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     let (eth_type, tos) = (f.key().u16(at::ETH_TYPE), f.key().u8(at::TOS));
     let new = action::remarked(tos, by);
-    if new == tos || !matches!(eth_type, 0x0800 | 0x86dd) {
+    if new == tos || !matches!(eth_type, ETH_IPV4 | ETH_IPV6) {
         return Ok(());
     }
     let mut rw = Rewrite { key: Key::ZERO, mask: Key::ZERO };

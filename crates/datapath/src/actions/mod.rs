@@ -205,7 +205,7 @@ fn prefetch_headers(batch: &Batch, i: usize) {
     }
 }
 
-/// Credits a megaflow; 0 is none.
+/// Credits a megaflow; number 0 stands for none.
 #[inline]
 fn count(table: &Table, megaflow: u32, packets: u64, bytes: u64, now_ms: u64) {
     if megaflow != 0 {
@@ -248,7 +248,7 @@ fn steps<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mu
     }
 }
 
-/// Takes a sample of some packets, and goes on with all as if there were none.
+/// Samples some packets, and goes on with all of them as if none had been sampled.
 #[inline(never)]
 fn sampled<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
     let Some(s) = &program.sampled else { return interpret_one(batch, program, i, p, tx) };
@@ -323,7 +323,7 @@ pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
 /// Executes what is left of the programs of fragments whose datagram is complete.
 #[inline]
 fn resume(tx: &mut TxState) {
-    while let Some(held) = tx.fragments.next() {
+    while let Some(held) = tx.ct.fragments.next() {
         interpret::resume(tx, held);
     }
 }

@@ -287,7 +287,7 @@ impl Patch {
         }
     }
 
-    /// Not inline, for the sake of what is inline beside it.
+    /// Not inlined, so that the code that is inlined around it stays small.
     #[inline(never)]
     fn ipv6(&self, h: &mut [u8], proto: u8) {
         let words = self.blend::<6>(h);

@@ -1,5 +1,5 @@
-//! Step 4's instructions: a decision's operations, compiled to a record of three cache lines, of
-//! which most kinds need the first.
+//! Programs of the actions step: a decision's operations, compiled to a record of three cache
+//! lines, of which most kinds need the first.
 
 use crate::actions::patch::Patch;
 use crate::actions::rewrite::ethernet_only;
@@ -17,31 +17,31 @@ use telemetry::Drop;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// End, for `Program::drop`.
+    /// Drop the packet; the reason is `Program::drop`.
     Drop,
-    /// To `Program::out`.
+    /// Send to `Program::out`.
     Output,
-    /// Ethernet addresses, then out.
+    /// Set Ethernet addresses, then send.
     SetEthOutput,
-    /// Rewrites that are a patch for plain packets, then out.
+    /// Rewrite by a patch (the packets that it claims), then send.
     PatchOutput,
-    /// Other rewrites, then out.
+    /// Rewrite without a patch, then send.
     SetOutput,
-    /// A tag, then out.
+    /// Push a VLAN tag, then send.
     PushVlanOutput,
-    /// A tag less, then out.
+    /// Pop the outer VLAN tag, then send.
     PopVlanOutput,
-    /// An outer header, then out.
+    /// Push a tunnel's header, then send.
     TunnelPushOutput,
-    /// The outer header away: in two steps, by the interpreter; next time perhaps in one.
+    /// Pop a tunnel's header: by the interpreter, in two steps; the next packet perhaps in one.
     TunnelPop,
-    /// Rewrites, tags and outputs in any order, then out.
+    /// Rewrites, tags and outputs in any order; the last is an output.
     Sequence,
-    /// Through connection tracking, then out or to a second lookup.
+    /// Track the connection, then send or look up again.
     Track,
-    /// A copy of some packets goes to the control side; then another program.
+    /// Copy some packets to the control side, then run another program.
     Sampled,
-    /// Everything else: the interpreter.
+    /// Everything else, by the interpreter.
     Generic,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Program {
     pub tpid: u16,
     pub tci: u16,
     refs: u32,
-    /// Control knows what it does.
+    /// The control side knows what it does.
     announced: bool,
     hash: u64,
     /// The operations themselves, for the interpreter and for dumps.
@@ -69,13 +69,13 @@ pub(crate) struct Program {
     pub sampled: Option<Box<Sampled>>,
 }
 
-/// What becomes of packets of which some are sampled.
+/// The program of packets some of which are sampled.
 pub(crate) struct Sampled {
-    /// One of `2^32 / chance` is.
+    /// One packet of `2^32 / chance` is sampled.
     pub chance: u32,
-    /// What is done with its copy.
+    /// What is done with the sampled packet's copy.
     pub ops: Arc<[Op]>,
-    /// What is done with all.
+    /// What is done with all packets.
     pub rest: Program,
 }
 
@@ -104,36 +104,42 @@ impl Program {
         if let Some(Op::Output(port)) = ops.last() {
             p.out = *port;
         }
-        p.kind = match ops {
+        p.kind = p.compile(ops, why);
+        p
+    }
+
+    /// Finds the kind of these operations, and fills in what it needs.
+    fn compile(&mut self, ops: &[Op], why: Drop) -> Kind {
+        match ops {
             [] => Kind::Drop,
             [Op::Drop(why)] => {
-                p.drop = *why;
+                self.drop = *why;
                 Kind::Drop
             }
             [Op::Output(_)] => Kind::Output,
             [Op::PushVlan { tpid, tci }, Op::Output(_)] => {
-                (p.tpid, p.tci) = (*tpid, *tci);
+                (self.tpid, self.tci) = (*tpid, *tci);
                 Kind::PushVlanOutput
             }
             [Op::PopVlan, Op::Output(_)] => Kind::PopVlanOutput,
             [Op::Sample { chance, ops }, rest @ ..] if is_cheap(rest, why) => {
                 let (chance, ops, rest) =
                     (*chance, ops.to_vec().into(), Program::new(rest, Some(why)));
-                p.sampled = Some(Box::new(Sampled { chance, ops, rest }));
+                self.sampled = Some(Box::new(Sampled { chance, ops, rest }));
                 Kind::Sampled
             }
             [Op::Ct(ct), Op::Output(_) | Op::Recirc(_)] if ct.alg.is_none() => Kind::Track,
             [Op::TunnelPush(t), Op::Output(_)] => {
-                p.template = Template::new(t).map(Box::new);
+                self.template = Template::new(t).map(Box::new);
                 Kind::TunnelPushOutput
             }
             [Op::TunnelPop { port, .. }] => {
-                p.out = *port;
+                self.out = *port;
                 Kind::TunnelPop
             }
             [sets @ .., Op::Output(_)] if sets.iter().all(is_set) => match Patch::compile(sets) {
                 Some(patch) => {
-                    p.patch = patch;
+                    self.patch = patch;
                     match sets.iter().all(is_ethernet) {
                         true => Kind::SetEthOutput,
                         false => Kind::PatchOutput,
@@ -142,11 +148,10 @@ impl Program {
                 None => Kind::SetOutput,
             },
             _ => {
-                p.steps = Sequence::compile(ops).map(Box::new);
-                if p.steps.is_some() { Kind::Sequence } else { Kind::Generic }
+                self.steps = Sequence::compile(ops).map(Box::new);
+                if self.steps.is_some() { Kind::Sequence } else { Kind::Generic }
             }
-        };
-        p
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use flow::{Key, at, flag};
 use packet::Packet;
 use telemetry::Drop;
 use wire::checksum::Sum;
+use wire::{ETH_QINQ, ETH_VLAN};
 
 fn be16(d: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([d[at], d[at + 1]])
@@ -298,7 +299,7 @@ pub(crate) fn write_tag(d: &mut [u8], tpid: u16, tci: u16) {
 #[inline]
 pub(crate) fn pop_vlan(p: &mut Packet) {
     let d = p.data_mut();
-    if d.len() >= 18 && matches!(be16(d, 12), 0x8100 | 0x88a8) {
+    if d.len() >= 18 && matches!(be16(d, 12), ETH_VLAN | ETH_QINQ) {
         d.copy_within(0..12, 4);
         let _ = p.pull_front(4);
     }

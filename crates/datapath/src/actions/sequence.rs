@@ -9,6 +9,7 @@ use action::Op;
 use flow::{PortNo, at};
 use packet::Packet;
 use telemetry::Drop;
+use wire::{ETH_QINQ, ETH_VLAN};
 
 /// One step.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,7 @@ impl Tags {
 }
 
 fn is_tpid(tpid: u16) -> bool {
-    matches!(tpid, 0x8100 | 0x88a8)
+    matches!(tpid, ETH_VLAN | ETH_QINQ)
 }
 
 impl Sequence {

@@ -122,7 +122,7 @@ fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut G
         };
         group.ahead[count] = match read_fast(batch, ct, n + count, &mut group.fast[count]) {
             true => {
-                tx.conntrack.ask_fast(&mut group.fast[count]);
+                tx.ct.worker.ask_fast(&mut group.fast[count]);
                 Ahead::Fast
             }
             false => read(batch, ct.0, n + count, tx, &mut group.seen[count]),
@@ -148,19 +148,19 @@ fn ask_answer(
         Ahead::Read(_) => group.seen[k].as_ref().ok()?.tuple,
         Ahead::Other | Ahead::Known => return None,
     };
-    begins.then(|| tx.conntrack.ask_answer(&tuple, nat))?
+    begins.then(|| tx.ct.worker.ask_answer(&tuple, nat))?
 }
 
 /// Has memory bring the connections of a group.
 #[inline]
 fn ask_entries(tx: &TxState, group: &mut Group) {
     for answer in group.answers[..group.count].iter().flatten() {
-        tx.conntrack.ask_entries(*answer);
+        tx.ct.worker.ask_entries(*answer);
     }
     for (ahead, fast) in group.ahead[..group.count].iter().zip(&mut group.fast) {
         match ahead {
-            Ahead::Fast => tx.conntrack.ask_fast_entry(fast),
-            Ahead::Read(asked) => tx.conntrack.ask_entries(*asked),
+            Ahead::Fast => tx.ct.worker.ask_fast_entry(fast),
+            Ahead::Read(asked) => tx.ct.worker.ask_entries(*asked),
             Ahead::Other | Ahead::Known => {}
         }
     }
@@ -240,7 +240,7 @@ fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, 
     }
     let p = &batch.packets[i];
     *seen = extract(p.data(), layout.l3.into(), ct.zone, ct::is_sound(p));
-    let asked = seen.as_ref().map_or(Asked::default(), |seen| tx.conntrack.ask(&seen.tuple));
+    let asked = seen.as_ref().map_or(Asked::default(), |seen| tx.ct.worker.ask(&seen.tuple));
     Ahead::Read(asked)
 }
 
@@ -254,7 +254,7 @@ fn track_fast(
     tx: &mut TxState,
 ) {
     let p = &mut batch.packets[i];
-    let Some(tracked) = tx.conntrack.track_fast(ct, fast, p.data_mut(), tx.now_ms) else {
+    let Some(tracked) = tx.ct.worker.track_fast(ct, fast, p.data_mut(), tx.now_ms) else {
         return track_first(batch, (program, ct), i, fast, tx);
     };
     if i >= batch.waited {
@@ -267,7 +267,7 @@ fn track_fast(
     {
         return;
     }
-    tx.conntrack.describe(ct, &tracked, &mut batch.columns.ct[i]);
+    tx.ct.worker.describe(ct, &tracked, &mut batch.columns.ct[i]);
     go_on(batch, program, i, tx);
 }
 
@@ -280,7 +280,7 @@ fn track_first(
     fast: &FastPacket,
     tx: &mut TxState,
 ) {
-    if !tx.conntrack.begin_fast(ct, fast, &mut batch.columns.ct[i]) {
+    if !tx.ct.worker.begin_fast(ct, fast, &mut batch.columns.ct[i]) {
         return track(batch, (program, ct), i, Some(&Ok(fast.seen())), tx);
     }
     if i >= batch.waited {
@@ -311,7 +311,7 @@ fn take_prediction(
         let mut own = Meta::default();
         // What no later step reads stays on the stack.
         let meta = if whole { &mut batch.columns.ct[i] } else { &mut own };
-        tx.conntrack.describe(ct, tracked, meta);
+        tx.ct.worker.describe(ct, tracked, meta);
         let keys = &mut batch.keys;
         ct::write_ct_fields(meta, &mut keys.line.0[i], &mut keys.ext[i][2], &mut keys.have[i]);
         if !ways.table.confirms(&prediction, &keys.get(i)) {
@@ -348,10 +348,10 @@ fn track(
     let meta = &mut batch.columns.ct[i];
     let came = Arrival { port: batch.in_port[i], now: tx.now_ms };
     let edit = match seen {
-        Some(seen) => conntrack::track_seen(&mut tx.conntrack, ct, p.data_mut(), seen, meta, came),
+        Some(seen) => conntrack::track_seen(&mut tx.ct.worker, ct, p.data_mut(), seen, meta, came),
         None => {
             let at = At { l3: batch.columns.layout[i].l3.into(), sound: ct::is_sound(p) };
-            conntrack::track(&mut tx.conntrack, ct, p.data_mut(), at, meta, came)
+            conntrack::track(&mut tx.ct.worker, ct, p.data_mut(), at, meta, came)
         }
     };
     if let Some(edit) = edit {
@@ -398,7 +398,7 @@ fn write_ct_fields(batch: &mut Batch, i: usize) {
     }
 }
 
-/// Patches the key of a packet that was translated, so all of its headers is there.
+/// Patches the key of a packet that NAT translated, which therefore has all of its headers.
 #[inline]
 fn write_translation(batch: &mut Batch, i: usize) {
     let (keys, layout) = (&mut batch.keys, batch.columns.layout[i]);

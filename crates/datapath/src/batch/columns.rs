@@ -4,7 +4,7 @@ use crate::batch::keys::Layout;
 use conntrack::{Meta, Ref};
 use packet::VECTOR;
 
-/// What is known about each packet of a vector before lookup, but for its key.
+/// What is known about each packet of a vector before lookup, besides its key.
 pub(crate) struct Columns {
     pub layout: [Layout; VECTOR],
     /// Bytes of the frame.
@@ -32,7 +32,7 @@ impl Columns {
         }
     }
 
-    /// Everything about packet `from` becomes that of packet `to`.
+    /// Copies everything about packet `from` to packet `to`.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.layout[to] = self.layout[from];
         self.len[to] = self.len[from];

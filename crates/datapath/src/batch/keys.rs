@@ -132,7 +132,7 @@ impl Keys {
             self.ext[i][l] = *e;
         }
     }
-    /// Everything about packet `from` becomes that of packet `to`.
+    /// Copies everything about packet `from` to packet `to`.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.line.0[to] = self.line.0[from];
         self.have[to] = self.have[from];

@@ -62,8 +62,8 @@ struct Form {
     has_tail: bool,
 }
 
-/// A table's memory. The worker reads and writes it; control made it, gives it back to the system,
-/// and reads what is atomic.
+/// A table's memory. The worker reads and writes it; the control side made it, gives it back to the
+/// system, and reads what is atomic.
 pub(crate) struct MarkMemory {
     entries: Reserved<Entry>,
     /// By slot: the value's last words, of forms that have them.
@@ -71,7 +71,8 @@ pub(crate) struct MarkMemory {
     forms: Reserved<Form>,
     /// By slot: packets that did not begin as the megaflow's do.
     wrong: Reserved<AtomicU32>,
-    /// By slot: not 0 if packets came with its mark that were the megaflow's, since control looked.
+    /// By slot: not 0 if packets came with its mark that were the megaflow's, since the control
+    /// side looked.
     came: Reserved<AtomicU8>,
 }
 
@@ -240,7 +241,7 @@ impl MarkTable {
     }
 
     /// # Safety
-    /// AVX2, BMI1 and BMI2 are there.
+    /// The CPU has AVX2, BMI1 and BMI2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     unsafe fn find_avx2(&self, store: &Store, batch: &mut Batch, range: Range<usize>) -> Found {
@@ -351,8 +352,8 @@ impl Form {
     }
 }
 
-/// Differ packet and entry in what the form compares, but for the words that do not fit an entry?
-/// `AVX2`: the CPU has it.
+/// Do packet and entry differ in what the form compares, except for the words that do not fit an
+/// entry? `AVX2`: the CPU has it.
 #[inline(always)]
 fn differ<const AVX2: bool>(first: &[u8; 64], e: &Entry, form: &Form) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -365,7 +366,7 @@ fn differ<const AVX2: bool>(first: &[u8; 64], e: &Entry, form: &Form) -> bool {
 }
 
 /// # Safety
-/// AVX2 is there.
+/// The CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -3,9 +3,9 @@
 //!
 //! A mark is a hint. A worker has a table for each port whose adapter marks packets: which megaflow
 //! of its own a mark stands for, and what the packets of that begin with. Only the worker changes
-//! it, as control says ([`MarkChange`]), in the order of its other commands: a mark is unbound
-//! before its megaflow's index is used again. A megaflow that was marked dead is not found by its
-//! mark either, so that barriers do not wait for an adapter.
+//! it, as the control side says ([`MarkChange`]), in the order of its other commands: a mark is
+//! unbound before its megaflow's index is used again. A megaflow that was marked dead is not found
+//! by its mark either, so that barriers do not wait for an adapter.
 
 mod mark_table;
 pub(crate) mod step;
@@ -18,7 +18,7 @@ use offload::{FirstBytes, Mark};
 /// lengths are checked.
 pub(crate) const MARK_FORMS_MAX: usize = 256;
 
-/// What control says of marks.
+/// What the control side says of marks.
 pub(crate) enum MarkChange {
     /// Packets of this port may be marked from now on, or are not any more.
     Table(Option<Box<MarkTable>>),

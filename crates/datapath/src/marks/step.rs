@@ -22,7 +22,7 @@ pub(crate) struct PortMarks {
 }
 
 impl PortMarks {
-    /// Has the port an adapter that marks packets, and do its marks count?
+    /// Does the port have an adapter that marks packets, and are its marks used?
     #[inline]
     pub fn serve(&self, port: PortNo) -> bool {
         let table = self.tables.get(usize::from(port)).and_then(Option::as_ref);
@@ -33,7 +33,7 @@ impl PortMarks {
         std::mem::take(&mut self.counts)
     }
 
-    /// Does what control says of a port's marks.
+    /// Does what the control side says of a port's marks.
     pub fn change(
         &mut self,
         port: PortNo,

@@ -6,18 +6,19 @@ pub(crate) mod policy;
 #[cfg(test)]
 mod policy_tests;
 pub(crate) mod rates;
+mod resolve_batch;
 pub(crate) mod seen_flows;
 pub(crate) mod uncached_stats;
 
 use crate::actions::program::Programs;
 use crate::batch::Batch;
-use crate::batch::keys::{KEY_WORDS, Line, Words};
+use crate::batch::keys::Words;
 use crate::lookup::Lookup;
 use crate::lookup::predictor::PREDICTIONS_MAX;
 use crate::lookup::table::{Admission, InsertPosition, Table};
 use crate::messages::{Report, Shared};
-use crate::miss::direct::DirectBatch;
 use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, RESOLVE_PACKETS_MAX};
+use crate::miss::resolve_batch::ResolveBatch;
 use crate::miss::uncached_stats::UncachedStats;
 use crate::report::Reports;
 use crate::settings::Settings;
@@ -32,41 +33,6 @@ use sync::{Guard, Reader};
 /// A missed packet is looked up again in the subtables that got megaflows during its vector, unless
 /// they are more than this: then asking the pipeline costs less.
 const FILLED_SUBTABLES_MAX: usize = PREDICTIONS_MAX;
-
-/// Packets about which the pipeline is asked, and what it says; kept to be used again.
-pub(crate) struct MissBatch {
-    len: usize,
-    packets: [usize; RESOLVE_PACKETS_MAX],
-    keys: [Key; RESOLVE_PACKETS_MAX],
-    decisions: [Decision; RESOLVE_PACKETS_MAX],
-    positions: [Option<InsertPosition>; RESOLVE_PACKETS_MAX],
-}
-
-impl Default for MissBatch {
-    fn default() -> Self {
-        MissBatch {
-            len: 0,
-            packets: [0; RESOLVE_PACKETS_MAX],
-            keys: [Key::ZERO; RESOLVE_PACKETS_MAX],
-            decisions: Default::default(),
-            positions: Default::default(),
-        }
-    }
-}
-
-impl MissBatch {
-    /// Is a packet with the same first line among them?
-    fn has(&self, line: &Line) -> bool {
-        let same = |key: &Key| key.words[..KEY_WORDS] == line[..KEY_WORDS];
-        self.keys[..self.len].iter().any(same)
-    }
-
-    fn add(&mut self, packet: usize, words: &Words) {
-        self.packets[self.len] = packet;
-        self.keys[self.len].words[..words.len()].copy_from_slice(words);
-        self.len += 1;
-    }
-}
 
 /// The words that a packet has.
 fn packet_words(key: &Key) -> &Words {
@@ -104,9 +70,11 @@ impl Scope<'_> {
 pub(crate) struct Misses {
     pipeline: Arc<dyn Pipeline>,
     shared: Arc<Shared>,
-    miss_batch: Option<Box<MissBatch>>,
-    direct_batch: Option<Box<DirectBatch>>,
-    /// Traffic of decisions that were not stored, for control.
+    /// Packets whose decisions may be stored.
+    whole_batch: Option<Box<ResolveBatch>>,
+    /// Packets of ports in direct mode.
+    direct_batch: Option<Box<ResolveBatch>>,
+    /// Traffic of decisions that were not stored, for the control side.
     pub uncached: UncachedStats,
     /// Programs of decisions that hold for one packet of this vector only.
     once_programs: Vec<u32>,
@@ -117,7 +85,7 @@ pub(crate) struct Misses {
     limit: u32,
     /// Decisions so far, to sample them by when the table is full.
     missed: u32,
-    /// Compare direct decisions with whole ones.
+    /// Compare what the pipeline says in direct mode with what it says when asked for everything.
     validate: bool,
     /// Store decisions for one key only.
     exact: bool,
@@ -130,7 +98,7 @@ impl Misses {
         Misses {
             pipeline,
             shared,
-            miss_batch: Some(Box::default()),
+            whole_batch: Some(Box::default()),
             direct_batch: Some(Box::default()),
             uncached: UncachedStats::default(),
             once_programs: Vec::new(),
@@ -151,7 +119,7 @@ impl Misses {
         (self.exact, self.report) = (s.debug.exact_megaflows, s.debug.report_misses);
     }
 
-    /// Takes over what control says is this worker's part of the flow limit.
+    /// Takes over what the control side says is this worker's part of the flow limit.
     pub fn take_limit(&mut self, table: &Table) {
         let part = self.shared.limit.load(Ordering::Relaxed);
         self.limit = part.min(table.store.capacity() as u32);
@@ -197,34 +165,35 @@ impl Misses {
         perf.direct.add(direct as u64);
         perf.miss_cycles.add(cycles_spent);
     }
+
     /// Decides about packets in order, `left` of them at most; the others are postponed. Returns
     /// how much of the budget is left.
     fn resolve_all(&mut self, v: &mut Scope<'_>, todo: &[u8], mut left: usize) -> usize {
         let (mut filled, mut slots) = ([0; FILLED_SUBTABLES_MAX + 1], 0);
         let mut postponed = [false; VECTOR];
-        let mut miss_batch = self.miss_batch.take().unwrap_or_default();
+        let mut asked = self.whole_batch.take().unwrap_or_default();
         let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
         // At first one packet, then two, then four: the megaflow of the first packets often covers
         // the ones behind them.
         let mut at_once = 1;
         while todo.peek().is_some() {
-            miss_batch.len = 0;
-            while miss_batch.len < at_once
-                && let Some(i) = todo.next_if(|i| !miss_batch.has(&v.batch.keys.line.0[*i]))
+            asked.len = 0;
+            while asked.len < at_once
+                && let Some(i) = todo.next_if(|i| !asked.has(&v.batch.keys.line.0[*i]))
             {
                 if left == 0 {
                     postponed[i] = true;
                 } else if slots > FILLED_SUBTABLES_MAX || !is_in_filled(v, i, &filled[..slots]) {
                     left -= 1;
-                    miss_batch.add(i, &v.batch.keys.get(i).words());
+                    asked.add(i, &v.batch.keys.get(i));
                 }
             }
             at_once = (at_once * 2).min(RESOLVE_PACKETS_MAX);
-            if miss_batch.len > 0 {
-                self.ask(v, &mut miss_batch);
+            if asked.len > 0 {
+                self.ask(v, &mut asked);
             }
-            for n in 0..miss_batch.len {
-                if let Some(slot) = self.apply_decision(v, &mut miss_batch, n)
+            for n in 0..asked.len {
+                if let Some(slot) = self.apply_decision(v, &mut asked, n)
                     && slots <= FILLED_SUBTABLES_MAX
                     && !filled[..slots].contains(&slot)
                 {
@@ -233,17 +202,17 @@ impl Misses {
                 }
             }
         }
-        self.miss_batch = Some(miss_batch);
+        self.whole_batch = Some(asked);
         if left == 0 {
             v.batch.postpone(&postponed);
         }
         left
     }
 
-    /// Asks the pipeline about these packets, and the memory for what storing the answers will
+    /// Asks the pipeline about these packets, and prefetches what storing the answers will
     /// read.
-    fn ask(&self, v: &mut Scope<'_>, miss_batch: &mut MissBatch) {
-        let MissBatch { len, packets, keys, decisions, positions } = miss_batch;
+    fn ask(&self, v: &mut Scope<'_>, asked: &mut ResolveBatch) {
+        let ResolveBatch { len, packets, keys, decisions, positions, .. } = asked;
         decisions[..*len].iter_mut().for_each(Decision::clear);
         let requests: [Request<'_>; RESOLVE_PACKETS_MAX] =
             std::array::from_fn(|a| v.request(&keys[a], packets[a.min(*len - 1)]));
@@ -279,18 +248,17 @@ impl Misses {
     fn apply_decision(
         &mut self,
         v: &mut Scope<'_>,
-        miss_batch: &mut MissBatch,
+        asked: &mut ResolveBatch,
         n: usize,
     ) -> Option<usize> {
-        let (i, d) = (miss_batch.packets[n], &mut miss_batch.decisions[n]);
+        let (i, d) = (asked.packets[n], &mut asked.decisions[n]);
         let keep_alive = d.keep_alive.take();
-        let mut position = miss_batch.positions[n].take();
+        let mut position = asked.positions[n].take();
         if position.as_ref().is_some_and(|s| !v.table.is_current(s)) {
-            position = Some(
-                v.table.insert_position(packet_words(&miss_batch.keys[n]), packet_words(&d.mask)),
-            );
+            position =
+                Some(v.table.insert_position(packet_words(&asked.keys[n]), packet_words(&d.mask)));
         }
-        let key = packet_words(&miss_batch.keys[n]);
+        let key = packet_words(&asked.keys[n]);
         if let Some((megaflow, program)) = position.as_ref().and_then(|s| v.table.known(s, key)) {
             (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = (megaflow, program);
             v.table.remember(&v.batch.keys.get(i), megaflow);
@@ -316,9 +284,9 @@ impl Misses {
         megaflow.and(position).map(|s| s.slot)
     }
 
-    /// Shall the decision be stored? Under pressure only what comes a second time is. When the
-    /// table is full, only some are: those that are used often get in, and flows that come by once
-    /// do not push each other out.
+    /// Shall the decision be stored? Under pressure only flows that come a second time are. When
+    /// the table is full, only some are: flows that are used often get in, and flows that come only
+    /// once do not push each other out.
     fn is_admitted(&mut self, v: &mut Scope<'_>, position: &InsertPosition) -> bool {
         self.missed = self.missed.wrapping_add(1);
         let some = self.missed.is_multiple_of(FULL_TABLE_FLOWS_RATIO);
@@ -361,7 +329,8 @@ impl Misses {
         if !dead.is_empty() {
             unlink(table, programs, reports, dead);
         }
-        // Room is made before it is needed: an index comes back only after control folded it.
+        // Room is made before it is needed: an index comes back only after the control side folded
+        // it.
         let margin = self.margin();
         if table.live + margin > self.limit {
             for _ in 0..margin.max(1) {
@@ -395,7 +364,7 @@ fn is_in_filled(v: &mut Scope<'_>, i: usize, subtables: &[usize]) -> bool {
     true
 }
 
-/// Makes sure that control knows what a program does; false: there is no room to say so.
+/// Makes sure that the control side knows what a program does; false: there is no room to say so.
 fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
     if v.reports.room() == 0 {
         return false;
@@ -406,7 +375,7 @@ fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
     true
 }
 
-/// Tells control of the megaflow that was stored for packet `i`.
+/// Tells the control side of the megaflow that was stored for packet `i`.
 fn report_installed(v: &mut Scope<'_>, idx: u32, i: usize, d: &mut Decision) {
     let (port, bytes) = (v.batch.in_port[i], v.batch.columns.len[i]);
     v.table.store.counters(idx).begin(bytes, v.now_ms);

@@ -32,7 +32,7 @@ impl SeenFlows {
         ((hash >> 12) as usize % FILTER_WORDS, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
     }
 
-    /// Brings the place of a hash closer.
+    /// Prefetches the place of a hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         crate::mem::prefetch(self.words.at(Self::place(hash).0));
@@ -69,7 +69,7 @@ pub(crate) const SAMPLE_FLOWS: u64 = 64;
 /// shows whether flows come back, however long that takes them; the other changes, and lets those
 /// in that come back soon while most do not.
 pub(crate) struct FlowSamples {
-    /// What makes hashes unknown to others.
+    /// A secret, without which hashes cannot be computed.
     secret: u64,
 }
 

@@ -1,11 +1,11 @@
-//! Traffic of decisions that were not stored: summed up by counter, for control.
+//! Traffic of decisions that were not stored: summed up by counter, for the control side.
 //!
 //! A small table of sums that are still growing, with one place for each counter. A counter that
-//! takes a place pushes the sum there out, to a list that control gets about once per millisecond.
-//! No hash is made, and nothing is allocated per packet.
+//! takes a place pushes the sum there out, to a list that the control side gets about once per
+//! millisecond. No hash is made, and nothing is allocated per packet.
 
+use crate::events::PortEffects;
 use crate::messages::{Sum, UncachedReport};
-use crate::settings::PortEffects;
 use flow::PortNo;
 
 /// Places of sums that are still growing: as many as fit into a core's first cache.
@@ -15,9 +15,9 @@ const L1_CACHE_BYTES: usize = 32 << 10;
 /// Sums from which on the list is worth making shorter.
 const SUMS_MERGE_MIN: usize = 16 * SUM_SLOTS;
 
-/// Effects kept until the next report to control: each of the ports that have some, n in number,
-/// may have this divided by n, whichever came first. All together that is less than this times 1 +
-/// ln n. Beyond, only credits are remembered.
+/// Effects kept until the next report to the control side: each of the ports that have some, n in
+/// number, may have this divided by n, whichever came first. All together that is less than this
+/// times 1 + ln n. Beyond, only credits are remembered.
 const EFFECTS_MAX: usize = 4096;
 
 /// What a port has among the effects remembered.
@@ -81,8 +81,8 @@ impl UncachedStats {
         }
     }
 
-    /// Queues the effects of a decision about a packet of `bytes` from `port` for control, within
-    /// the share of that port.
+    /// Queues the effects of a decision about a packet of `bytes` from `port` for the control side,
+    /// within the share of that port.
     pub fn effects(&mut self, port: PortNo, effects: Option<PortEffects>, bytes: usize) {
         let Some(effects) = effects else { return };
         let at = usize::from(port);
@@ -102,8 +102,8 @@ impl UncachedStats {
         }
     }
 
-    /// One sum for each counter: there are not more than counters however long control does not
-    /// listen.
+    /// One sum for each counter: there are not more than counters however long the control side
+    /// does not listen.
     fn merge_sums(&mut self) {
         self.list.sort_unstable_by_key(|s| s.counter);
         self.list.dedup_by(|from, into| {

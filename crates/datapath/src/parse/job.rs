@@ -101,7 +101,7 @@ pub(crate) trait KeyBuilder {
     type Key: Copy;
     /// What a profile and an input port contribute.
     type Ready: Copy;
-    /// `port`: bytes 32..40 of the line with nothing but the input port.
+    /// `port`: bytes 32..40 of the line, with only the input port in them.
     unsafe fn ready(p: &Profile, port: u64) -> Self::Ready;
     unsafe fn head(d: *const u8, len: usize) -> Self::Head;
     unsafe fn claims(head: Self::Head, r: &Self::Ready) -> bool;
@@ -119,7 +119,7 @@ pub(crate) trait KeyBuilder {
 /// As for [`KeyBuilder`]; the job's range lies in its packets and in a vector.
 #[inline(always)]
 pub(crate) unsafe fn run<M: KeyBuilder>(job: &mut ParseJob<'_>) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     unsafe {
         match job.some {
             None => run_places::<M, false>(job, Places::new(job)),
@@ -220,7 +220,7 @@ unsafe fn run_places<M: KeyBuilder, const SOME: bool>(
     claimed
 }
 
-/// Bytes 32..40 of a line with nothing but the input port.
+/// Bytes 32..40 of a line, with only the input port in them.
 pub(crate) fn port_word(port: u16) -> u64 {
     let [high, low] = port.to_be_bytes();
     u64::from_ne_bytes([0, 0, 0, 0, high, low, 0, 0])
@@ -285,7 +285,7 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
     i
 }
 
-/// Packet `i` if any profile claims it; which one.
+/// Parses packet `i` if a profile claims it; returns which one.
 ///
 /// # Safety
 /// As for [`run`].
@@ -332,7 +332,7 @@ unsafe fn claim<M: KeyBuilder>(job: &mut ParseJob<'_>, i: usize) -> Option<&'sta
 
 #[inline(always)]
 unsafe fn be16(d: *const u8, at: usize) -> u16 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     u16::from_be(unsafe { d.add(at).cast::<u16>().read_unaligned() })
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Parser {
     pub level: Level,
     /// Compare kernels with the scalar parser, packet by packet.
     pub validate: bool,
-    /// Parse packets, too, whose way is known without: they are looked at.
+    /// Parse even packets whose megaflow is known without: all keys are looked at.
     pub all: bool,
     /// By input port: which profiles its packets have had.
     profile_stats: Vec<ProfileStats>,

@@ -54,7 +54,7 @@ pub(crate) struct Profile {
     pub len_at: u16,
     pub end_base: u16,
     pub end_least: u16,
-    /// Layout but for its end.
+    /// Layout except for its end.
     pub layout: Layout,
     pub family: Family,
     /// Its place in [`PROFILES`].

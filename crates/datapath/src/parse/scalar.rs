@@ -5,24 +5,17 @@
 
 use crate::batch::keys::{EXT1, Ext, Layout, Line, bytes_mut, key_of};
 use flow::{Key, at, flag, frag};
+use wire::{ETH_QINQ, ETH_VLAN};
 
-/// Ethertypes.
-pub(crate) const IPV4: u16 = 0x0800;
-pub(crate) const IPV6: u16 = 0x86dd;
-pub(crate) const ARP: u16 = 0x0806;
-pub(crate) const RARP: u16 = 0x8035;
-pub(crate) const MPLS: u16 = 0x8847;
-pub(crate) const MPLS_MC: u16 = 0x8848;
+/// Ethertypes and IP protocols, by the short names that the packet path has for them.
+pub(crate) use wire::{
+    ETH_ARP as ARP, ETH_IPV4 as IPV4, ETH_IPV6 as IPV6, ETH_MPLS as MPLS,
+    ETH_MPLS_MCAST as MPLS_MC, ETH_RARP as RARP, IP_ICMP as ICMP, IP_ICMPV6 as ICMPV6,
+    IP_IGMP as IGMP, IP_SCTP as SCTP, IP_TCP as TCP, IP_UDP as UDP,
+};
+
 /// `dl_type` of a frame with neither an Ethertype nor a SNAP header.
 pub(crate) const DL_TYPE_NONE: u16 = 0x05ff;
-
-/// IP protocols.
-pub(crate) const ICMP: u8 = 1;
-pub(crate) const IGMP: u8 = 2;
-pub(crate) const TCP: u8 = 6;
-pub(crate) const UDP: u8 = 17;
-pub(crate) const ICMPV6: u8 = 58;
-pub(crate) const SCTP: u8 = 132;
 
 fn be16(d: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([d[at], d[at + 1]])
@@ -128,7 +121,7 @@ fn plain_ipv4(d: &[u8], in_port: u16, line: &mut Line) -> Option<Layout> {
 }
 
 fn is_vlan(t: u16) -> bool {
-    t == 0x8100 || t == 0x88a8
+    t == ETH_VLAN || t == ETH_QINQ
 }
 
 /// Looks behind up to `limit` tags that are followed by an Ethertype, of which the key has place
@@ -144,7 +137,7 @@ fn vlan_tags(d: &[u8], limit: u8, out: &mut Out<'_>) -> usize {
         if let Some((place, bit)) = places.get(n) {
             let tci = be16(d, off + 2) | 0x1000;
             out.put::<2>(*place, &tci.to_be_bytes());
-            if tpid == 0x88a8 {
+            if tpid == ETH_QINQ {
                 out.l0[at::FLAGS] |= bit;
             }
         }

@@ -25,7 +25,7 @@ struct Ready {
 }
 
 /// # Safety
-/// AVX2, BMI1 and BMI2 are there; the job's range is valid (see [`run`]).
+/// The CPU has AVX2, BMI1 and BMI2; the job's range is valid (see [`run`]).
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 pub(crate) unsafe fn avx2(job: &mut ParseJob<'_>) -> usize {
     // SAFETY: the caller's.
@@ -141,7 +141,7 @@ struct Ready512 {
 }
 
 /// # Safety
-/// AVX-512 F, BW, VL and VBMI, BMI1 and BMI2 are there; the job's range is valid (see [`run`]).
+/// The CPU has AVX-512 F, BW, VL and VBMI, BMI1 and BMI2; the job's range is valid (see [`run`]).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx2,bmi1,bmi2")]
 pub(crate) unsafe fn avx512(job: &mut ParseJob<'_>) -> usize {
     // SAFETY: the caller's.

@@ -1,4 +1,4 @@
-//! What control tells a worker to do, between vectors.
+//! What the control side tells a worker to do, between vectors.
 
 use super::Worker;
 use crate::actions;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use telemetry::Drop;
 
 impl Worker {
-    /// Executes control's commands.
+    /// Executes the control side's commands.
     pub(super) fn run_commands(&mut self) {
         let mut done = 0;
         while let Some(c) = self.commands.pop() {
@@ -99,7 +99,7 @@ impl Worker {
     }
 
     /// Ends the worker: sends or drops every packet that it has, and reports what is not reported
-    /// yet as far as the ring to control has room.
+    /// yet as far as the ring to the control side has room.
     fn stop(&mut self) {
         while self.take_inbound() > 0 {}
         for p in std::mem::take(&mut self.batch.postponed) {
@@ -112,8 +112,8 @@ impl Worker {
         self.stopping = true;
     }
 
-    /// Reports what [`Worker::stop`] had no room for; true: everything is reported. Control calls
-    /// it after the thread has ended, until it is true.
+    /// Reports what [`Worker::stop`] had no room for; true: everything is reported. The control
+    /// side calls it after the thread has ended, until it is true.
     pub fn drained(&mut self) -> bool {
         self.reports.flush(&mut self.misses.uncached);
         self.reports.is_flushed() && self.misses.uncached.is_empty()

@@ -41,14 +41,14 @@ impl Worker {
         perf.cache_hits.add(counts.cache_hits);
         perf.flow_hits.add(counts.flow_hits);
         perf.subtable_lookups.add(counts.visits);
-        // The queues that filled the vector are charged, but for what the other sides of ports made
-        // it cost: their own queues owe that.
+        // The queues that filled the vector are charged, except for what the other sides of ports
+        // made it cost: their own queues owe that.
         self.rx.charge((ended - began).saturating_sub(port::take_penalty()));
     }
 
     /// Counts an iteration without packets that began at this cycle.
     pub(super) fn count_idle_cycles(&mut self, began: u64) {
-        // Reading nothing but violations, or frames that are refused, is work.
+        // Reading only violations, or only frames that are refused, is work, too.
         let (perf, all) = (&self.shared.perf, self.cycles.ended - began);
         let lost = (port::take_penalty() + self.rx.charge_refused()).min(all);
         perf.idle_iterations.add(1);
@@ -56,7 +56,7 @@ impl Worker {
         perf.busy_cycles.add(lost);
     }
 
-    /// Records what the iteration was like that began at cycle `began`, when there had been so many
+    /// Records what the iteration that began at cycle `began` was like; then there had been so many
     /// misses and cycles of misses.
     #[cold]
     pub(super) fn record(&mut self, n: usize, began: u64, misses: (u64, u64)) {

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Consumer, Producer, Reader};
 
-/// How often control hears of lookups, milliseconds.
+/// How often the control side hears of lookups, milliseconds.
 const REPORT_LOOKUPS_INTERVAL_MS: u64 = 1000;
 
 /// When housekeeping is due.
@@ -238,7 +238,7 @@ impl Worker {
         let Worker { rx, lookup, misses, actions, tx, reports, .. } = self;
         misses.finish(&mut lookup.table, &mut actions.programs, reports, tx.now_ms);
         tx.flush_due(n, now);
-        rx.notify(tx.notify_all);
+        rx.notify(tx.notified_all());
         self.in_flight = port::end_turn();
         self.cycles.ended = cycles();
     }
@@ -276,7 +276,7 @@ impl Worker {
     fn idle(&mut self, began: u64) {
         self.cycles.ended = cycles();
         self.tx.flush_due(0, self.cycles.ended);
-        self.rx.notify(self.tx.notify_all);
+        self.rx.notify(self.tx.notified_all());
         self.in_flight = port::end_turn();
         self.count_idle_cycles(began);
     }
@@ -294,7 +294,8 @@ impl Worker {
         n
     }
 
-    /// What is done once per millisecond: timers, reports to control, and the ports' policies.
+    /// What is done once per millisecond: timers, reports to the control side, and the ports'
+    /// policies.
     fn housekeeping(&mut self, now: u64) {
         self.timers.next = now + self.timers.interval;
         let now_ms = now_ms();

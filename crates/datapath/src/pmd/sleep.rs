@@ -39,7 +39,7 @@ impl Worker {
     fn sleep_in_kernel(&mut self, n: usize) {
         let Some(wait) = &mut self.rx.wait else { return };
         let reported = std::mem::take(&mut self.reports.any);
-        let punted = std::mem::take(&mut self.tx.has_reports);
+        let punted = self.tx.has_punted();
         if let Some(bell) = &self.shared.bell {
             if reported | punted {
                 bell.wake();

@@ -1,4 +1,4 @@
-//! In place of the parse step: bursts of a port whose only megaflow looks at nothing but the port.
+//! In place of the parse step: bursts of a port whose only megaflow looks only at the port.
 //!
 //! Their way is known before a byte of them is read, so they are neither parsed nor looked up. If
 //! it leads to a port whose queue was full, packets that it has no room for end here, as
@@ -52,7 +52,7 @@ pub(crate) fn assign(
     Some(bytes)
 }
 
-/// Writes the packets' lengths down. False: one of them is nothing that the parser would take.
+/// Writes the packets' lengths down. False: the parser would refuse one of them.
 #[inline]
 fn measure(batch: &mut Batch, range: &Range<usize>) -> bool {
     let lengths = &mut batch.columns.len[range.clone()];

@@ -151,7 +151,7 @@ impl Rx {
     }
 
     /// Lets the `k`-th queue of this vector prefetch what it will read, unless it brought nothing
-    /// the last time: what tells that it is still empty was not written since, and is near.
+    /// the last time: the memory that says that it is still empty is in this core's cache then.
     #[inline]
     fn prepare(&mut self, k: usize, phase: usize) {
         if let Some(q) = self.order.get(k)

@@ -1,22 +1,10 @@
 //! Time: the cycle counter for costs, the coarse monotonic clock for ages.
 
+pub use sync::cycles;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-/// The time-stamp counter (nanoseconds where there is none).
-#[inline]
-pub fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: RDTSC has no preconditions.
-    unsafe {
-        std::arch::x86_64::_rdtsc()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        (monotonic(libc::CLOCK_MONOTONIC).as_nanos()) as u64
-    }
-}
 
 /// Cycles per second, measured once (takes 10 ms).
 pub fn cycles_per_second() -> u64 {

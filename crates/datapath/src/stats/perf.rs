@@ -1,8 +1,8 @@
 //! What single iterations of a PMD thread were like (`pmd-perf-metrics`): histograms, the last
 //! thousand iterations and milliseconds, and those among them that took suspiciously long.
 //!
-//! Written by the worker, as long as that is switched on, and read by control at any time: numbers
-//! that belong together may then be of neighbouring iterations.
+//! Written by the worker, as long as that is switched on, and read by the control side at any time:
+//! numbers that belong together may then be of neighbouring iterations.
 
 use crate::stats::clock::{cycles_per_second, now_ms};
 use crate::stats::counters::Count;
@@ -16,7 +16,7 @@ pub const HISTORY: usize = 1000;
 /// One iteration, or the sum of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iteration {
-    /// The how manieth iteration; of sums: milliseconds of [`now_ms`].
+    /// The iteration's number; of sums: milliseconds of [`now_ms`].
     pub stamp: u64,
     /// How many.
     pub iterations: u64,
@@ -181,7 +181,7 @@ pub(crate) struct Metrics {
     iterations: History,
     milliseconds: History,
     total: [AtomicU64; 8],
-    /// Control asks for a fresh start.
+    /// The control side asks for a fresh start.
     pub clear: AtomicBool,
 }
 
@@ -239,7 +239,7 @@ pub struct MetricsView {
 /// Which iterations are logged (`pmd-perf-log-set`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfLog {
-    /// Any?
+    /// Is anything logged?
     pub on: bool,
     /// Number of iterations shown before a suspicious one.
     pub before: usize,
@@ -320,7 +320,7 @@ impl Recorder {
         self.suspect(m, one)
     }
 
-    /// Is there something to tell?
+    /// Is there something to log?
     fn suspect(&mut self, m: &Metrics, one: &Iteration) -> Option<Suspicious> {
         if !self.log.on {
             return None;

@@ -1,6 +1,6 @@
 //! What an iteration spends on its stages. Looking at the clock costs as much as a packet does, so
-//! short iterations are measured now and then, and the others taken to divide as the last of those
-//! did.
+//! short iterations are measured now and then, and the others assumed to divide as the last of
+//! those did.
 
 use crate::stats::clock::cycles;
 
@@ -51,7 +51,7 @@ impl StageClock {
 const SAMPLE_VECTORS: u32 = 16;
 
 /// What parsing costs. Bursts are short, and reading the clock costs as much as parsing a packet:
-/// some vectors are measured, and the others taken to be like the last of those.
+/// some vectors are measured, and the others assumed to be like the last of those.
 #[derive(Default)]
 pub(crate) struct ParseClock {
     vectors: u32,

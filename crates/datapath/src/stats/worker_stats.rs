@@ -7,7 +7,7 @@ macro_rules! perf {
         /// What a worker did since the counters were cleared.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Perf { $($(#[$doc])* pub $name: u64,)* }
-        /// [`Perf`] under way: written by the worker, read by control.
+        /// [`Perf`] under way: written by the worker, read by the control side.
         #[derive(Default)]
         #[repr(align(64))]
         pub(crate) struct PerfCell { $(pub $name: Count,)* }

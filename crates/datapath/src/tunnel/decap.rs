@@ -18,7 +18,7 @@ use flow::PortNo;
 use packet::{Packet, VECTOR};
 use std::ops::Range;
 
-/// Decapsulation in one pass (`decap_rules.rs` says of what).
+/// Decapsulation in one pass; `decap_rules.rs` says of which packets.
 pub(crate) struct Decap {
     rules: DecapRules,
     /// Key word 6 of each packet of this vector that was decapsulated.

@@ -174,7 +174,7 @@ impl DecapRules {
         }
     }
 
-    /// Forgets megaflows that are no more.
+    /// Forgets megaflows that no longer exist.
     pub fn refresh(&mut self, store: &Store) {
         self.list.retain(|t| store.payload(t.megaflow).0 == t.payload);
     }

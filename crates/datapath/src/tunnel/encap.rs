@@ -7,7 +7,7 @@ use packet::Packet;
 use telemetry::Drop;
 use wire::checksum::Sum;
 
-/// Bytes of Ethernet, IPv4, UDP and VXLAN: of Geneve, too, but for its options.
+/// Bytes of Ethernet, IPv4, UDP and VXLAN: of Geneve, too, except for its options.
 const PLAIN: usize = 50;
 /// Bytes of them that are put together in whole words.
 const WORDS: usize = 48;

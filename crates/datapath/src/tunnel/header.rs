@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
+use wire::{ETH_TEB, IP_GRE};
 
 /// `tun_flags` as OVS has them.
 const DF: u16 = 1;
@@ -23,21 +24,27 @@ const UDP_HEADER: usize = 8;
 /// Of VXLAN, and of Geneve without options.
 const VXLAN_HEADER: usize = 8;
 const GRE_HEADER: usize = 4;
-const GRE_PROTOCOL: u8 = 47;
 /// GRE sequence numbers, of all tunnels together: they rise in each, which is what receivers look
 /// at.
 static SEQUENCE: AtomicU32 = AtomicU32::new(0);
-/// The Ethertype of Ethernet in a tunnel.
-const ETHERNET: u16 = 0x6558;
-/// VXLAN: "the VNI is valid", and with the group policy extension what else may be set.
+/// Bits of the first word of VXLAN's header (RFC 7348, section 5): the VNI is valid.
 const VALID: u32 = 0x0800_0000;
+/// With the group policy extension (draft-smith-vxlan-group-policy): there is a group policy id,
+/// what else may be set, and the id.
 const GBP: u32 = 0x8000_0000;
 const GBP_FLAGS: u32 = 0x0048_0000;
 const GBP_ID: u32 = 0xffff;
-/// Geneve: four bytes of options each; a packet of the control plane; an option must be understood.
+/// Bits of the first word of Geneve's header (RFC 8926, section 3.4): the length of the options,
+/// in units of four bytes.
 const GENEVE_LENGTH: u32 = 0x3f00_0000;
+/// The packet is one of the control plane.
 const GENEVE_OAM: u32 = 0x80_0000;
+/// There is an option that must be understood.
 const GENEVE_CRITICAL: u32 = 0x40_0000;
+/// The Ethertype of what is inside.
+const GENEVE_PROTOCOL: u32 = 0xffff;
+/// The whole first word where an Ethernet frame is inside, and there are no options and no flags.
+const GENEVE_PLAIN: u32 = ETH_TEB as u32;
 const OPTION_BYTES_MAX: usize = 63 * 4;
 
 fn be16(d: &[u8], at: usize) -> u16 {
@@ -179,9 +186,9 @@ pub(crate) fn pop(
     Ok(())
 }
 
-/// What stands in keys for Geneve options: equal for packets whose options are the same but for the
-/// values of those that are not `known`. An attacker cannot find others that are equal. 0: none.
-/// Err: they are malformed.
+/// What stands in keys for Geneve options: equal for packets whose options are the same except for
+/// the values of those that are not `known`. An attacker cannot find others that are equal. 0:
+/// none. Err: they are malformed.
 fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     if options.is_empty() {
@@ -226,7 +233,7 @@ pub(crate) struct PlainHeader {
     word: u32,
     /// Geneve options whose values count.
     known: Arc<[u32]>,
-    /// The options that came last, and their digest: in one flow they seldom change.
+    /// The options that came last, and their digest: in one flow they rarely change.
     options: Vec<u8>,
     digest: u64,
 }
@@ -236,7 +243,7 @@ impl PlainHeader {
     pub fn new(kind: TunnelKind, known: Arc<[u32]>) -> Option<PlainHeader> {
         let word = match kind {
             TunnelKind::Vxlan | TunnelKind::VxlanGbp => VALID,
-            TunnelKind::Geneve => ETHERNET.into(),
+            TunnelKind::Geneve => GENEVE_PLAIN,
             TunnelKind::Gre => return None,
         };
         Some(PlainHeader { word, known, options: Vec::with_capacity(OPTION_BYTES_MAX), digest: 0 })
@@ -390,7 +397,7 @@ fn read_udp(d: &[u8], l0: &[u8; 64], layout: &Layout, kind: TunnelKind) -> Resul
 /// The first word of a Geneve header: bytes of options that follow.
 fn geneve_options(word: u32) -> Result<usize, Drop> {
     let version = word >> 30;
-    if version != 0 || word & 0xffff != ETHERNET.into() {
+    if version != 0 || word & GENEVE_PROTOCOL != GENEVE_PLAIN {
         return Err(Drop::TunnelHeader);
     }
     Ok(((word & GENEVE_LENGTH) >> 24) as usize * 4)
@@ -399,7 +406,7 @@ fn geneve_options(word: u32) -> Result<usize, Drop> {
 /// GRE with Ethernet in it.
 fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
     let (start, end) = (usize::from(layout.l4), usize::from(layout.end));
-    if l0[at::PROTO] != GRE_PROTOCOL || end < start + GRE_HEADER {
+    if l0[at::PROTO] != IP_GRE || end < start + GRE_HEADER {
         return Err(Drop::TunnelHeader);
     }
     let flags = be16(d, start);
@@ -408,7 +415,7 @@ fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
     let key = start + GRE_HEADER + size(gre::CHECKSUM);
     let frame = key + size(gre::KEY) + size(gre::SEQUENCE)..end;
     let known = gre::CHECKSUM | gre::KEY | gre::SEQUENCE;
-    if flags & !known != 0 || be16(d, start + 2) != ETHERNET || frame.start > end {
+    if flags & !known != 0 || be16(d, start + 2) != ETH_TEB || frame.start > end {
         return Err(Drop::TunnelHeader);
     }
     if has(gre::CHECKSUM) && internet(&d[start..end]) != 0 {

@@ -3,6 +3,7 @@
 
 use flow::PortNo;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use wire::{ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_VLAN, IP_SCTP, IP_TCP, IP_UDP};
 
 /// Buckets of a bond, as in OVS.
 pub const BOND_BUCKETS: usize = 256;
@@ -97,7 +98,7 @@ fn half(packet: &[u8], from: usize) -> u16 {
 /// Ethertype behind the tags, and where the header behind it begins.
 fn behind_tags(packet: &[u8]) -> (u16, usize) {
     let mut at = 12;
-    while matches!(half(packet, at), 0x8100 | 0x88a8) && at < 20 {
+    while matches!(half(packet, at), ETH_VLAN | ETH_QINQ) && at < 20 {
         at += 4;
     }
     (half(packet, at), at + 2)
@@ -105,7 +106,7 @@ fn behind_tags(packet: &[u8]) -> (u16, usize) {
 
 fn source_hash(packet: &[u8]) -> u64 {
     let vlan = match half(packet, 12) {
-        0x8100 | 0x88a8 => half(packet, 14) & 0xfff,
+        ETH_VLAN | ETH_QINQ => half(packet, 14) & 0xfff,
         _ => 0,
     };
     mix(word(packet, 6, 6), vlan.into())
@@ -115,19 +116,19 @@ fn connection_hash(packet: &[u8]) -> u64 {
     let (eth_type, at) = behind_tags(packet);
     let byte = |i: usize| packet.get(at + i).copied().unwrap_or(0);
     let (addresses, proto, l4) = match eth_type {
-        0x0800 => {
+        ETH_IPV4 => {
             let is_fragment = half(packet, at + 6) & 0x3fff != 0;
             let l4 = (!is_fragment).then_some(at + usize::from(byte(0) & 0xf) * 4);
             (word(packet, at + 12, 8), byte(9), l4)
         }
-        0x86dd => {
+        ETH_IPV6 => {
             let [a, b, c, d] = [8, 16, 24, 32].map(|i| word(packet, at + i, 8));
             (mix(mix(a, b), mix(c, d)), byte(6), Some(at + 40))
         }
         _ => return mix(mix(word(packet, 0, 6), word(packet, 6, 6)), eth_type.into()),
     };
     let ports = match (proto, l4) {
-        (6 | 17 | 132, Some(at)) => word(packet, at, 4),
+        (IP_TCP | IP_UDP | IP_SCTP, Some(at)) => word(packet, at, 4),
         _ => 0,
     };
     mix(mix(addresses, ports), proto.into())

@@ -5,11 +5,14 @@ use crate::police::Policer;
 use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::stats::worker_stats::PerfCell;
-use crate::tx::PHASED_BURST_PACKETS;
 use crate::tx::flush::FlushTimer;
 use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use telemetry::Drop;
+
+/// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector.
+/// Its ring is perhaps not much longer.
+pub(super) const PHASED_BURST_PACKETS: usize = VECTOR / 2;
 
 /// What became of a port's burst.
 pub(super) enum FlushOutcome {
@@ -41,7 +44,7 @@ pub(super) struct TxPort {
     pub(super) passed: usize,
     /// Burst size: this many buffered packets are sent at once. A power of two.
     pub(super) full: usize,
-    /// The port is in [`TxState::waiting`](super::TxState).
+    /// The port is in the list of those with packets that wait.
     pub(super) listed: bool,
     /// The queue took less than it was given, and has not had room for a vector since.
     pub(super) was_full: bool,
@@ -69,7 +72,7 @@ impl TxPort {
         self.full - (self.buf.len() & (self.full - 1))
     }
 
-    /// See [`TxState::room`].
+    /// See `TxState::room`.
     pub(super) fn room(&mut self, n: usize) -> usize {
         let before = self.buf.len() + self.promised;
         let room = match &mut self.route {

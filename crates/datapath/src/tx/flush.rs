@@ -6,10 +6,11 @@
 //! vectors come half full or better, only on a port whose rate promises some packets more, only
 //! until it is full by that rate, and at most 25 microseconds.
 
+use crate::stats::clock;
 use packet::{BURST, VECTOR};
 
 /// Longest wait that the switch chooses by itself, microseconds.
-pub(crate) const FLUSH_WAIT_US_MAX: u64 = 25;
+const FLUSH_WAIT_US_MAX: u64 = 25;
 /// Packets that a wait must promise.
 const FLUSH_GAIN_PACKETS_MIN: f32 = 4.0;
 
@@ -19,12 +20,18 @@ pub(crate) struct FlushPolicy {
     /// The configured wait, in cycles; None: by rate and load.
     pub fixed: Option<u64>,
     /// [`FLUSH_WAIT_US_MAX`] in cycles.
-    pub longest: u64,
+    longest: u64,
     /// Vectors come half full or better.
     busy: bool,
 }
 
 impl FlushPolicy {
+    /// Takes over the configured wait, in microseconds; None: by rate and load.
+    pub fn configure(&mut self, fixed_us: Option<u64>) {
+        let cycles = |us: u64| us * (clock::cycles_per_second() / 1_000_000);
+        (self.fixed, self.longest) = (fixed_us.map(cycles), cycles(FLUSH_WAIT_US_MAX));
+    }
+
     /// A vector of `n` packets ended.
     pub fn vector(&mut self, n: usize) {
         self.busy = n >= VECTOR / 2;

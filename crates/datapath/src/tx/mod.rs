@@ -1,92 +1,79 @@
 //! The tx step: per-port output buffers, and all other ways in which packets leave a worker.
 
 pub(crate) mod bond;
+mod bond_table;
 mod buffer;
 pub(crate) mod flush;
+mod notify;
+mod peers;
 mod punts;
+mod setup;
 mod sink;
+mod waiting;
 
 use crate::actions::fragments::Gatherer;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
-use crate::messages::{Handoff, Route, Shared};
-use crate::police::Policer;
-use crate::settings::{PuntEvent, Settings};
+use crate::events::PuntEvent;
+use crate::messages::{Route, Shared};
 use crate::stats::clock;
 use crate::stats::port::PortCell;
-use crate::tx::bond::Bond;
+use crate::tx::bond_table::Bonds;
 use crate::tx::buffer::{FlushOutcome, TxPort};
-use crate::tx::flush::{FLUSH_WAIT_US_MAX, FlushPolicy, FlushTimer};
+use crate::tx::notify::Notifier;
+use crate::tx::peers::Peers;
 use crate::tx::punts::Punts;
-use crate::wake::Wake;
+use crate::tx::waiting::Waiting;
 use flow::PortNo;
-use packet::{BURST, Packet, Pool, VECTOR};
-use port::TxQueue;
+use packet::{Packet, Pool, VECTOR};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use sync::Producer;
 use telemetry::Drop;
 
 /// As for receive queues: `rx::DESCRIPTOR_PREFETCH_RXQS`, in ports.
 const DESCRIPTOR_PREFETCH_PORTS: usize = 4;
 const PACKET_PREFETCH_PORTS: usize = 2;
-/// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector.
-/// Its ring is perhaps not much longer.
-const PHASED_BURST_PACKETS: usize = VECTOR / 2;
-/// Vectors in a row, each half full or better, after which every port is notified.
-const NOTIFY_ALL_VECTORS: usize = 4;
-
-struct Peer {
-    ring: Producer<Handoff>,
-    wake: Option<Arc<Wake>>,
-    dirty: bool,
-}
-
-impl Peer {
-    /// Takes packets to port `no` from the front of `packets` as far as its ring has room; why it
-    /// leaves the others.
-    fn take(&mut self, no: PortNo, packets: &mut Vec<Packet>) -> Drop {
-        // SAFETY: those that the ring takes are forgotten here, and the other is there.
-        let mut hand = |p: &Packet| self.ring.push((no, unsafe { p.duplicate() }));
-        let n = packets.iter().take_while(|p| hand(p).is_ok()).count();
-        packets.drain(..n);
-        self.dirty = true;
-        Drop::RingFull
-    }
-}
 
 /// Everything through which packets leave a worker.
 pub(crate) struct TxState {
+    /// By port number.
     ports: Vec<Option<TxPort>>,
-    /// Bonds, by the port number that stands for the bond.
-    bonds: Vec<(PortNo, Arc<Bond>)>,
-    peers: Vec<Option<Peer>>,
-    /// Packets were handed to another worker in this vector.
-    handed: bool,
-    /// Ports with buffered packets.
-    waiting: Vec<PortNo>,
-    /// Ports whose burst is sent now; empty between vectors.
-    flushing: Vec<PortNo>,
-    /// Ports that were sent packets of which their receivers are not notified yet.
-    pending_notify: Vec<PortNo>,
-    /// Full vectors since all ports were notified.
-    vectors_since_notify_all: usize,
-    /// The last notification was of all ports.
-    pub notify_all: bool,
-    to_free: Vec<Packet>,
-    pool: Arc<dyn Pool>,
+    bonds: Bonds,
+    peers: Peers,
+    waiting: Waiting,
+    notifier: Notifier,
+    buffers: Buffers,
     shared: Arc<Shared>,
     punts: Punts,
-    pub conntrack: conntrack::Worker,
-    /// Fragments that wait for the rest of their datagram.
-    pub fragments: Gatherer,
+    pub ct: CtState,
     /// Recirculated packets.
     pub recirculated: Vec<Pending>,
+    /// State of the generator of [`Sink::random`].
     rng: u64,
     pub now_ms: u64,
-    /// A packet for the controller was queued for control.
-    pub has_reports: bool,
-    flush_policy: FlushPolicy,
+}
+
+/// Where buffers of packets come from, and those that go back at the end of the vector.
+struct Buffers {
+    pool: Arc<dyn Pool>,
+    to_free: Vec<Packet>,
+}
+
+impl Buffers {
+    /// Gives back what is not used any more.
+    fn free(&mut self) {
+        if !self.to_free.is_empty() {
+            self.pool.free(&self.to_free);
+            self.to_free.clear();
+        }
+    }
+}
+
+/// What connection tracking has of this worker.
+pub(crate) struct CtState {
+    pub worker: conntrack::Worker,
+    /// Fragments that wait for the rest of their datagram.
+    pub fragments: Gatherer,
 }
 
 impl TxState {
@@ -94,117 +81,22 @@ impl TxState {
         pool: Arc<dyn Pool>,
         shared: Arc<Shared>,
         punts: Producer<Box<PuntEvent>>,
-        conntrack: conntrack::Worker,
-        fragments: Gatherer,
+        ct: CtState,
     ) -> Self {
         TxState {
             ports: Vec::new(),
-            bonds: Vec::new(),
-            peers: Vec::new(),
-            handed: false,
-            waiting: Vec::new(),
-            flushing: Vec::new(),
-            pending_notify: Vec::new(),
-            vectors_since_notify_all: 0,
-            notify_all: true,
-            to_free: Vec::with_capacity(VECTOR * 2),
-            pool,
+            bonds: Bonds::default(),
+            peers: Peers::default(),
+            waiting: Waiting::default(),
+            notifier: Notifier::default(),
+            buffers: Buffers { pool, to_free: Vec::with_capacity(VECTOR * 2) },
             shared,
             punts: Punts::new(punts),
-            conntrack,
-            fragments,
+            ct,
             recirculated: Vec::new(),
             rng: clock::cycles() | 1,
             now_ms: 0,
-            has_reports: false,
-            flush_policy: FlushPolicy::default(),
         }
-    }
-
-    /// Takes over new settings.
-    pub fn configure(&mut self, s: &Settings) {
-        let cycles = |us: u64| us * (clock::cycles_per_second() / 1_000_000);
-        self.flush_policy.fixed = s.tx_flush_interval_us.map(cycles);
-        self.flush_policy.longest = cycles(FLUSH_WAIT_US_MAX);
-        self.punts.configure(s);
-    }
-
-    /// Bursts never wait: this worker sleeps when it has nothing to do.
-    pub fn flush_at_once(&mut self) {
-        self.flush_policy.fixed = Some(0);
-    }
-
-    /// Adds a port that cannot be sent to before [`TxState::set_route`].
-    pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>) {
-        let i = no as usize;
-        if self.ports.len() <= i {
-            self.ports.resize_with(i + 1, || None);
-        }
-        let buf = Vec::with_capacity(VECTOR);
-        self.ports[i] = Some(TxPort {
-            stats,
-            route: Route::None,
-            buf,
-            bytes: 0,
-            longest: 0,
-            limit: usize::MAX,
-            policer: None,
-            passed: 0,
-            full: BURST,
-            listed: false,
-            was_full: false,
-            promised: 0,
-            flush_timer: FlushTimer::default(),
-        });
-    }
-
-    /// Sets the longest frame that a port takes.
-    pub fn set_limit(&mut self, no: PortNo, bytes: usize) {
-        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
-            port.limit = bytes;
-        }
-    }
-
-    /// Sets what a port may be sent.
-    pub fn set_policer(&mut self, no: PortNo, policer: Option<Arc<Policer>>) {
-        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
-            port.policer = policer;
-        }
-    }
-
-    /// Removes a port; returns its queue if this worker had one.
-    pub fn del_port(&mut self, no: PortNo) -> Option<Box<dyn TxQueue>> {
-        let queue = self.set_route(no, Route::None);
-        if let Some(port) = self.ports.get_mut(no as usize) {
-            *port = None;
-        }
-        self.punts.forget(no);
-        queue
-    }
-
-    /// Changes how to send to a port; what is buffered goes the old way first.
-    pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
-        self.flush(no);
-        self.notify(true);
-        self.waiting.retain(|p| *p != no);
-        let port = self.ports.get_mut(no as usize)?.as_mut()?;
-        port.listed = false;
-        port.drop_buffered(Drop::TxBusy, &mut self.to_free);
-        port.was_full = false;
-        port.full = match &route {
-            Route::Queue(q) if q.has_phases() => PHASED_BURST_PACKETS,
-            _ => BURST,
-        };
-        match std::mem::replace(&mut port.route, route) {
-            Route::Queue(q) => Some(q),
-            _ => None,
-        }
-    }
-
-    /// Packets to this number leave by the bond's members; None: they are dropped.
-    pub fn set_bond(&mut self, no: PortNo, bond: Option<Arc<Bond>>) {
-        self.bonds.retain(|(other, _)| *other != no);
-        self.bonds.extend(bond.map(|bond| (no, bond)));
     }
 
     /// Sends packets to a number that is no port's: a bond's, or `NoPort`.
@@ -213,19 +105,18 @@ impl TxState {
     /// `packets` are not used any more, but to be overwritten or forgotten.
     #[cold]
     unsafe fn send_bonded(&mut self, no: PortNo, packets: &[Packet]) {
-        let Some((_, bond)) = self.bonds.iter().find(|(other, _)| *other == no) else {
+        let Some(bond) = self.bonds.get(no) else {
             self.shared.orphan.lost(Drop::NoPort, packets.len() as u64);
             // SAFETY: the caller's promise.
-            return unsafe { packet::append(&mut self.to_free, packets) };
+            return unsafe { packet::append(&mut self.buffers.to_free, packets) };
         };
-        let bond = bond.clone();
         for packet in packets {
             // SAFETY: as above.
             let packet = unsafe { packet.duplicate() };
             match bond.choose(packet.data()) {
                 flow::NO_PORT => {
                     self.shared.orphan.lost(Drop::TxDown, 1);
-                    self.to_free.push(packet);
+                    self.buffers.to_free.push(packet);
                 }
                 member => self.send_to_member(member, packet),
             }
@@ -238,23 +129,8 @@ impl TxState {
             Some(Some(_)) => self.send(no, packet),
             _ => {
                 self.shared.orphan.lost(Drop::NoPort, 1);
-                self.to_free.push(packet);
+                self.buffers.to_free.push(packet);
             }
-        }
-    }
-
-    /// Adds the ring to another worker.
-    pub fn add_peer(&mut self, worker: usize, ring: Producer<Handoff>, wake: Option<Arc<Wake>>) {
-        if self.peers.len() <= worker {
-            self.peers.resize_with(worker + 1, || None);
-        }
-        self.peers[worker] = Some(Peer { ring, wake, dirty: false });
-    }
-
-    /// Removes the ring to another worker.
-    pub fn del_peer(&mut self, worker: usize) {
-        if let Some(p) = self.peers.get_mut(worker) {
-            *p = None;
         }
     }
 
@@ -282,7 +158,7 @@ impl TxState {
             return unsafe { self.send_bonded(no, &[packet]) };
         };
         if !std::mem::replace(&mut port.listed, true) {
-            self.waiting.push(no);
+            self.waiting.ports.push(no);
         }
         port.flush_timer.new_packets += 1;
         port.bytes += length as u64;
@@ -306,7 +182,7 @@ impl TxState {
                 return unsafe { self.send_bonded(no, rest) };
             };
             if !std::mem::replace(&mut port.listed, true) {
-                self.waiting.push(no);
+                self.waiting.ports.push(no);
             }
             let n = rest.len().min(port.missing());
             port.flush_timer.new_packets += n as u64;
@@ -335,7 +211,7 @@ impl TxState {
     /// Drops packets that a port has no room for.
     pub fn refuse(&mut self, no: PortNo, packets: impl ExactSizeIterator<Item = Packet>) {
         self.stats(no).lost(Drop::TxFull, packets.len() as u64);
-        self.to_free.extend(packets);
+        self.buffers.to_free.extend(packets);
     }
 
     /// Sends what a port has buffered. If another thread has its queue, packets stay as far as
@@ -346,66 +222,38 @@ impl TxState {
             return;
         }
         let left = match port.route {
-            Route::Queue(_) => match port.send_on_queue(&self.shared.perf, &mut self.to_free) {
-                FlushOutcome::Stays => return,
-                FlushOutcome::Taken { left, notifies } => {
-                    if notifies {
-                        self.pending_notify.push(no);
+            Route::Queue(_) => {
+                match port.send_on_queue(&self.shared.perf, &mut self.buffers.to_free) {
+                    FlushOutcome::Stays => return,
+                    FlushOutcome::Taken { left, notifies } => {
+                        if notifies {
+                            self.notifier.pending.push(no);
+                        }
+                        left
                     }
-                    left
                 }
-            },
-            Route::Via(peer) => {
-                self.peers.get_mut(peer).and_then(Option::as_mut).map_or(Drop::TxDown, |peer| {
-                    self.handed = true;
-                    peer.take(no, &mut port.buf)
-                })
             }
+            Route::Via(worker) => self.peers.hand_over(worker, no, &mut port.buf),
             Route::None => Drop::TxDown,
         };
-        port.drop_buffered(left, &mut self.to_free);
+        port.drop_buffered(left, &mut self.buffers.to_free);
     }
 
     /// True if packets wait here that need another iteration to leave.
     pub fn has_pending(&self) -> bool {
-        !self.recirculated.is_empty() || !self.waiting.is_empty()
+        !self.recirculated.is_empty() || !self.waiting.ports.is_empty()
     }
 
     /// End of a vector of `n` packets: sends what is due, wakes peers, frees buffers.
     pub fn flush_due(&mut self, n: usize, now: u64) {
-        self.flush_policy.vector(n);
-        let mut flushing = std::mem::take(&mut self.flushing);
-        let mut held = 0;
-        for k in 0..self.waiting.len() {
-            let no = self.waiting[k];
-            if self.due(no, now) {
-                flushing.push(no);
-            } else {
-                self.waiting[held] = no;
-                held += 1;
-            }
-        }
-        self.waiting.truncate(held);
+        self.waiting.policy.vector(n);
+        let flushing = self.waiting.take_due(&mut self.ports, now);
         self.flush_all(&flushing);
-        flushing.clear();
-        self.flushing = flushing;
-        self.vectors_since_notify_all = if n < VECTOR / 2 {
-            0
-        } else {
-            (self.vectors_since_notify_all + 1) % NOTIFY_ALL_VECTORS
-        };
-        self.notify(self.vectors_since_notify_all == 0);
-        if std::mem::take(&mut self.handed) {
-            for peer in self.peers.iter_mut().flatten() {
-                if let (true, Some(w)) = (std::mem::take(&mut peer.dirty), &peer.wake) {
-                    w.wake();
-                }
-            }
-        }
-        if !self.to_free.is_empty() {
-            self.pool.free(&self.to_free);
-            self.to_free.clear();
-        }
+        self.waiting.reuse(flushing);
+        let all = self.notifier.vector(n);
+        self.notifier.notify(&mut self.ports, all);
+        self.peers.wake();
+        self.buffers.free();
     }
 
     /// Sends what these ports have buffered; what each will touch is fetched while others send.
@@ -429,50 +277,31 @@ impl TxState {
                 && !port.buf.is_empty()
             {
                 port.listed = true;
-                self.waiting.push(*no);
+                self.waiting.ports.push(*no);
             }
         }
     }
 
-    /// Lets ports notify their receivers of what was sent: all receivers, or else (not `all`) those
-    /// that seem to be asleep.
-    fn notify(&mut self, all: bool) {
-        self.notify_all = all;
-        if self.pending_notify.is_empty() {
-            return;
-        }
-        fence(Ordering::SeqCst);
-        for no in &self.pending_notify {
-            if let Some(Some(TxPort { route: Route::Queue(q), .. })) =
-                self.ports.get_mut(*no as usize)
-            {
-                q.notify(all);
-            }
-        }
-        if all {
-            self.pending_notify.clear();
-        }
+    /// Were all receivers notified last time, or those that seem to be asleep?
+    #[inline]
+    pub fn notified_all(&self) -> bool {
+        self.notifier.notified_all
     }
 
-    /// Is a port's burst sent now? Then the port is no longer listed as waiting.
-    fn due(&mut self, no: PortNo, now: u64) -> bool {
-        let Some(Some(port)) = self.ports.get_mut(no as usize) else { return true };
-        port.listed = !port.flush_timer.due(&self.flush_policy, port.buf.len(), now);
-        if port.listed {
-            port.stats.tx_held.add(1);
-        }
-        !port.listed
+    /// Were packets queued for the control side since the last call?
+    pub fn has_punted(&mut self) -> bool {
+        std::mem::take(&mut self.punts.has_sent)
     }
 
     /// Makes a packet with these bytes; None: the pool is empty.
     pub fn make(&self, bytes: &[u8]) -> Option<Packet> {
-        self.pool.packet(bytes)
+        self.buffers.pool.packet(bytes)
     }
 
     /// Drops fragments that have waited for too long, some at a time.
     pub fn expire_fragments(&mut self) {
-        self.fragments.expire(&self.conntrack, self.now_ms);
-        while let Some(held) = self.fragments.next_expired() {
+        self.ct.fragments.expire(&self.ct.worker, self.now_ms);
+        while let Some(held) = self.ct.fragments.next_expired() {
             self.dropped(held.frame.in_port(), Drop::FragmentTimeout);
             self.free(held.packet);
         }
@@ -480,15 +309,15 @@ impl TxState {
 
     /// Sends what can be sent before the worker stops; the others are dropped as `Shutdown`.
     pub fn shut_down(&mut self) {
-        for no in std::mem::take(&mut self.waiting) {
+        for no in std::mem::take(&mut self.waiting.ports) {
             self.flush(no);
             if let Some(Some(port)) = self.ports.get_mut(no as usize) {
-                port.drop_buffered(Drop::Shutdown, &mut self.to_free);
+                port.drop_buffered(Drop::Shutdown, &mut self.buffers.to_free);
             }
         }
         for p in std::mem::take(&mut self.recirculated) {
             self.stats(p.frame.in_port()).lost(Drop::Shutdown, 1);
-            self.to_free.push(p.packet);
+            self.buffers.to_free.push(p.packet);
         }
         self.flush_due(0, 0);
     }

@@ -3,8 +3,9 @@
 //! Packets of protocols that the switch speaks itself have shares of their own: what else a port
 //! (or all tunnels behind it) sends to controllers does not cost it its sessions. So have samples.
 
+use crate::events::PuntEvent;
 use crate::messages::PUNTS_MAX;
-use crate::settings::{PuntEvent, Settings};
+use crate::settings::Settings;
 use action::PuntClass;
 use flow::{NO_PORT, PortNo};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,12 +45,14 @@ pub(crate) struct Punts {
     per_ms: f64,
     /// Packets that it may send at once.
     burst: f64,
+    /// Packets were sent since the flag was reset.
+    pub has_sent: bool,
 }
 
 impl Punts {
     pub fn new(queue: Producer<Box<PuntEvent>>) -> Self {
         let (waiting, shares) = Default::default();
-        Punts { queue, waiting, bytes: 0, shares, per_ms: 0.0, burst: 0.0 }
+        Punts { queue, waiting, bytes: 0, shares, per_ms: 0.0, burst: 0.0, has_sent: false }
     }
 
     /// Takes over new settings.
@@ -62,8 +65,8 @@ impl Punts {
         self.shares.retain(|(no, _), _| *no != port);
     }
 
-    /// May another packet of `bytes` go to control? Of a source as many wait, and as many bytes, as
-    /// leave the same room for others. Packets of controllers have no rate.
+    /// May another packet of `bytes` go to the control side? Of a source as many wait, and as many
+    /// bytes, as leave the same room for others. Packets of controllers have no rate.
     pub fn admit(&mut self, source: Source, bytes: usize, now_ms: u64) -> Result<(), Drop> {
         let room = self.room();
         let full = Share { tokens: self.burst, filled_ms: now_ms, waiting: Load::default() };
@@ -86,14 +89,14 @@ impl Punts {
         let sent = self.queue.push(Box::new(event)).is_ok();
         debug_assert!(sent, "there was room");
         self.waiting.push_back((source, bytes));
-        self.bytes += bytes;
+        (self.bytes, self.has_sent) = (self.bytes + bytes, true);
         if let Some(s) = self.shares.get_mut(&source) {
             s.waiting.packets += 1;
             s.waiting.bytes += bytes;
         }
     }
 
-    /// Room in the queue; what control took counts for its source no more.
+    /// Room in the queue; what the control side took no longer counts for its source.
     fn room(&mut self) -> Load {
         let left = self.queue.waiting();
         let taken = self.waiting.len().saturating_sub(left);
@@ -136,7 +139,7 @@ mod tests {
     }
 
     impl Lab {
-        /// Offers `n` packets: how many go to control, and why the last one does not.
+        /// Offers `n` packets: how many go to the control side, and why the last one does not.
         fn offer(&mut self, source: Source, n: usize, now_ms: u64) -> (usize, Option<Drop>) {
             self.offer_bytes(source, (n, 64), now_ms)
         }
@@ -201,7 +204,7 @@ mod tests {
         }
         assert_eq!(lab.offer((10, CONTROLLER), 1, 0), (1, None), "there is a place left");
         assert_eq!(lab.offer((1, PuntClass::Protocol), 1, 0), (1, None), "for a session, too");
-        // What control takes is free again, and not counted any more.
+        // What the control side takes is free again, and not counted any more.
         let all = lab.take(PUNTS_MAX);
         assert!(all < PUNTS_MAX && lab.take(1) == 0, "{all}");
         assert_eq!(lab.offer((1, CONTROLLER), 10_000, 0), (PUNTS_MAX / 2, full));

@@ -5,8 +5,8 @@ use crate::actions::fragments::Held;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
 use crate::batch::keys::bytes_mut;
+use crate::events::PuntEvent;
 use crate::parse::frame::Frame;
-use crate::settings::PuntEvent;
 use action::{Ct, Meter, Punt, PuntClass, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
@@ -26,7 +26,7 @@ impl Sink for TxState {
         self.send(port, packet);
     }
     fn free(&mut self, packet: Packet) {
-        self.to_free.push(packet);
+        self.buffers.to_free.push(packet);
     }
     fn dropped(&mut self, in_port: PortNo, why: Drop) {
         self.stats(in_port).lost(why, 1);
@@ -35,7 +35,7 @@ impl Sink for TxState {
         self.stats(in_port).copies.add(n);
     }
     fn copy(&mut self, packet: &Packet) -> Option<Packet> {
-        self.pool.copy(packet)
+        self.buffers.pool.copy(packet)
     }
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo) {
         let source = (in_port, punt.class);
@@ -59,7 +59,6 @@ impl Sink for TxState {
         };
         self.punts.send(source, event);
         self.stats(in_port).punted.add(1);
-        self.has_reports = true;
     }
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame) {
         if self.recirculated.len() >= RECIRCULATED_PACKETS_MAX {
@@ -80,10 +79,10 @@ impl Sink for TxState {
         meta: &mut Meta<Ref>,
     ) -> Option<Edit> {
         let came = Arrival { port, now: self.now_ms };
-        conntrack::track(&mut self.conntrack, ct, data, at, meta, came)
+        conntrack::track(&mut self.ct.worker, ct, data, at, meta, came)
     }
     fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held> {
-        self.fragments.gather(&mut self.conntrack, ct, fragment, held, self.now_ms)
+        self.ct.fragments.gather(&mut self.ct.worker, ct, fragment, held, self.now_ms)
     }
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict {
         meter.run(bytes, self.now_ms)

@@ -5,6 +5,7 @@ use crate::parse::scalar::{
 };
 use flow::{Key, at, flag, frag};
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
+use wire::{ETH_QINQ, ETH_VLAN};
 
 const ECHO: [[u8; 2]; 2] = [[8, 0], [128, 129]];
 const SOLICIT_OR_ADVERT: [u8; 2] = [135, 136];
@@ -23,7 +24,7 @@ pub fn compose(key: &Key, payload: usize) -> Vec<u8> {
     for (place, bit) in [(at::VLAN, flag::VLAN_88A8), (at::VLAN1, flag::VLAN1_88A8)] {
         let tci = key.u16(place);
         if tci & 0x1000 != 0 {
-            let tpid: u16 = if key.u8(at::FLAGS) & bit != 0 { 0x88a8 } else { 0x8100 };
+            let tpid: u16 = if key.u8(at::FLAGS) & bit != 0 { ETH_QINQ } else { ETH_VLAN };
             p.extend(tpid.to_be_bytes());
             p.extend((tci & 0xefff).to_be_bytes());
         }

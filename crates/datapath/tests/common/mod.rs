@@ -167,7 +167,7 @@ impl Bed {
         }
         panic!("the ticket is never done");
     }
-    /// Runs this many iterations of all workers, without the housekeeping of control.
+    /// Runs this many iterations of all workers, without the housekeeping of the control side.
     pub fn step(&mut self, n: usize) {
         for _ in 0..n {
             self.dp.step();

@@ -2,14 +2,8 @@
 
 use super::template::{L3, L4, Shape};
 use crate::bytes::Put;
+use wire::{ETH_IPV4, ETH_IPV6, IP_ICMP, IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP};
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
-const ETH_IP: u16 = 0x0800;
-const ETH_IPV6: u16 = 0x86dd;
 /// Bytes of an Ethernet header, and of a tag.
 const ETHERNET_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
@@ -118,15 +112,15 @@ pub(super) enum SampleClass {
 impl Packet {
     fn layers(&self) -> (L3, L4) {
         let l4 = |icmp: u8| match self.proto {
-            TCP => L4::Tcp,
-            UDP => L4::Udp,
-            SCTP => L4::Sctp,
+            IP_TCP => L4::Tcp,
+            IP_UDP => L4::Udp,
+            IP_SCTP => L4::Sctp,
             p if p == icmp => L4::Icmp,
             _ => L4::Other,
         };
         match self.eth_type {
-            ETH_IP => (L3::Ipv4, l4(ICMP)),
-            ETH_IPV6 => (L3::Ipv6, l4(ICMPV6)),
+            ETH_IPV4 => (L3::Ipv4, l4(IP_ICMP)),
+            ETH_IPV6 => (L3::Ipv6, l4(IP_ICMPV6)),
             _ => (L3::Other, L4::Other),
         }
     }

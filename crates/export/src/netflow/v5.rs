@@ -4,6 +4,7 @@
 use super::{IpFlow, NetFlowSettings};
 use crate::Traffic;
 use crate::bytes::Put;
+use wire::IP_ICMP;
 
 /// Records of one datagram, at most.
 pub(crate) const RECORDS_MAX: u16 = 30;
@@ -12,7 +13,6 @@ const COUNT_AT: usize = 2;
 /// Where the header's time since 1970 is: seconds, nanoseconds.
 const WALL_AT: usize = 8;
 const VERSION: u16 = 5;
-const ICMP: u8 = 1;
 /// DSCP in a TOS byte.
 const DSCP: u8 = 0xfc;
 /// Bits of the interface fields that the engine's id takes where it is to be in them.
@@ -68,7 +68,7 @@ pub(crate) fn add(out: &mut Vec<u8>, s: &NetFlowSettings, f: &IpFlow, r: &FlowRe
     out.u32(r.times.1);
     let (src, dst) = match f.proto {
         // Type and code are the destination port.
-        ICMP => (0, f.ports.0 << 8 | f.ports.1 & 0xff),
+        IP_ICMP => (0, f.ports.0 << 8 | f.ports.1 & 0xff),
         _ => f.ports,
     };
     out.u16(src);

@@ -2,15 +2,11 @@
 //! megaflows.
 
 use port::{Edit, Fate, ForwardRule, Header};
+use wire::{ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_VLAN, IP_ICMPV6, IP_TCP, IP_UDP};
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const TAGS: [u16; 2] = [0x8100, 0x88a8];
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
+const TAGS: [u16; 2] = [ETH_VLAN, ETH_QINQ];
 
 /// What became of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,20 +69,20 @@ fn step(f: Follows, header: Header, packet: &[u8], at: usize) -> Option<(usize, 
         (Header::Vlan, Follows::Type(t)) if TAGS.contains(&t) => {
             Some((at + TAG, Follows::Type(word(2))))
         }
-        (Header::Ipv4, Follows::Type(IPV4)) if rest[0] >> 4 == 4 && rest[0] & 15 >= 5 => {
+        (Header::Ipv4, Follows::Type(ETH_IPV4)) if rest[0] >> 4 == 4 && rest[0] & 15 >= 5 => {
             let end = at + 4 * usize::from(rest[0] & 15);
             let later = word(6) & 0x1fff != 0;
             // Behind the first fragment there are no headers.
             Some((end, if later { Follows::Port(0) } else { Follows::Proto(rest[9]) }))
         }
-        (Header::Ipv6, Follows::Type(IPV6)) if rest[0] >> 4 == 6 => {
+        (Header::Ipv6, Follows::Type(ETH_IPV6)) if rest[0] >> 4 == 6 => {
             Some((at + 40, Follows::Proto(rest[6])))
         }
-        (Header::Tcp, _) if l4(TCP) => Some((at + 20, Follows::Port(0))),
-        (Header::Udp, _) if l4(UDP) => Some((at + 8, Follows::Port(word(2)))),
+        (Header::Tcp, _) if l4(IP_TCP) => Some((at + 20, Follows::Port(0))),
+        (Header::Udp, _) if l4(IP_UDP) => Some((at + 8, Follows::Port(word(2)))),
         (Header::Sctp, _) if l4(132) => Some((at + 12, Follows::Port(0))),
         (Header::Icmp, _) if l4(1) => Some((at + 8, Follows::Port(0))),
-        (Header::Icmp6, _) if l4(ICMPV6) => Some((at + 4, Follows::Port(0))),
+        (Header::Icmp6, _) if l4(IP_ICMPV6) => Some((at + 4, Follows::Port(0))),
         (Header::Vxlan, Follows::Port(4789)) => Some((at + 8, Follows::Link)),
         _ => None,
     }
@@ -108,7 +104,7 @@ fn l3(packet: &[u8]) -> (usize, u16) {
 fn l4(packet: &[u8]) -> (usize, u8) {
     let (at, kind) = l3(packet);
     match kind {
-        IPV4 => (at + 4 * usize::from(packet[at] & 15), packet[at + 9]),
+        ETH_IPV4 => (at + 4 * usize::from(packet[at] & 15), packet[at + 9]),
         _ => (at + 40, packet[at + 6]),
     }
 }
@@ -123,7 +119,7 @@ fn edit(packet: &mut Vec<u8>, edit: &Edit) {
         Edit::Ipv6Src(v) => write(packet, ip + 8, v, true),
         Edit::Ipv6Dst(v) => write(packet, ip + 24, v, true),
         Edit::Ttl(v) => {
-            let at = if l3(packet).1 == IPV4 { 8 } else { 7 };
+            let at = if l3(packet).1 == ETH_IPV4 { 8 } else { 7 };
             write(packet, ip + at, &[*v], false);
         }
         Edit::TpSrc(v) => {
@@ -151,7 +147,7 @@ fn edit(packet: &mut Vec<u8>, edit: &Edit) {
 fn write(packet: &mut [u8], at: usize, value: &[u8], covered: bool) {
     packet[at..at + value.len()].copy_from_slice(value);
     let (ip, kind) = l3(packet);
-    if kind == IPV4 {
+    if kind == ETH_IPV4 {
         let end = ip + 4 * usize::from(packet[ip] & 15);
         packet[ip + 10..ip + 12].fill(0);
         let sum = !fold(sum(&packet[ip..end]));
@@ -166,25 +162,25 @@ fn write(packet: &mut [u8], at: usize, value: &[u8], covered: bool) {
 fn checksum(packet: &mut [u8], ip: usize, kind: u16) {
     let (at, proto) = l4(packet);
     let field = match proto {
-        TCP => at + 16,
-        UDP => at + 6,
-        ICMPV6 if kind == IPV6 => at + 2,
+        IP_TCP => at + 16,
+        IP_UDP => at + 6,
+        IP_ICMPV6 if kind == ETH_IPV6 => at + 2,
         _ => return,
     };
     let (addresses, end) = match kind {
-        IPV4 => (ip + 12..ip + 20, ip + usize::from(word(packet, ip + 2))),
+        ETH_IPV4 => (ip + 12..ip + 20, ip + usize::from(word(packet, ip + 2))),
         _ => (ip + 8..ip + 40, ip + 40 + usize::from(word(packet, ip + 4))),
     };
     if end > packet.len() || field + 2 > end {
         return;
     }
-    if proto == UDP && word(packet, field) == 0 {
+    if proto == IP_UDP && word(packet, field) == 0 {
         return;
     }
     packet[field..field + 2].fill(0);
     let pseudo = sum(&packet[addresses]) + u64::from(proto) + (end - at) as u64;
     let sum = !fold(pseudo + sum(&packet[at..end]));
-    let sum = if sum == 0 && proto == UDP { 0xffff } else { sum };
+    let sum = if sum == 0 && proto == IP_UDP { 0xffff } else { sum };
     packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
@@ -213,7 +209,7 @@ fn encapsulate(packet: &mut Vec<u8>, headers: &[u8]) {
     let udp = ((headers.len() - at + inner) as u16).to_be_bytes();
     packet[at + 4..at + 6].copy_from_slice(&udp);
     match kind {
-        IPV4 => {
+        ETH_IPV4 => {
             let total = ((headers.len() - ip + inner) as u16).to_be_bytes();
             write(packet, ip + 2, &total, false);
         }

@@ -7,11 +7,7 @@ use action::{Op, Rewrite, TunnelKind, TunnelPush};
 use flow::{Key, Mask, PortNo, at};
 use port::{Edit, Fate, ForwardRule, HEADER_BYTES_MAX, Header, Item};
 use telemetry::Drop;
-
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+use wire::{ETH_IPV4, ETH_IPV6, IP_TCP, IP_UDP};
 
 /// A megaflow: which packets, and what becomes of them.
 pub struct Flow<'a> {
@@ -186,7 +182,7 @@ impl Editor {
         if let Some(v) = self.field(rewrite, &mut left, at::ETH_DST)? {
             self.edits.push(Edit::MacDst(v));
         }
-        if ip == IPV4 {
+        if ip == ETH_IPV4 {
             if let Some(v) = self.field(rewrite, &mut left, at::IP_SRC)? {
                 self.edits.push(Edit::Ipv4Src(v));
             }
@@ -194,7 +190,7 @@ impl Editor {
                 self.edits.push(Edit::Ipv4Dst(v));
             }
         }
-        if ip == IPV6 {
+        if ip == ETH_IPV6 {
             if let Some(v) = self.field(rewrite, &mut left, at::IPV6_SRC)? {
                 self.edits.push(Edit::Ipv6Src(v));
             }
@@ -202,11 +198,11 @@ impl Editor {
                 self.edits.push(Edit::Ipv6Dst(v));
             }
         }
-        let is_ip = [IPV4, IPV6].contains(&ip);
+        let is_ip = [ETH_IPV4, ETH_IPV6].contains(&ip);
         if is_ip && let Some([v]) = self.field(rewrite, &mut left, at::TTL)? {
             self.edits.push(Edit::Ttl(v));
         }
-        if is_ip && [TCP, UDP].contains(&proto) {
+        if is_ip && [IP_TCP, IP_UDP].contains(&proto) {
             if let Some(v) = self.field(rewrite, &mut left, at::TP_SRC)? {
                 self.edits.push(Edit::TpSrc(u16::from_be_bytes(v)));
             }

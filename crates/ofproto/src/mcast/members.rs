@@ -1,7 +1,7 @@
 //! Groups and routers of one bridge, the writer's side: ages and limits, and what packets see.
 //!
 //! Every membership has a number in the order in which it was last reported. To report, to end and
-//! to let expire one membership costs the same, but for the logarithm of how many there are and
+//! to let expire one membership costs the same, except for the logarithm of how many there are and
 //! the number of ports in its group. In a full table the port with the most memberships gives up
 //! its oldest: who reports many groups displaces no other port's. (OVS forgets the group of which
 //! no member was heard of for longest.)

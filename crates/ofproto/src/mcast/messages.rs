@@ -1,7 +1,7 @@
 //! What a packet of IGMP (RFC 1112, 2236, 3376) or MLD (RFC 2710, 3810) says of groups and routers.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use wire::checksum;
+use wire::{IP_ICMPV6, IP_IGMP, checksum};
 
 /// IGMP's types: a router asks; hosts report (versions 1, 2 and 3); a host leaves.
 const IGMP_QUERY: u8 = 0x11;
@@ -19,8 +19,6 @@ const MLD_V2_REPORT: u8 = 143;
 const MODE_IS_INCLUDE: u8 = 1;
 const CHANGE_TO_INCLUDE: u8 = 3;
 const BLOCK_OLD_SOURCES: u8 = 6;
-const IGMP: u8 = 2;
-const ICMPV6: u8 = 58;
 /// The first bytes of each message, and of a record before the group's address.
 const IGMP_LEN: usize = 8;
 const MLD_LEN: usize = 8;
@@ -82,7 +80,8 @@ pub(crate) fn read(frame: &[u8]) -> Vec<Said> {
 fn igmp(bytes: &[u8], out: &mut Vec<Said>) -> Option<()> {
     let ip = wire::Ipv4::new(bytes)?;
     let m = ip.payload();
-    if ip.proto() != IGMP || ip.is_fragment() || m.len() < IGMP_LEN || checksum::internet(m) != 0 {
+    if ip.proto() != IP_IGMP || ip.is_fragment() || m.len() < IGMP_LEN || checksum::internet(m) != 0
+    {
         return None;
     }
     let group = |at: usize| {
@@ -105,8 +104,8 @@ fn mld(bytes: &[u8], out: &mut Vec<Said>) -> Option<()> {
     let end = wire::walk_extensions(whole, ip.next())?;
     let m = whole.get(end.at..)?;
     let (src, dst) = (ip.src(), ip.dst());
-    let sum = checksum::pseudo_v6(&src, &dst, ICMPV6, m.len()).bytes(m).finish();
-    if end.proto != ICMPV6 || end.fragment.is_some() || m.len() < MLD_LEN || sum != 0 {
+    let sum = checksum::pseudo_v6(&src, &dst, IP_ICMPV6, m.len()).bytes(m).finish();
+    if end.proto != IP_ICMPV6 || end.fragment.is_some() || m.len() < MLD_LEN || sum != 0 {
         return None;
     }
     let group = |at: usize| {
@@ -169,7 +168,7 @@ pub(crate) mod tests {
         m[2..4].copy_from_slice(&sum);
         let mut frame = [[2u8; 12].as_slice(), &[8, 0]].concat();
         let len = (24 + m.len() as u16).to_be_bytes();
-        frame.extend([0x46, 0, len[0], len[1], 0, 0, 0, 0, 1, IGMP, 0, 0]);
+        frame.extend([0x46, 0, len[0], len[1], 0, 0, 0, 0, 1, IP_IGMP, 0, 0]);
         frame.extend(src);
         frame.extend([224, 0, 0, 1, 0x94, 4, 0, 0]);
         frame.extend(m);
@@ -182,13 +181,13 @@ pub(crate) mod tests {
     fn mld_frame(message: &[u8]) -> Vec<u8> {
         let mut m = message.to_vec();
         let (src, dst) = (v6(1).octets(), v6(2).octets());
-        let sum = checksum::pseudo_v6(&src, &dst, ICMPV6, m.len()).bytes(&m).finish();
+        let sum = checksum::pseudo_v6(&src, &dst, IP_ICMPV6, m.len()).bytes(&m).finish();
         m[2..4].copy_from_slice(&sum.to_be_bytes());
         let mut frame = [[2u8; 12].as_slice(), &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
         frame.extend((8 + m.len() as u16).to_be_bytes());
         frame.extend([0, 1]);
         frame.extend([src, dst].concat());
-        frame.extend([ICMPV6, 0, 5, 2, 0, 0, 1, 0]);
+        frame.extend([IP_ICMPV6, 0, 5, 2, 0, 0, 1, 0]);
         frame.extend(m);
         frame
     }

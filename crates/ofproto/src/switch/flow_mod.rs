@@ -127,7 +127,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Puts a rule in; `id`s record must be there. `old`: what the flow was until now, if it was.
+    /// Puts a rule in; the record `id` must exist. `old`: the flow as it was before, if it existed.
     fn stage_insert(
         &mut self,
         txn: &mut Txn,
@@ -158,7 +158,7 @@ impl Switch {
         txn.regions.push(r);
     }
 
-    /// One region for `n` flows within a match, of whatever table, if there are many.
+    /// One region for `n` flows within a match, of any table, if there are many.
     fn cover(&mut self, txn: &mut Txn, m: &Match, n: usize) {
         let Ok(b) = self.bridge(txn.bridge) else { return };
         txn.covered = n > REGION_FLOWS_MAX;

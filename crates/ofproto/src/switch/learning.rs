@@ -36,7 +36,7 @@ impl Switch {
     }
 
     fn make_learned(&mut self, l: &LearnedFlow, used: u64) {
-        // What may be refused was checked when the learning flow came, but for a table of the
+        // What may be refused was checked when the learning flow came, except for a table of the
         // switch's own.
         let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, used);
     }
@@ -57,7 +57,7 @@ impl Switch {
         !self.busy() && !self.learned.deferred.is_empty()
     }
 
-    /// Is the very flow there? Then its timeouts begin again.
+    /// Does this very flow exist? Then its timeouts begin again.
     fn renew(&mut self, l: &LearnedFlow, used: u64) -> bool {
         let Ok(b) = self.bridge(BridgeId(l.bridge)) else { return false };
         let Ok(matching) = crate::tables::tlv::fitted(&b.tlv, &l.flow.matching) else {

@@ -35,7 +35,7 @@ use crate::tables::table::N_TABLES;
 use crate::trace::StateNumbers;
 use crate::transaction::Changes;
 use crate::translate::effects::Effects;
-use crate::translate::frozen::{States, Sweep};
+use crate::translate::frozen_store::{States, Sweep};
 use crate::translate::pipe::Pipe;
 use crate::tunnel::neighbours::Neighbours;
 use crate::tunnel::{Solicitation, Underlay};

@@ -100,7 +100,7 @@ impl Switch {
         match old {
             Some(old) if old == desc => {}
             Some(old) => events.push(Event::PortStatus(id, reason, desc, Some(old))),
-            // A port comes as OVS's come: first it is there, then it lives.
+            // As in OVS a port is added first and becomes live afterwards.
             None => {
                 let state = desc.state & !port_state::LIVE;
                 let first = Box::new(PortDesc { state, ..(*desc).clone() });

@@ -104,7 +104,7 @@ impl Switch {
         self.outbox.underlay = true;
     }
 
-    /// Forgets the next hops behind ports that are no more.
+    /// Forgets the next hops behind ports that no longer exist.
     pub(crate) fn forget_neighbours(&mut self, ports: &[&str]) {
         if self.tunnels.neighbours.forget(ports) {
             self.publish_underlay();

@@ -4,7 +4,7 @@
 //! Clauses stand beside the flows that packets can hit, in a classifier of their own. A lookup that
 //! found a flow asks it for all clauses of higher priority. From the highest such priority down,
 //! the first id with all its clauses there is looked up as `conj_id`; what that finds is the
-//! answer, of whatever priority. The product of the clauses is never made: ten thousand addresses
+//! answer, of any priority. The product of the clauses is never made: ten thousand addresses
 //! and a hundred ports are 10,100 flows.
 
 use crate::tables::instructions::Clause;

@@ -15,20 +15,20 @@ pub const N_TABLES: usize = 254;
 pub(crate) struct Flow {
     /// Index of its counters and timeouts in the switch; also the credit id.
     pub id: u32,
-    /// What it does, if that is plain.
+    /// What it does, if `translate::plain` can do that.
     pub plain: Plain,
     /// Do the instructions name groups?
     pub groups: bool,
     /// The meter that they name.
     pub meter: Option<u32>,
-    /// The clauses of conjunctive matches that it is; packets cannot hit it then.
+    /// The clauses of conjunctive matches that it stands for; packets cannot hit such a rule.
     pub clauses: Option<Box<[Clause]>>,
     /// Do they learn?
     pub learns: bool,
     /// True if controllers get a flow-removed message when it goes (SEND_FLOW_REM).
     pub reports_removal: bool,
     pub cookie: u64,
-    /// What it says about tunnel options, if it does.
+    /// The part of its match about tunnel options, if there is one.
     pub tun: Option<Arc<Vec<TunMetadata>>>,
     /// Shared by the flows of one modification.
     pub instructions: Arc<[Instruction]>,
@@ -61,7 +61,7 @@ impl Flow {
     }
 }
 
-/// Instructions that are no more than an output to a port and the next table.
+/// Instructions that are only an output to a port and a goto.
 #[derive(Clone, Copy)]
 pub(crate) enum Plain {
     Yes { output: Option<OfPort>, next: Option<u8> },
@@ -118,7 +118,7 @@ pub(crate) fn within(rule: &FlowRule, wide: &[TunMetadata]) -> bool {
     wide.iter().all(|w| tlv::get(narrow, w.index).is_some_and(|n| n.within(w)))
 }
 
-/// Is there a packet that a rule and a match take, as far as options go?
+/// Can one packet match both the rule and the match, as far as tunnel options go?
 pub(crate) fn overlap(rule: &FlowRule, fields: &[TunMetadata]) -> bool {
     fields.iter().all(|f| tlv::get(tun_of(rule), f.index).is_none_or(|r| r.overlaps(f)))
 }
@@ -234,7 +234,7 @@ impl Table {
         self.rules.lookup_all(guard, keys, version, found)
     }
 
-    /// Asks the memory for what looking these keys up will read.
+    /// Prefetches what looking these keys up will read.
     pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
         self.rules.prepare(guard, keys)
     }
@@ -270,7 +270,7 @@ impl Table {
         self.home(&rule).insert(rule);
     }
 
-    /// Takes a rule out; the table's handle on it, to be retired.
+    /// Takes a rule out; returns the table's handle on it, to be retired.
     pub fn unlink(&self, rule: &Arc<FlowRule>) -> Option<Unlinked<Flow>> {
         self.home(rule).unlink(rule)
     }

@@ -31,7 +31,7 @@ fn flag(lab: &mut Lab, number: u32, mcast: McastPort) {
     lab.sw.update_port(lab.br, PortSpec { mcast, ..spec }).unwrap();
 }
 
-/// An IGMP message of a type comes in: where it goes, without what control gets.
+/// An IGMP message of a type comes in: where it goes, without what the control side gets.
 fn igmp(lab: &mut Lab, port: u32, kind: u8, now: u64) -> String {
     let group = GROUP.octets();
     let message = [&[kind, 0, 0, 0], group.as_slice()].concat();

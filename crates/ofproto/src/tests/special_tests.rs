@@ -92,8 +92,8 @@ fn lacp_takes_packets_of_the_other_end_only() {
 }
 
 /// LLDP, CFM and spanning trees are not spoken, LACP, IGMP and MLD not unless that is asked for:
-/// their frames are frames, and all that control does for one is to learn its sender, which is
-/// bounded by port.
+/// their frames are frames, and all that the control side does for one is to learn its sender,
+/// which is bounded by port.
 #[test]
 fn protocols_that_are_not_spoken_cost_control_nothing() {
     let mut lab = lab(BfdFilter::default());

@@ -1,6 +1,5 @@
 //! Traces: what a translation notes of its steps, and how that is printed.
 
-mod notes;
 pub(crate) mod recorder;
 
 use crate::switch::Switch;

@@ -1,6 +1,6 @@
 //! The steps of a translation as a trace shows them.
 
-use crate::translate::frozen::Kept;
+use crate::translate::frozen_store::Kept;
 use crate::types::BridgeId;
 use flow::{Key, TunMetadata};
 use openflow::Nat;

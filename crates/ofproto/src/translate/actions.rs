@@ -2,13 +2,12 @@
 
 use super::choose::Multipath;
 use crate::fields::{self, VLAN_PRESENT};
-use crate::translate::xlate::{Miss, ToController, Xlate};
+use crate::translate::state::Miss;
+use crate::translate::xlate::{ToController, Xlate};
 use flow::{Field, at, frag};
 use openflow::{Action, Header, Instruction, OfPort, Reason, Subfield, TestAction, port};
 use telemetry::Drop;
-
-/// The TCP, UDP and SCTP protocol numbers.
-const PORTED: [u8; 3] = [6, 17, 132];
+use wire::ETH_QINQ;
 
 impl<'a> Xlate<'a, '_> {
     /// Runs actions until one ends the list.
@@ -26,7 +25,7 @@ impl<'a> Xlate<'a, '_> {
             if self.ends() || !self.spend(1) {
                 return false;
             }
-            let wait = self.layers.was_mpls && needs_parse(a);
+            let wait = self.packet.layers.was_mpls && needs_parse(a);
             if !wait {
                 self.note_action(|| crate::action_text::action_text(a));
                 if let Action::CheckPktLarger { len, dst } = a {
@@ -35,11 +34,11 @@ impl<'a> Xlate<'a, '_> {
                 }
                 self.action(a);
             }
-            if wait || self.wait.rest.is_some() {
+            if wait || self.end.rest.is_some() {
                 let first = wait.then_some(a).into_iter();
                 let left: Vec<_> = first.chain(list).map(|a| self.bound(a)).collect();
                 if self.spend(left.len()) {
-                    self.wait.rest.get_or_insert_default().push(Instruction::Apply(left));
+                    self.end.rest.get_or_insert_default().push(Instruction::Apply(left));
                 }
                 return false;
             }
@@ -64,7 +63,7 @@ impl<'a> Xlate<'a, '_> {
             A::Enqueue { port, .. } => self.output(*port, 0),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
             A::Controller { pause: true, .. } => {
-                (self.wait.paused, self.wait.rest) = (Some(a), Some(Vec::new()));
+                (self.end.paused, self.end.rest) = (Some(a), Some(Vec::new()));
             }
             A::Controller { max_len, reason, id, userdata, meter, .. } => {
                 // Without anything of its own it is an output to the controller.
@@ -97,7 +96,7 @@ impl<'a> Xlate<'a, '_> {
             A::Exit => (self.end.exit, self.end.exited) = (true, true),
             A::Test(TestAction::Slow) => self.note_slow(),
             A::Test(TestAction::Recirc) => {
-                self.wait.rest.get_or_insert_default();
+                self.end.rest.get_or_insert_default();
             }
             A::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
             A::SetTunMetadata(t) => self.set_tun_metadata(t),
@@ -171,7 +170,8 @@ impl<'a> Xlate<'a, '_> {
             return false;
         }
         fields::look(fields::Prereq::L4(0), &mut self.wc);
-        self.key.u8(at::FRAG) & frag::LATER == 0 && PORTED.contains(&self.key.u8(at::PROTO))
+        self.key.u8(at::FRAG) & frag::LATER == 0
+            && fields::WITH_PORTS.contains(&self.key.u8(at::PROTO))
     }
 
     fn set_field(&mut self, field: Field, value: u128, mask: u128) {
@@ -247,12 +247,12 @@ impl<'a> Xlate<'a, '_> {
     fn push(&mut self, s: Subfield) {
         let value = self.read_bits(s);
         if self.has_stack() {
-            self.stack.push((value, s.bits));
+            self.packet.stack.push((value, s.bits));
         }
     }
 
     fn pop(&mut self, d: Subfield) {
-        match self.stack.pop() {
+        match self.packet.stack.pop() {
             Some((value, _)) => {
                 self.write_bits(d, value);
                 self.now(d);
@@ -271,7 +271,7 @@ impl<'a> Xlate<'a, '_> {
         if ttl > 1 {
             return self.key.set_u8(at::TTL, ttl - 1);
         }
-        let kind = if self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6 { 6 } else { 4 };
+        let kind = if self.key.u16(at::ETH_TYPE) == wire::ETH_IPV6 { 6 } else { 4 };
         self.trace_warning(|| format!("IPv{kind} decrement TTL exception"));
         for id in ids {
             self.controller(&ToController::new(*id, Reason::InvalidTtl));
@@ -296,8 +296,8 @@ impl<'a> Xlate<'a, '_> {
     /// No action of this flow follows; tables that led here go on, as in OVS.
     fn expired(&mut self) {
         self.end.stopped = true;
-        self.set.clear();
-        self.out.drop = Some(Drop::TtlExpired);
+        self.packet.set.clear();
+        self.answer.decision.drop = Some(Drop::TtlExpired);
     }
 
     fn push_vlan(&mut self, ethertype: u16) {
@@ -313,7 +313,7 @@ impl<'a> Xlate<'a, '_> {
         let full = self.key.u16(at::VLAN1) & VLAN_PRESENT != 0;
         if full {
             self.commit();
-            self.layers.hidden += 1;
+            self.packet.layers.hidden += 1;
             self.op(action::Op::PushVlan { tpid: ethertype, tci: VLAN_PRESENT });
         }
         self.key.set_u16(at::VLAN1, outer);
@@ -321,7 +321,7 @@ impl<'a> Xlate<'a, '_> {
         // OVS, zero.
         self.key.set_u16(at::VLAN, VLAN_PRESENT);
         let inner = if flags & flow::flag::VLAN_88A8 != 0 { flow::flag::VLAN1_88A8 } else { 0 };
-        let own = if ethertype == 0x88a8 { flow::flag::VLAN_88A8 } else { 0 };
+        let own = if ethertype == ETH_QINQ { flow::flag::VLAN_88A8 } else { 0 };
         let both = flow::flag::VLAN_88A8 | flow::flag::VLAN1_88A8;
         self.key.set_u8(at::FLAGS, flags & !both | inner | own);
         if full {
@@ -376,12 +376,12 @@ impl<'a> Xlate<'a, '_> {
         }
         let mark = self.mark();
         let saved = self.save();
-        let (set, stack) = (self.set.clone(), self.stack.clone());
+        let (set, stack) = (self.packet.set.clone(), self.packet.stack.clone());
         self.actions(inner.iter());
         // A clone is a pipeline of its own: it ends as one.
         self.run_set();
         self.freeze();
-        (self.set, self.stack) = (set, stack);
+        (self.packet.set, self.packet.stack) = (set, stack);
         self.restore(saved);
         self.end.exit |= self.end.exited || self.end.failed.is_some();
         self.isolate(mark);

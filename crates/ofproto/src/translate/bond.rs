@@ -1,11 +1,11 @@
 //! Bonds as NORMAL sees them: what their interfaces may bring, and by which of them packets leave.
 
-use crate::fields::ETH_ARP;
 use crate::published::{Bundle, PortView};
 use crate::translate::xlate::Xlate;
 use crate::types::{BondAdmission, BondOutput};
 use action::Op;
 use flow::{Field, PortNo, at};
+use wire::ETH_ARP;
 
 impl<'a> Xlate<'a, '_> {
     /// May a packet to `dst` in a VLAN of the bridge enter by this interface of its port?

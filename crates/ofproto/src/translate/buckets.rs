@@ -7,6 +7,7 @@ use crate::groups::liveness::Groups;
 use crate::translate::xlate::Xlate;
 use flow::{Field, Key, Mask, at, frag};
 use openflow::{GROUP_ANY, GroupType, port};
+use wire::{IP_SCTP, IP_TCP, IP_UDP};
 
 impl<'a> Xlate<'a, '_> {
     pub(super) fn group(&mut self, id: u32) {
@@ -135,9 +136,9 @@ fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
     let mut pair = |a: Field, b: Field| pair(a, b, key, wc);
     let eth_type = key.u16(at::ETH_TYPE);
     let h = match eth_type {
-        fields::ETH_IP => pair(Field::Ipv4Src, Field::Ipv4Dst),
-        fields::ETH_IPV6 => pair(Field::Ipv6Src, Field::Ipv6Dst),
-        fields::ETH_ARP => {
+        wire::ETH_IPV4 => pair(Field::Ipv4Src, Field::Ipv4Dst),
+        wire::ETH_IPV6 => pair(Field::Ipv6Src, Field::Ipv6Dst),
+        wire::ETH_ARP => {
             let stations = pair(Field::EthSrc, Field::EthDst);
             return mix(mix(stations, pair(Field::ArpSpa, Field::ArpTpa)), u64::from(eth_type));
         }
@@ -145,7 +146,7 @@ fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
     };
     let proto = key.u8(at::PROTO);
     let first = key.u8(at::FRAG) & frag::LATER == 0;
-    let ports = match first && matches!(proto, 6 | 17 | 132) {
+    let ports = match first && matches!(proto, IP_TCP | IP_UDP | IP_SCTP) {
         true => pair(Field::TcpSrc, Field::TcpDst),
         false => 0,
     };
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn buckets_get_their_weight() {
         let ipv4 = |key: &mut Key, i| {
-            key.set_u16(at::ETH_TYPE, fields::ETH_IP);
+            key.set_u16(at::ETH_TYPE, wire::ETH_IPV4);
             key.set_u32(at::IP_SRC, i);
         };
         about(shares([1, 1], ipv4)[0], 15_000);
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn arp_and_other_packets_spread_too() {
         let arp = |key: &mut Key, i| {
-            key.set_u16(at::ETH_TYPE, fields::ETH_ARP);
+            key.set_u16(at::ETH_TYPE, wire::ETH_ARP);
             Field::ArpTpa.set(key, u128::from(i));
         };
         about(shares([1, 2], arp)[0], 10_000);
@@ -203,7 +204,7 @@ mod tests {
         for (key, a, b) in
             [(&mut there, at::IP_SRC, at::IP_DST), (&mut back, at::IP_DST, at::IP_SRC)]
         {
-            key.set_u16(at::ETH_TYPE, fields::ETH_IP);
+            key.set_u16(at::ETH_TYPE, wire::ETH_IPV4);
             key.set_u32(a, 0x0a00_0001);
             key.set_u32(b, 0x0a00_0002);
         }

@@ -1,7 +1,8 @@
 //! What one packet may cause: a translation that exceeds it drops the packet
 //! ([`Drop::DepthLimit`]).
 
-use crate::translate::xlate::{DEPTH_MAX, Xlate};
+use crate::translate::state::DEPTH_MAX;
+use crate::translate::xlate::Xlate;
 use crate::work;
 use action::Op;
 use telemetry::Drop;
@@ -58,12 +59,12 @@ impl Xlate<'_, '_> {
 
     /// [`Xlate::spend`] for looking through, or copying, the action set and the stack.
     pub(super) fn spend_on_lists(&mut self) -> bool {
-        self.spend((self.set.len() + self.stack.len()) / STEP_ENTRIES_MAX)
+        self.spend((self.packet.set.len() + self.packet.stack.len()) / STEP_ENTRIES_MAX)
     }
 
     /// Is there room on the stack?
     pub(super) fn has_stack(&mut self) -> bool {
-        if self.stack.len() >= STACK_VALUES_MAX {
+        if self.packet.stack.len() >= STACK_VALUES_MAX {
             self.give_up("Stack too deep", || "resubmits yielded over 64 kB of stack".into());
         }
         self.end.failed.is_none()
@@ -71,8 +72,8 @@ impl Xlate<'_, '_> {
 
     /// Counts this packet on a counter.
     pub(super) fn credit(&mut self, id: u32) {
-        match self.out.credits.len() < CREDITS_MAX {
-            true => self.out.credits.push(id),
+        match self.answer.decision.credits.len() < CREDITS_MAX {
+            true => self.answer.decision.credits.push(id),
             false => self.give_up("Too many resubmits", || format!("over {CREDITS_MAX} counters")),
         }
     }
@@ -81,7 +82,7 @@ impl Xlate<'_, '_> {
     pub(super) fn op(&mut self, op: Op) {
         self.spent.ops += 1;
         match self.spent.ops <= OPS_MAX {
-            true => self.out.ops.push(op),
+            true => self.answer.decision.ops.push(op),
             false => self.give_up("Too many resubmits", || format!("over {OPS_MAX} operations")),
         }
     }

@@ -115,8 +115,8 @@ fn hash_of(what: u16, basis: u16, key: &Key, wc: &mut Mask) -> u64 {
         hash_fields::NW_SRC | hash_fields::NW_DST => {
             let src = what == hash_fields::NW_SRC;
             match eth_type {
-                fields::ETH_IP => one(if src { Field::Ipv4Src } else { Field::Ipv4Dst }, key, wc),
-                fields::ETH_IPV6 => one(if src { Field::Ipv6Src } else { Field::Ipv6Dst }, key, wc),
+                wire::ETH_IPV4 => one(if src { Field::Ipv4Src } else { Field::Ipv4Dst }, key, wc),
+                wire::ETH_IPV6 => one(if src { Field::Ipv6Src } else { Field::Ipv6Dst }, key, wc),
                 _ => 0,
             }
         }
@@ -128,8 +128,8 @@ fn hash_of(what: u16, basis: u16, key: &Key, wc: &mut Mask) -> u64 {
 /// A hash of both IP addresses, the same in both directions; 0 for packets that are not IP.
 fn addresses(key: &Key, wc: &mut Mask) -> u64 {
     match key.u16(at::ETH_TYPE) {
-        fields::ETH_IP => pair(Field::Ipv4Src, Field::Ipv4Dst, key, wc),
-        fields::ETH_IPV6 => pair(Field::Ipv6Src, Field::Ipv6Dst, key, wc),
+        wire::ETH_IPV4 => pair(Field::Ipv4Src, Field::Ipv4Dst, key, wc),
+        wire::ETH_IPV6 => pair(Field::Ipv6Src, Field::Ipv6Dst, key, wc),
         _ => 0,
     }
 }
@@ -158,7 +158,7 @@ mod tests {
     fn connections() -> impl Iterator<Item = Key> {
         (0..40_000u32).map(|i| {
             let mut key = Key::ZERO;
-            key.set_u16(at::ETH_TYPE, fields::ETH_IP);
+            key.set_u16(at::ETH_TYPE, wire::ETH_IPV4);
             key.set_u8(at::PROTO, 6);
             key.set_u32(at::IP_SRC, 0x0a00_0001);
             key.set_u32(at::IP_DST, 0x0a00_0100 + i % 200);
@@ -211,7 +211,7 @@ mod tests {
                     let (mask, noise) = (wc.words[i], 0x5851_f42d_4c95_7f2d_u64);
                     random.words[i] = key.words[i] & mask | noise & !mask;
                 }
-                random.set_u16(at::ETH_TYPE, fields::ETH_IP);
+                random.set_u16(at::ETH_TYPE, wire::ETH_IPV4);
                 assert_eq!(hash, hash_of(what, 1, &random, &mut other), "{what}");
             }
         }

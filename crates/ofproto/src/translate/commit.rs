@@ -1,10 +1,11 @@
 //! From header changes to operations: the difference between `key` and `base`, group by group.
 
-use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6, ETH_RARP, VLAN_PRESENT};
-use crate::translate::own::Headers;
+use crate::fields::{self, VLAN_PRESENT};
+use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::{Op, Rewrite};
 use flow::{Field, Key, Mask, at, flag};
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_RARP, ETH_VLAN};
 
 /// The fields that one set operation covers.
 type Group = &'static [(usize, usize)];
@@ -35,7 +36,7 @@ impl Xlate<'_, '_> {
         }
         self.commit_addresses();
         match self.key.u16(at::ETH_TYPE) {
-            ETH_IP => self.set_group(IPV4),
+            ETH_IPV4 => self.set_group(IPV4),
             ETH_IPV6 => self.set_group(IPV6),
             ETH_ARP | ETH_RARP => self.set_group(ARP),
             t if fields::is_mpls(t) => self.set_mpls(),
@@ -51,7 +52,7 @@ impl Xlate<'_, '_> {
         self.committed();
     }
 
-    /// The packet is as the actions want it, but for addresses that it is not to have.
+    /// The packet is as the actions want it, except for addresses that it must not have.
     fn committed(&mut self) {
         let addresses = self.base.get::<12>(at::ETH_DST);
         self.base = self.key;
@@ -66,7 +67,7 @@ impl Xlate<'_, '_> {
         if !self.is_ethernet() {
             return;
         }
-        match self.out.ops.last_mut() {
+        match self.answer.decision.ops.last_mut() {
             Some(Op::EncapMpls { dst, src, .. }) => {
                 *dst = self.key.get(at::ETH_DST);
                 *src = self.key.get(at::ETH_SRC);
@@ -120,7 +121,7 @@ impl Xlate<'_, '_> {
         if new == self.base.u32(at::MPLS) {
             return false;
         }
-        match self.out.ops.last_mut() {
+        match self.answer.decision.ops.last_mut() {
             Some(Op::PushMpls { lse, .. } | Op::EncapMpls { lse, .. }) => *lse = new,
             _ => {
                 self.wc.set_u32(at::MPLS, !0);
@@ -157,8 +158,8 @@ impl Xlate<'_, '_> {
         let lse = match fields::is_mpls(old) {
             true => {
                 self.wc.set_u32(at::MPLS, !0);
-                if self.layers.labels > 1 {
-                    // It goes out of the key's sight.
+                if self.packet.layers.labels > 1 {
+                    // The key has no place for it any more.
                     self.wc.set_u32(at::IP_DST, !0);
                 }
                 self.key.u32(at::MPLS) & !0x100
@@ -177,8 +178,8 @@ impl Xlate<'_, '_> {
         self.key.set_u32(at::MPLS, lse);
         self.key.set_u32(at::IP_DST, second);
         self.key.set_u16(at::ETH_TYPE, ethertype);
-        self.layers.labels = (self.layers.labels + 1).min(2);
-        self.layers.was_mpls = false;
+        self.packet.layers.labels = (self.packet.layers.labels + 1).min(2);
+        self.packet.layers.was_mpls = false;
         self.committed();
         self.op(Op::PushMpls { ethertype, lse });
     }
@@ -200,23 +201,23 @@ impl Xlate<'_, '_> {
     }
 
     pub(super) fn pop_mpls(&mut self, ethertype: u16) {
-        if self.layers.labels == 0 {
+        if self.packet.layers.labels == 0 {
             return;
         }
         self.commit();
         Field::MplsBos.unwildcard(&mut self.wc);
         let second = self.key.u32(at::IP_DST);
-        if fields::is_mpls(ethertype) && self.layers.labels > 1 {
+        if fields::is_mpls(ethertype) && self.packet.layers.labels > 1 {
             self.wc.set_u32(at::IP_DST, !0);
         }
-        self.layers.labels -= 1;
+        self.packet.layers.labels -= 1;
         self.clear_layers();
         if fields::is_mpls(ethertype) {
             self.key.set_u32(at::MPLS, second);
-            self.layers.was_mpls = self.layers.labels == 0;
+            self.packet.layers.was_mpls = self.packet.layers.labels == 0;
         } else {
-            self.layers.labels = 0;
-            self.layers.was_mpls = true;
+            self.packet.layers.labels = 0;
+            self.packet.layers.was_mpls = true;
         }
         self.key.set_u16(at::ETH_TYPE, ethertype);
         self.committed();
@@ -226,9 +227,9 @@ impl Xlate<'_, '_> {
     /// Where the operations are now, for [`Xlate::isolate`].
     pub(super) fn mark(&self) -> Mark {
         Mark {
-            ops: self.out.ops.len(),
+            ops: self.answer.decision.ops.len(),
             base: self.base,
-            hidden: self.layers.hidden,
+            hidden: self.packet.layers.hidden,
             own: self.own_headers(),
         }
     }
@@ -243,11 +244,12 @@ impl Xlate<'_, '_> {
             let pop = matches!(op, Op::PopMpls { .. } | Op::DecapMpls);
             push || pop || matches!(op, Op::Ct(_) | Op::CtClear | Op::Meter(_))
         };
-        let layers = self.out.ops.get(mark.ops..).is_some_and(|ops| ops.iter().any(layers));
-        if layers || mark.hidden != self.layers.hidden {
-            self.layers.hidden = mark.hidden;
-            let ops = self.out.ops.split_off(mark.ops).into_boxed_slice();
-            self.out.ops.push(Op::Clone(ops));
+        let layers =
+            self.answer.decision.ops.get(mark.ops..).is_some_and(|ops| ops.iter().any(layers));
+        if layers || mark.hidden != self.packet.layers.hidden {
+            self.packet.layers.hidden = mark.hidden;
+            let ops = self.answer.decision.ops.split_off(mark.ops).into_boxed_slice();
+            self.answer.decision.ops.push(Op::Clone(ops));
             self.base = mark.base;
         }
     }
@@ -264,7 +266,7 @@ fn tags(key: &Key) -> Vec<(u16, u16)> {
     let flags = key.u8(at::FLAGS);
     let tag = |at, bit| {
         let tci = key.u16(at);
-        let tpid = if flags & bit != 0 { 0x88a8 } else { 0x8100 };
+        let tpid = if flags & bit != 0 { ETH_QINQ } else { ETH_VLAN };
         (tci & VLAN_PRESENT != 0).then_some((tpid, tci))
     };
     let outer = tag(at::VLAN, flag::VLAN_88A8);

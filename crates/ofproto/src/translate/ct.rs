@@ -12,7 +12,7 @@ use openflow::conntrack::{
     Zone,
 };
 
-/// What connection tracking says of a packet, but for its mark: line 3 of a key.
+/// What connection tracking says of a packet, except for its mark: line 3 of a key.
 const TRACKED: std::ops::Range<usize> = at::CT_LABEL..at::CT_ZONE + 2;
 
 /// Clears what connection tracking said of the packet from its key.
@@ -88,19 +88,19 @@ impl<'a> Xlate<'a, '_> {
 
     /// Has a copy of the packet looked up in `table` once it is tracked.
     fn fork(&mut self, table: u8, zone: u16, actions: &'a [Action]) {
-        self.ct.tracked = true;
+        self.packet.ct.tracked = true;
         let state = State { table, cookie: 0, ..self.state(Vec::new()) };
         let Some(kept) = self.snapshot.shared.frozen.put(self.guard(), state) else {
             return self.too_many_states();
         };
         self.op(Op::Recirc(kept.id));
         self.note_fork(&kept, table, zone, actions);
-        self.holds.push(kept);
+        self.answer.holds.push(kept);
     }
 
     /// The `ct_clear` action.
     pub(super) fn ct_clear(&mut self) {
-        if self.ct.tracked {
+        if self.packet.ct.tracked {
             self.untrack();
             self.op(Op::CtClear);
         }
@@ -108,7 +108,7 @@ impl<'a> Xlate<'a, '_> {
 
     /// From here on tables see a packet that was not tracked.
     pub(super) fn untrack(&mut self) {
-        self.ct.tracked = false;
+        self.packet.ct.tracked = false;
         forget(&mut self.key);
     }
 
@@ -119,14 +119,14 @@ impl<'a> Xlate<'a, '_> {
         if self.key.u8(at::CT_NW_PROTO) == 0 || !ip {
             return self.trace_refusal(|| "resubmit(ct) with non-tracked or non-IP packet!".into());
         }
-        self.ct.original = true;
+        self.packet.ct.original = true;
         self.resubmit(in_port, table);
-        self.ct.original = false;
+        self.packet.ct.original = false;
     }
 
     /// A lookup of [`Xlate::resubmit_original`].
     pub(super) fn lookup_original(&mut self, table: u8) -> Option<&'a FlowRule> {
-        let v6 = self.key.u16(at::ETH_TYPE) == fields::ETH_IPV6;
+        let v6 = self.key.u16(at::ETH_TYPE) == wire::ETH_IPV6;
         swap_tuples(&mut self.key, v6);
         swap_tuples(&mut self.wc, v6);
         let found = self.lookup_in_table(table);

@@ -49,8 +49,8 @@ pub(crate) struct Snooped {
     pub how: crate::tunnel::neighbours::How,
 }
 
-/// A flow that is exported: the decision is about its packets only, but for parts of it (TCP flags)
-/// that other decisions are about.
+/// A flow that is exported: the decision is about its packets only, except for parts of it (TCP
+/// flags) that other decisions are about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowExport {
     /// The bridge that it came in on.

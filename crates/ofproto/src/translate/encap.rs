@@ -5,13 +5,14 @@
 //! header, of which only the type means something, so that every operation works on it as on any
 //! packet. A header is really added, or removed, where a whole frame is what an MPLS entry carries.
 
-use crate::fields::{self, ETH_IPV6, VLAN_PRESENT};
-use crate::translate::own::Headers;
+use crate::fields::{self, VLAN_PRESENT};
+use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::Op;
 use flow::{Field, at, flag};
 use openflow::{Header, packet_type};
 use telemetry::Drop;
+use wire::ETH_IPV6;
 
 /// An Ethernet header without tags.
 const ETHERNET_BYTES: u16 = 14;
@@ -43,7 +44,7 @@ impl Xlate<'_, '_> {
     pub(super) fn may_leave(&mut self) -> bool {
         if !self.is_ethernet() {
             self.trace_warning(|| "the packet has no Ethernet header, skipping output".into());
-            self.out.drop.get_or_insert(Drop::PacketType);
+            self.answer.decision.drop.get_or_insert(Drop::PacketType);
         }
         self.is_ethernet()
     }
@@ -80,7 +81,8 @@ impl Xlate<'_, '_> {
         self.key.set_u16(at::ETH_TYPE, ethertype);
         self.key.set_u32(at::MPLS, lse);
         self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
-        (self.layers.hidden, self.layers.labels, self.layers.was_mpls) = (0, 1, false);
+        (self.packet.layers.hidden, self.packet.layers.labels, self.packet.layers.was_mpls) =
+            (0, 1, false);
         self.begin_own(Headers::Frame);
         self.base = self.key;
         self.op(Op::EncapMpls { ethertype, lse, dst: [0; 6], src: [0; 6] });
@@ -119,7 +121,7 @@ impl Xlate<'_, '_> {
 
     fn decap_ethernet(&mut self) {
         self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_PRESENT);
-        if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 || self.layers.hidden > 0 {
+        if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 || self.packet.layers.hidden > 0 {
             return self.unsupported("decap of a VLAN tag");
         }
         self.clear_addresses();
@@ -134,10 +136,10 @@ impl Xlate<'_, '_> {
         self.clear_layers();
         self.key.set_u16(at::ETH_TYPE, 0);
         self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
-        (self.layers.labels, self.layers.was_mpls) = (0, true);
+        (self.packet.layers.labels, self.packet.layers.was_mpls) = (0, true);
         self.base = self.key;
         self.op(Op::DecapMpls);
-        self.wait.rest.get_or_insert_default();
+        self.end.rest.get_or_insert_default();
     }
 
     pub(super) fn clear_addresses(&mut self) {
@@ -148,7 +150,7 @@ impl Xlate<'_, '_> {
     pub(super) fn end_alone(&mut self) {
         if self.end.failed == Some(Drop::PacketType) {
             self.end.failed = None;
-            self.out.drop.get_or_insert(Drop::PacketType);
+            self.answer.decision.drop.get_or_insert(Drop::PacketType);
             if let Some(r) = self.recorder() {
                 r.failed = None;
             }

@@ -35,7 +35,7 @@ impl<'a> Xlate<'a, '_> {
             return self.trace_detail(|| "Limit exceeded, learn failed".into());
         }
         let (bridge, port) = (self.bridge.id, self.base.u16(at::IN_PORT));
-        self.effects.flows.push(LearnedFlow { bridge, port, limit: l.limit, flow });
+        self.answer.effects.flows.push(LearnedFlow { bridge, port, limit: l.limit, flow });
     }
 
     /// The flow that the packet as it is now teaches. Looks at the fields that are copied.
@@ -78,7 +78,7 @@ impl<'a> Xlate<'a, '_> {
         }
         Field::TcpFlags.set_masked(&mut self.wc, ENDS.into(), ENDS.into());
         if Field::TcpFlags.get(&self.key) & u128::from(ENDS) != 0 && !self.suppresses() {
-            self.effects.fins.push(Fin { rule, idle, hard });
+            self.answer.effects.fins.push(Fin { rule, idle, hard });
         }
     }
 }

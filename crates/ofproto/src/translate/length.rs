@@ -1,6 +1,6 @@
 //! `check_pkt_larger`: what follows it is translated twice, for longer packets and for all others.
 
-use crate::translate::own::Headers;
+use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::Op;
 use flow::Key;
@@ -40,9 +40,10 @@ impl<'a> Xlate<'a, '_> {
         }
         self.spent.depth += 1;
         let saved = self.layers();
-        let (tun, set, stack) = (self.tunnel.fields.clone(), self.set.clone(), self.stack.clone());
+        let (tun, set, stack) =
+            (self.tunnel.fields.clone(), self.packet.set.clone(), self.packet.stack.clone());
         let [(more, exits), (others, too)] = [1, 0].map(|larger| {
-            let from = self.out.ops.len();
+            let from = self.answer.decision.ops.len();
             if self.spend_on_lists() {
                 self.write_bits(dst, larger);
                 self.follow(actions.clone(), then);
@@ -52,12 +53,12 @@ impl<'a> Xlate<'a, '_> {
             let exited = self.end.exited;
             self.set_layers(saved);
             self.tunnel.fields.clone_from(&tun);
-            self.set.clone_from(&set);
-            self.stack.clone_from(&stack);
-            (self.out.ops.split_off(from).into_boxed_slice(), exited)
+            self.packet.set.clone_from(&set);
+            self.packet.stack.clone_from(&stack);
+            (self.answer.decision.ops.split_off(from).into_boxed_slice(), exited)
         });
         self.spent.depth -= 1;
-        self.set.clear();
+        self.packet.set.clear();
         self.end.exited |= exits && too;
         self.end.exit = self.end.exited || self.end.failed.is_some();
         if !more.is_empty() || !others.is_empty() {
@@ -77,7 +78,7 @@ impl<'a> Xlate<'a, '_> {
         if self.actions_then(actions, then) {
             return;
         }
-        match self.wait.rest.is_some() {
+        match self.end.rest.is_some() {
             true => self.keep(then),
             false if !self.end.exit && !self.end.stopped => self.instructions(then),
             false => {}
@@ -89,20 +90,20 @@ impl<'a> Xlate<'a, '_> {
         Layers {
             key: self.key,
             base: self.base,
-            hidden: self.layers.hidden,
-            labels: self.layers.labels,
-            was_mpls: self.layers.was_mpls,
+            hidden: self.packet.layers.hidden,
+            labels: self.packet.layers.labels,
+            was_mpls: self.packet.layers.was_mpls,
             own: self.own_headers(),
-            conntracked: self.ct.tracked,
+            conntracked: self.packet.ct.tracked,
             exited: self.end.exited,
             mirrors: self.mirror.met,
         }
     }
 
     fn set_layers(&mut self, l: Layers) {
-        (self.key, self.base, self.layers.hidden, self.layers.labels) =
+        (self.key, self.base, self.packet.layers.hidden, self.packet.layers.labels) =
             (l.key, l.base, l.hidden, l.labels);
-        (self.layers.was_mpls, self.ct.tracked, self.end.exited) =
+        (self.packet.layers.was_mpls, self.packet.ct.tracked, self.end.exited) =
             (l.was_mpls, l.conntracked, l.exited);
         self.mirror.met = l.mirrors;
         self.back_to(l.own);

@@ -38,7 +38,7 @@ impl<'a> Xlate<'a, '_> {
                 "dropping packet received on port {name}, which is reserved exclusively for mirroring"
             )
         });
-        self.out.drop.get_or_insert(Drop::MirrorPort);
+        self.answer.decision.drop.get_or_insert(Drop::MirrorPort);
         false
     }
 

@@ -4,19 +4,19 @@
 //! side by side (`plain`); all others go one by one through the translator ([`xlate::Xlate`]),
 //! which has a file for each kind of step:
 //!
-//! - tables and instructions: `xlate`; the action set: `set`
+//! - tables: `table_lookup`; instructions: `xlate`; the action set: `set`
+//! - what it keeps meanwhile: `state`; what a trace says of it: `notes`
 //! - actions: `actions` has the list of all; `choose` (multipath, bundle), `learn` (learn,
 //!   fin_timeout), `length` (check_pkt_larger), `encap` (encap, decap), `ct`
 //! - groups: `buckets`
 //! - outputs: `output` (ports, patch ports, controllers), `normal` and `multicast` (NORMAL),
-//!   `bond`,
-//!   `mirror`
+//!   `bond`, `mirror`
 //! - packets of protocols that the switch speaks itself, taken before the tables: `special`
 //! - tunnels: `tunnel`, `tunnel_options`
 //! - translations that stop and go on when the packet is looked up again: `recirc`; their state
-//!   meanwhile: `frozen`
-//! - the decision: `commit` (header changes become operations), `effects` (what control hears of),
-//!   `own` (bits that the mask leaves out, because actions wrote them)
+//!   meanwhile: `frozen`, kept in `frozen_store`
+//! - the decision: `commit` (header changes become operations), `effects` (what the control side
+//!   hears of), `own` (bits that the mask leaves out, because actions wrote them)
 //! - limits: `budget`
 
 mod actions;
@@ -30,11 +30,13 @@ pub(crate) mod effects;
 mod encap;
 mod export;
 pub(crate) mod frozen;
+pub(crate) mod frozen_store;
 mod learn;
 mod length;
 mod mirror;
 mod multicast;
 mod normal;
+mod notes;
 mod output;
 mod own;
 pub(crate) mod pipe;
@@ -43,6 +45,8 @@ mod recirc;
 mod sample;
 mod set;
 mod special;
+mod state;
+mod table_lookup;
 mod tunnel;
 mod tunnel_options;
 pub(crate) mod xlate;

@@ -1,6 +1,6 @@
 //! NORMAL in a bridge that snoops: multicast goes where its members and routers are.
 
-use crate::fields::{ETH_IP, ETH_IPV6, is_ip};
+use crate::fields::is_ip;
 use crate::mcast::members::McastView;
 use crate::mcast::messages::McastKind;
 use crate::published::Bundle;
@@ -14,10 +14,9 @@ use openflow::OfPort;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use telemetry::Drop;
+use wire::{ETH_IPV4, ETH_IPV6, IP_ICMPV6, IP_IGMP};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
-const IGMP: u8 = 2;
-const ICMPV6: u8 = 58;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// What a multicast packet is to snooping.
@@ -87,8 +86,8 @@ impl<'a> Xlate<'a, '_> {
     fn mcast_packet(&mut self) -> Packet {
         self.wc.set_u8(at::PROTO, 0xff);
         let kind = match (self.key.u16(at::ETH_TYPE), self.key.u8(at::PROTO)) {
-            (ETH_IP, IGMP) => Some(McastKind::of_igmp(self.mcast_type())),
-            (ETH_IPV6, ICMPV6) => McastKind::of_mld(self.mcast_type()).map(Some),
+            (ETH_IPV4, IP_IGMP) => Some(McastKind::of_igmp(self.mcast_type())),
+            (ETH_IPV6, IP_ICMPV6) => McastKind::of_mld(self.mcast_type()).map(Some),
             _ => None,
         };
         match kind {
@@ -97,7 +96,7 @@ impl<'a> Xlate<'a, '_> {
             None => {}
         }
         let group = match self.key.u16(at::ETH_TYPE) {
-            ETH_IP => {
+            ETH_IPV4 => {
                 Field::Ipv4Dst.unwildcard(&mut self.wc);
                 Ipv4Addr::from(self.key.u32(at::IP_DST)).to_ipv6_mapped()
             }
@@ -118,7 +117,7 @@ impl<'a> Xlate<'a, '_> {
         self.key.u16(at::TP_SRC)
     }
 
-    /// Has control read what the packet says. A controller's own packets say nothing.
+    /// Has the control side read what the packet says. A controller's own packets say nothing.
     fn hand_to_snooping(&mut self, input: Option<usize>, vlan: u16) {
         let Some(input) = input else { return };
         let port = self.bridge.bundles[input].ports[0];
@@ -127,7 +126,7 @@ impl<'a> Xlate<'a, '_> {
         let class = PuntClass::Controller;
         let punt = Punt { class, max_len: u16::MAX, wanted: None, context: Box::new(context) };
         self.op(Op::Punt(Arc::new(punt)));
-        self.out.drop.get_or_insert(Drop::PuntRate);
+        self.answer.decision.drop.get_or_insert(Drop::PuntRate);
     }
 
     fn send_to_routers(&mut self, view: &McastView, to: &mut Ports<'_>) {

@@ -7,6 +7,7 @@ use crate::translate::xlate::Xlate;
 use crate::types::{PriorityTags, VlanMode};
 use flow::{at, flag};
 use openflow::{port, port_config};
+use wire::{ETH_QINQ, ETH_VLAN};
 
 /// The priority in a tag.
 const PCP_BITS: u16 = 0xe000;
@@ -34,7 +35,7 @@ impl Tags {
 
 impl Default for Tag {
     fn default() -> Tag {
-        Tag { tpid: 0x8100, vid: 0, pcp: 0 }
+        Tag { tpid: ETH_VLAN, vid: 0, pcp: 0 }
     }
 }
 
@@ -43,7 +44,7 @@ impl Tag {
         match tci & VLAN_PRESENT {
             0 => Tag::default(),
             _ => Tag {
-                tpid: if is_88a8 { 0x88a8 } else { 0x8100 },
+                tpid: if is_88a8 { ETH_QINQ } else { ETH_VLAN },
                 vid: tci & 0xfff,
                 pcp: tci & PCP_BITS,
             },
@@ -112,7 +113,7 @@ impl<'a> Xlate<'a, '_> {
         let teaches = self.teaches();
         let learns = !bridge.config.flood_vlans.contains(&tags.outer.vid);
         let known = match dst[0] & 1 == 0 && learns {
-            // What this very packet teaches counts already.
+            // What this packet teaches holds for it already.
             true => self
                 .taught(tags.outer.vid, dst)
                 .filter(|_| teaches)
@@ -199,7 +200,7 @@ impl<'a> Xlate<'a, '_> {
             (0, PriorityTags::Always) => VLAN_PRESENT,
             (tci, _) => tci,
         };
-        // A tag that says nothing, neither VLAN nor priority, goes.
+        // A tag with neither VLAN id nor priority is removed.
         if before == outer && now.inner.tci() == t.inner.tci() {
             return;
         }
@@ -207,10 +208,10 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u16(at::VLAN1, t.inner.tci());
         let both = flag::VLAN_88A8 | flag::VLAN1_88A8;
         let mut flags = self.key.u8(at::FLAGS) & !both;
-        if outer != 0 && t.outer.tpid == 0x88a8 {
+        if outer != 0 && t.outer.tpid == ETH_QINQ {
             flags |= flag::VLAN_88A8;
         }
-        if t.inner.tci() != 0 && t.inner.tpid == 0x88a8 {
+        if t.inner.tci() != 0 && t.inner.tpid == ETH_QINQ {
             flags |= flag::VLAN1_88A8;
         }
         self.key.set_u8(at::FLAGS, flags);
@@ -247,7 +248,7 @@ impl<'a> Xlate<'a, '_> {
     /// The port behind which this translation has met an address.
     pub(crate) fn taught(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
         let here = |l: &&Learn| (l.bridge, l.vlan, l.mac) == (self.bridge.id, vlan, mac);
-        self.effects.learns.iter().rev().find(here).map(|l| l.port)
+        self.answer.effects.learns.iter().rev().find(here).map(|l| l.port)
     }
 
     fn learn(&mut self, port: u32, vlan: u16) {
@@ -256,10 +257,10 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         self.note_learn(vlan, mac, port);
-        if self.taught(vlan, mac) == Some(port) || !self.spend(self.effects.learns.len()) {
+        if self.taught(vlan, mac) == Some(port) || !self.spend(self.answer.effects.learns.len()) {
             return;
         }
-        self.effects.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
+        self.answer.effects.learns.push(Learn { bridge: self.bridge.id, vlan, mac, port });
     }
 }
 

@@ -1,11 +1,12 @@
 //! Outputs: to ports, to another bridge, to controllers.
 
-use crate::published::BridgeView;
+use crate::published::{BridgeView, PortView};
 use crate::translate::effects::PacketInContext;
-use crate::translate::xlate::{Miss, ToController, Xlate, may_receive};
+use crate::translate::state::Miss;
+use crate::translate::xlate::{ToController, Xlate, may_receive};
 use crate::types::BridgeId;
 use action::{Meter, Op, Punt, PuntClass, TunnelKind};
-use flow::{FIELDS, Field, Key, PACKET_LINES, at};
+use flow::{FIELDS, Field, Key, PACKET_LINES, PortNo, at};
 use openflow::{
     Action, Continuation, Instruction, Match, OfPort, Reason, meter_id, port, port_config,
 };
@@ -58,15 +59,8 @@ impl<'a> Xlate<'a, '_> {
         let Some(p) = bridge.port(number) else {
             return self.trace_warning(|| "Nonexistent output port".into());
         };
-        if p.spec.config & port_config::NO_FWD != 0 {
-            return self.trace_detail(|| "OFPPC_NO_FWD set, skipping output".into());
-        }
-        if self.mirror.snaplen != 0 && p.spec.patch_peer.is_some() {
-            return self.trace_warning(|| "Mirror truncate to ODPP_NONE, skipping output".into());
-        }
-        if trunc != 0 && p.spec.patch_peer.is_some() {
-            return self
-                .trace_warning(|| format!("output_trunc does not support patch port {number}"));
+        if self.is_refused(p, number, trunc) {
+            return;
         }
         if let Some((peer, peer_port)) = p.peer {
             p.counts.iter().for_each(|base| self.credit(base + 1));
@@ -87,6 +81,26 @@ impl<'a> Xlate<'a, '_> {
             }
             return;
         }
+        self.send_by(p, dp, trunc);
+    }
+
+    /// Says in the trace why nothing is sent to a port, if that is so.
+    fn is_refused(&mut self, p: &PortView, number: OfPort, trunc: u32) -> bool {
+        let is_patch = p.spec.patch_peer.is_some();
+        if p.spec.config & port_config::NO_FWD != 0 {
+            self.trace_detail(|| "OFPPC_NO_FWD set, skipping output".into());
+        } else if is_patch && self.mirror.snaplen != 0 {
+            self.trace_warning(|| "Mirror truncate to ODPP_NONE, skipping output".into());
+        } else if is_patch && trunc != 0 {
+            self.trace_warning(|| format!("output_trunc does not support patch port {number}"));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Sends by a device, or hands the packet to the tunnel that ends there.
+    fn send_by(&mut self, p: &'a PortView, dp: PortNo, trunc: u32) {
         let tunnel = self.terminates(p);
         self.commit();
         let cut = match u32::from(self.mirror.snaplen) {
@@ -135,10 +149,10 @@ impl<'a> Xlate<'a, '_> {
         let from = self.bridge;
         let (table, cookie, exit) = (self.run.table, self.run.cookie, self.end.exit);
         let exited = self.end.exited;
-        let set = std::mem::take(&mut self.set);
-        let stack = std::mem::take(&mut self.stack);
+        let set = std::mem::take(&mut self.packet.set);
+        let stack = std::mem::take(&mut self.packet.stack);
         let first_cookie = self.run.first_cookie.take();
-        let (conntracked, mirrors) = (self.ct.tracked, self.mirror.met);
+        let (conntracked, mirrors) = (self.packet.ct.tracked, self.mirror.met);
         if peer.id != from.id {
             self.mirror.met = 0;
         }
@@ -149,15 +163,15 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u32(at::OF_IN_PORT, in_port);
         self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
         self.bridge = peer;
-        if self.tunnel.encapsulated && !self.effects.outer_bridges.contains(&peer.id) {
-            self.effects.outer_bridges.push(peer.id);
+        if self.tunnel.encapsulated && !self.answer.effects.outer_bridges.contains(&peer.id) {
+            self.answer.effects.outer_bridges.push(peer.id);
         }
         self.spent.depth += 1;
         self.note_bridge();
         let entry = peer.port(in_port).filter(|p| !self.take_special(p));
         if entry.is_some_and(may_receive) {
-            match self.layers.was_mpls {
-                true => self.wait.rest = Some(vec![openflow::Instruction::Goto(0)]),
+            match self.packet.layers.was_mpls {
+                true => self.end.rest = Some(vec![openflow::Instruction::Goto(0)]),
                 false => drop(self.table(0, None, Miss::Honor)),
             }
             self.run_set();
@@ -170,9 +184,9 @@ impl<'a> Xlate<'a, '_> {
         }
         self.bridge = from;
         (self.run.table, self.run.cookie) = (table, cookie);
-        (self.ct.tracked, self.end.exited) = (conntracked, exited);
+        (self.packet.ct.tracked, self.end.exited) = (conntracked, exited);
         self.end.exit = exit || self.end.failed.is_some();
-        (self.set, self.stack, self.run.first_cookie) = (set, stack, first_cookie);
+        (self.packet.set, self.packet.stack, self.run.first_cookie) = (set, stack, first_cookie);
     }
 
     /// Sends to controllers.
@@ -191,13 +205,13 @@ impl<'a> Xlate<'a, '_> {
         self.commit();
         let continuation = Continuation {
             bridge: self.snapshot.shared.name_of(self.bridge.id),
-            stack: self.stack.clone(),
+            stack: self.packet.stack.clone(),
             mirrors: self.mirror.met,
-            conntracked: self.ct.tracked,
+            conntracked: self.packet.ct.tracked,
             table: self.run.table,
             cookie: self.run.cookie,
             rest,
-            set: self.set.iter().map(|a| (*a).clone()).collect(),
+            set: self.packet.set.iter().map(|a| (*a).clone()).collect(),
             odp_port: self.key.u16(at::IN_PORT).into(),
         };
         let (max_len, id, reason, meter) = (*max_len, *id, *reason, *meter);
@@ -239,7 +253,7 @@ impl<'a> Xlate<'a, '_> {
         self.bridge.meter(self.guard(), id)
     }
 
-    /// Has a meter decide whether the packet goes on; one that is gone lets it.
+    /// Has a meter decide whether the packet goes on; a meter that does not exist lets it pass.
     pub(super) fn meter(&mut self, id: u32) {
         if let Some(meter) = self.meter_of(id) {
             self.op(Op::Meter(meter.clone()));
@@ -283,7 +297,7 @@ impl PacketInContext {
     }
 }
 
-/// What of connection tracking means something, with the Ethertype that says which addresses it
+/// Which fields of connection tracking are valid, with the Ethertype that says which addresses it
 /// has.
 fn connection_fields(key: &Key) -> impl Iterator<Item = Field> {
     /// new, est, rel, rpl: there is a first packet with a tuple.

@@ -1,48 +1,23 @@
 //! Headers that actions put in front of what the packet brought: decisions do not depend on what is
 //! looked at there.
 
+use crate::translate::state::{Headers, Own};
 use crate::translate::xlate::Xlate;
-use flow::{Mask, at};
-use std::ops::Range;
-
-/// What is in front of what the packet brought.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Headers {
-    /// MPLS entries, behind the packet's Ethernet header.
-    Entry,
-    /// A whole frame with MPLS entries.
-    Frame,
-}
-
-impl Headers {
-    /// Their bytes in line 0 of the key. Line 1 is theirs, too.
-    fn bytes(self) -> Range<usize> {
-        match self {
-            Headers::Entry => at::IP_SRC..at::VLAN1,
-            Headers::Frame => at::ETH_DST..at::IN_PORT,
-        }
-    }
-}
-
-/// Such headers, and what was looked at before they were there.
-pub(super) struct Own {
-    headers: Headers,
-    seen: Mask,
-}
+use flow::at;
 
 impl Xlate<'_, '_> {
     pub(super) fn begin_own(&mut self, headers: Headers) {
         if ![Some(headers), Some(Headers::Frame)].contains(&self.own_headers()) {
             self.forget_own();
-            self.layers.own = Some(Box::new(Own { headers, seen: self.wc }));
+            self.packet.layers.own = Some(Box::new(Own { headers, seen: self.wc }));
         }
     }
 
     pub(super) fn own_headers(&self) -> Option<Headers> {
-        self.layers.own.as_ref().map(|own| own.headers)
+        self.packet.layers.own.as_ref().map(|own| own.headers)
     }
 
-    /// The packet is again one with these.
+    /// The packet has these headers in front again.
     pub(super) fn back_to(&mut self, headers: Option<Headers>) {
         if self.own_headers() != headers {
             self.forget_own();
@@ -52,7 +27,7 @@ impl Xlate<'_, '_> {
 
     /// What was looked at in them does not count.
     pub(super) fn forget_own(&mut self) {
-        let Some(own) = self.layers.own.take() else { return };
+        let Some(own) = self.packet.layers.own.take() else { return };
         for bytes in [own.headers.bytes(), at::IPV6_SRC..at::TUN_DST] {
             self.wc.bytes_mut()[bytes.clone()].copy_from_slice(&own.seen.bytes()[bytes]);
         }

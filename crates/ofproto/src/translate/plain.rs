@@ -1,11 +1,13 @@
-//! Plain ways through a switch: tables, the next table, outputs to ports. Several packets go side
-//! by side, table by table, so that their memory accesses overlap; nothing is allocated. A packet
-//! that meets anything else goes through [`super::xlate::Xlate`], which is this module's twin.
+//! The plain path through a switch: table lookups, gotos and outputs to ports. Several packets go
+//! side by side, table by table, so that their memory accesses overlap; nothing is allocated. A
+//! packet that meets anything else goes through [`super::xlate::Xlate`], which is this module's
+//! twin.
 
 use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
 use crate::tables::table::{FlowRule, Plain, Table};
-use crate::translate::xlate::{DEPTH_MAX, initial_key, may_receive, no_action_set};
+use crate::translate::state::DEPTH_MAX;
+use crate::translate::xlate::{initial_key, may_receive, no_action_set};
 use crate::types::ExportConfig;
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
@@ -67,7 +69,7 @@ pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decis
 }
 
 /// As [`resolve`] by a version of the tables, of up to [`UNMASKED_PACKETS_MAX`] packets; says
-/// nothing of what was looked at. Lines 4 and 5 of the keys are empty, or as an earlier call left
+/// no mask. Lines 4 and 5 of the keys are empty, or as an earlier call left
 /// them.
 pub(crate) fn resolve_unmasked(
     view: View<'_>,

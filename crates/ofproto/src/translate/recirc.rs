@@ -1,8 +1,10 @@
 //! Recirculation: a translation ends where the packet has to be parsed again, and goes on from
 //! there.
 
-use super::frozen::{Kept, OUTER_WORDS, State};
-use super::xlate::{Miss, Xlate};
+use super::frozen::{OUTER_WORDS, State};
+use super::frozen_store::Kept;
+use super::state::Miss;
+use super::xlate::Xlate;
 use action::Op;
 use flow::PACKET_LINES;
 use openflow::OfPort;
@@ -11,29 +13,29 @@ use std::sync::Arc;
 impl<'a> Xlate<'a, '_> {
     /// Ends this pass if something waits for the packet to be parsed again.
     pub(super) fn freeze(&mut self) {
-        let Some(rest) = self.wait.rest.take() else { return };
+        let Some(rest) = self.end.rest.take() else { return };
         if self.end.failed.is_some() {
             return;
         }
-        if let Some(action) = self.wait.paused.take() {
+        if let Some(action) = self.end.paused.take() {
             self.pause(action, rest);
-            return self.set.clear();
+            return self.packet.set.clear();
         }
         self.commit();
         let state = self.state(rest);
         match self.snapshot.shared.frozen.put(self.guard(), state) {
             Some(kept) => {
                 self.op(Op::Recirc(kept.id));
-                self.holds.push(kept);
+                self.answer.holds.push(kept);
             }
             None => self.too_many_states(),
         }
-        self.set.clear();
+        self.packet.set.clear();
     }
 
     /// Goes on where [`Xlate::freeze`] stopped.
     pub(super) fn resume(&mut self, kept: &'a Arc<Kept>) {
-        self.holds.push(kept.clone());
+        self.answer.holds.push(kept.clone());
         self.thaw(&kept.state);
     }
 
@@ -47,13 +49,13 @@ impl<'a> Xlate<'a, '_> {
         if !self.is_ethernet() {
             self.clear_addresses();
         }
-        self.ct.tracked = f.conntracked;
+        self.packet.ct.tracked = f.conntracked;
         if !f.conntracked {
             self.untrack();
         }
         (self.run.table, self.run.cookie) = (f.table, f.cookie);
-        self.set = f.set.iter().collect();
-        self.stack = f.stack.clone();
+        self.packet.set = f.set.iter().collect();
+        self.packet.stack = f.stack.clone();
         self.tunnel.fields = f.tun.clone();
         (self.mirror.met, self.mirror.fresh) = (f.mirrors, true);
         self.note_bridge();

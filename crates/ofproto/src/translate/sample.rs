@@ -28,7 +28,7 @@ impl Xlate<'_, '_> {
     /// A copy of up to `bytes` of one packet of `2^32 / chance` goes to the control side.
     pub(super) fn sample_op(&self, chance: u32, bytes: u16, what: Sampled) -> Op {
         let bridge = BridgeId(self.bridge.id);
-        let context = SampleContext { bridge, in_port: self.export.from, what };
+        let context = SampleContext { bridge, in_port: self.answer.export.from, what };
         let (class, context) = (PuntClass::Sample, Box::new(context));
         let punt = Op::Punt(Arc::new(Punt { class, max_len: bytes, wanted: None, context }));
         let meter = self.bridge.meter(self.guard(), meter_id::SLOWPATH);
@@ -42,20 +42,20 @@ impl Xlate<'_, '_> {
     /// The packet was sampled as it came: says how it went.
     pub(super) fn finish_sflow(&mut self) {
         let Some(sflow) = self.bridge.config.export.sflow else { return };
-        if !self.export.fresh || self.export.from == port::ANY {
+        if !self.answer.export.fresh || self.answer.export.from == port::ANY {
             return;
         }
-        let changes = changes(&self.export.first, &self.out.ops);
-        let single = self.export.outputs == 1;
+        let changes = changes(&self.answer.export.first, &self.answer.decision.ops);
+        let single = self.answer.export.outputs == 1;
         let note = SflowNote {
-            outputs: self.export.outputs,
-            output: self.export.last,
+            outputs: self.answer.export.outputs,
+            output: self.answer.export.last,
             vlan_tci: self.base.u16(at::VLAN) & !fields::VLAN_PRESENT,
             tunnel: changes.tunnel.filter(|_| single && changes.tunnels == 1),
             labels: changes.labels.filter(|_| single).unwrap_or_default(),
         };
         let op = self.sample_op(sflow.chance, sflow.header_bytes, Sampled::Sflow(Box::new(note)));
-        self.out.ops.insert(0, op);
+        self.answer.decision.ops.insert(0, op);
     }
 }
 
@@ -66,12 +66,12 @@ impl Xlate<'_, '_> {
     /// The packet was sampled for IPFIX as it came.
     pub(super) fn finish_ipfix(&mut self) {
         let Some(ipfix) = self.bridge.config.export.ipfix.filter(|i| i.input) else { return };
-        if self.export.from == port::ANY {
+        if self.answer.export.from == port::ANY {
             return;
         }
-        let note = IpfixNote { output: None, dropped: self.export.outputs == 0 };
+        let note = IpfixNote { output: None, dropped: self.answer.export.outputs == 0 };
         let op = self.sample_op(ipfix.chance, IPFIX_BYTES, Sampled::Ipfix(note));
-        self.out.ops.insert(0, op);
+        self.answer.decision.ops.insert(0, op);
     }
 
     /// The packet is about to leave by a port.
@@ -94,7 +94,7 @@ impl Xlate<'_, '_> {
         }
         let output = match *to {
             port::ANY => None,
-            to if to == self.export.from => None,
+            to if to == self.answer.export.from => None,
             to => match self.output_of(to) {
                 Some(output) => Some(output),
                 None => {

@@ -1,7 +1,7 @@
 //! Packets of protocols that the switch itself speaks on a port: they are taken before the tables
 //! see them.
 
-use crate::fields::{ETH_IP, VLAN_PRESENT};
+use crate::fields::VLAN_PRESENT;
 use crate::published::PortView;
 use crate::translate::effects::{BfdContext, LacpContext};
 use crate::translate::xlate::Xlate;
@@ -11,18 +11,18 @@ use flow::{Field, at, frag};
 use std::any::Any;
 use std::sync::Arc;
 use telemetry::Drop;
+use wire::{ETH_IPV4, IP_UDP};
 
 /// Ethertype of LACP (IEEE 802.1AX, Annex C).
 const SLOW_PROTOCOLS: u16 = 0x8809;
 /// The first bytes of the addresses that no switch passes on, and how many there are.
 const RESERVED_MAC: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
 const RESERVED_MACS_COUNT: u8 = 16;
-/// Of a tag: the VLAN, and that with the bit that a tag is there.
+/// Bits of a tag: the VLAN id, and the same with the bit that says that there is a tag.
 const VLAN_ID: u16 = 0xfff;
 const VLAN_BITS: u16 = VLAN_PRESENT | VLAN_ID;
 /// What is looked at of such a packet: Ethernet with two tags, and 110 bytes of LACP.
 const LACP_BYTES_MAX: u16 = 132;
-const UDP: u8 = 17;
 /// Of BFD control packets (RFC 5881, section 4).
 const BFD: u16 = 3784;
 /// What is looked at of such a packet: Ethernet with two tags, the longest IPv4 header, UDP, and 24
@@ -72,7 +72,7 @@ impl Xlate<'_, '_> {
         let class = PuntClass::Protocol;
         let punt = Punt { class, max_len, wanted: Some(gate.0), context };
         self.op(Op::Punt(Arc::new(punt)));
-        self.out.drop.get_or_insert(Drop::PuntRate);
+        self.answer.decision.drop.get_or_insert(Drop::PuntRate);
     }
 
     /// Looks at no more than it takes to tell, as ovs-vswitchd does.
@@ -83,12 +83,12 @@ impl Xlate<'_, '_> {
                 return false;
             }
         }
-        if self.key.u16(at::ETH_TYPE) != ETH_IP {
+        if self.key.u16(at::ETH_TYPE) != ETH_IPV4 {
             return false;
         }
         self.wc.set_u8(at::PROTO, 0xff);
         let later = self.key.u8(at::FRAG) & frag::LATER != 0;
-        if self.key.u8(at::PROTO) != UDP || later || !self.has_port(BFD) {
+        if self.key.u8(at::PROTO) != IP_UDP || later || !self.has_port(BFD) {
             return false;
         }
         if let Some(ip) = filter.dst_ip {

@@ -1,7 +1,7 @@
 //! Tunnels: packets that come out of one, packets that go into one, outer packets that are for us.
 //! Traces use OVS's words where this follows OVS's native tunnelling.
 
-use crate::fields::{self, ETH_ARP, ETH_IP, ETH_IPV6};
+use crate::fields;
 use crate::published::{BridgeView, PortView};
 use crate::translate::effects::{Asked, Hop, Snooped};
 use crate::translate::xlate::Xlate;
@@ -12,9 +12,8 @@ use flow::{Field, Key, PortNo, at, flag};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use telemetry::Drop;
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, IP_GRE, IP_ICMPV6, IP_UDP};
 
-const UDP: u8 = 17;
-const GRE: u8 = 47;
 /// The Ethertype of Ethernet in a tunnel.
 const ETHERNET: u32 = 0x6558;
 const GENEVE_OAM: u32 = 0x80_0000;
@@ -22,7 +21,6 @@ const GENEVE_OAM: u32 = 0x80_0000;
 const GENEVE_CRITICAL: u32 = 0x40_0000;
 /// `tun_flags`: the packet is of the control plane.
 const OAM: u16 = 8;
-const ICMPV6: u8 = 58;
 const ADVERTISEMENT: u16 = 136;
 const ARP_REPLY: u8 = 2;
 /// Hop limit of a Neighbour Advertisement that no router has forwarded (RFC 4861, section 7.1.2).
@@ -99,7 +97,7 @@ impl<'a> Xlate<'a, '_> {
         trunc: u32,
     ) -> bool {
         let Some(outer) = self.outer(spec) else {
-            self.out.drop.get_or_insert(Drop::TunnelOptions);
+            self.answer.decision.drop.get_or_insert(Drop::TunnelOptions);
             self.trace_warning(|| "tunnel options are too long".into());
             return false;
         };
@@ -114,13 +112,13 @@ impl<'a> Xlate<'a, '_> {
         p.counts.iter().for_each(|base| self.credit(base + 1));
         self.trace_detail(|| "output to native tunnel".into());
         let Some(way) = self.way(&outer) else {
-            self.out.drop.get_or_insert(Drop::TunnelRoute);
+            self.answer.decision.drop.get_or_insert(Drop::TunnelRoute);
             self.trace_warning(|| "native tunnel routing failed".into());
             return true;
         };
         let (next, name, mac) = (way.next, &way.port.spec.name, way.mac);
         self.trace_detail(|| format!("tunneling to {next} via {name}"));
-        self.effects.hops.push(Hop {
+        self.answer.effects.hops.push(Hop {
             from: self.base.u16(at::IN_PORT),
             bridge: way.bridge.id,
             port: way.port.spec.of_port,
@@ -132,7 +130,7 @@ impl<'a> Xlate<'a, '_> {
             Some(mac) => self.encapsulate(&outer, &way, mac, spec, dp, trunc),
             None => {
                 let kind = if next.is_ipv4() { "ARP" } else { "ND" };
-                self.out.drop.get_or_insert(Drop::TunnelNeighbour);
+                self.answer.decision.drop.get_or_insert(Drop::TunnelNeighbour);
                 self.trace_detail(|| {
                     format!(
                         "neighbor cache miss for {next} on bridge {}, sending {kind} request",
@@ -211,7 +209,7 @@ impl<'a> Xlate<'a, '_> {
     fn way(&mut self, outer: &Outer) -> Option<Way<'a>> {
         let (dst, mark, source) = (outer.dst, outer.mark, outer.src);
         let answer = self.snapshot.underlay.answer(dst, mark, source);
-        self.effects.asked.push(Asked { dst, mark, source, answer: answer.clone() });
+        self.answer.effects.asked.push(Asked { dst, mark, source, answer: answer.clone() });
         let Answer { device, source, next, mac } = answer?;
         let (bridge, port) = self.snapshot.published.device(&device)?;
         (source.is_ipv4() == dst.is_ipv4()).then_some(Way { bridge, port, source, next, mac })
@@ -238,11 +236,11 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         self.commit();
-        let first = self.out.ops.len();
+        let first = self.answer.decision.ops.len();
         if trunc != 0 {
             self.op(Op::Truncate(trunc));
         }
-        let from = self.out.ops.len();
+        let from = self.answer.decision.ops.len();
         let header = header(outer, own, mac, source, spec);
         let ports = self.snapshot.underlay.source_ports;
         self.op(Op::TunnelPush(Arc::new(TunnelPush {
@@ -253,7 +251,7 @@ impl<'a> Xlate<'a, '_> {
             source_ports: (ports.0, ports.1),
         })));
         let (key, base, wc) = (self.key, self.base, self.wc);
-        let layers = std::mem::take(&mut self.layers);
+        let layers = std::mem::take(&mut self.packet.layers);
         let tun = std::mem::take(&mut self.tunnel.fields);
         self.key = outer_key(outer, own, mac, source, spec, out_port);
         self.base = self.key;
@@ -262,12 +260,12 @@ impl<'a> Xlate<'a, '_> {
         self.tunnel.encapsulated = encapsulated;
         // The outer packet's fields are ours, not the packet's.
         (self.key, self.base, self.wc) = (key, base, wc);
-        (self.layers, self.tunnel.fields) = (layers, tun);
-        match self.out.ops.len() - from {
-            0 | 1 => self.out.ops.truncate(first),
+        (self.packet.layers, self.tunnel.fields) = (layers, tun);
+        match self.answer.decision.ops.len() - from {
+            0 | 1 => self.answer.decision.ops.truncate(first),
             _ => {
-                let ops = self.out.ops.split_off(from).into_boxed_slice();
-                self.out.ops.push(Op::Clone(ops));
+                let ops = self.answer.decision.ops.split_off(from).into_boxed_slice();
+                self.answer.decision.ops.push(Op::Clone(ops));
             }
         }
     }
@@ -291,8 +289,8 @@ impl<'a> Xlate<'a, '_> {
             return None;
         }
         match self.key.u8(at::PROTO) {
-            UDP => {}
-            GRE => return published.tunnels.gre_listener(to.is_ipv6()),
+            IP_UDP => {}
+            IP_GRE => return published.tunnels.gre_listener(to.is_ipv6()),
             _ => return None,
         }
         let (found, bits) = published.tunnels.listener(self.key.u16(at::TP_DST));
@@ -324,7 +322,7 @@ impl<'a> Xlate<'a, '_> {
         let port = &p.spec.name;
         if mac[0] & 1 == 0 && mac != [0; 6] && !self.snapshot.underlay.routes.has_address(port, ip)
         {
-            self.effects.snooped.push(Snooped { port: port.clone(), ip, mac, how });
+            self.answer.effects.snooped.push(Snooped { port: port.clone(), ip, mac, how });
         }
     }
 
@@ -344,7 +342,7 @@ impl<'a> Xlate<'a, '_> {
     /// all nodes counts less.
     fn snoop_nd(&mut self, p: &PortView) -> Option<(IpAddr, [u8; 6], How)> {
         self.wc.set_u8(at::PROTO, 0xff);
-        if self.key.u8(at::PROTO) != ICMPV6 {
+        if self.key.u8(at::PROTO) != IP_ICMPV6 {
             return None;
         }
         self.wc.set_u16(at::TP_SRC, 0xffff);
@@ -410,7 +408,7 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
 
 /// IP protocol number of the outer packet.
 fn protocol(kind: TunnelKind) -> u8 {
-    if kind == TunnelKind::Gre { GRE } else { UDP }
+    if kind == TunnelKind::Gre { IP_GRE } else { IP_UDP }
 }
 
 /// UDP, and VXLAN or Geneve.
@@ -457,7 +455,7 @@ fn outer_key(
     k.set(at::ETH_SRC, own);
     match (source, outer.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            k.set_u16(at::ETH_TYPE, ETH_IP);
+            k.set_u16(at::ETH_TYPE, ETH_IPV4);
             k.set(at::IP_SRC, src.octets());
             k.set(at::IP_DST, dst.octets());
         }

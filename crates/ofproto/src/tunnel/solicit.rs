@@ -4,9 +4,8 @@ use super::routes::solicited_node;
 use crate::types::BridgeId;
 use openflow::OfPort;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::IP_ICMPV6;
 use wire::checksum::pseudo_v6;
-
-const ICMPV6: u8 = 58;
 
 /// A frame that is to go through a bridge's tables as if it came from one of its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,12 +44,12 @@ fn neighbour(mac: [u8; 6], source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     icmp.extend(target.octets());
     icmp.extend([1, 1]); // source link-layer address, 8 bytes
     icmp.extend(mac);
-    let sum = pseudo_v6(&source.octets(), &to, ICMPV6, icmp.len()).bytes(&icmp).finish();
+    let sum = pseudo_v6(&source.octets(), &to, IP_ICMPV6, icmp.len()).bytes(&icmp).finish();
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut f = vec![0x33, 0x33];
     f.extend(&to[12..]);
     f.extend(mac);
-    f.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, icmp.len() as u8, ICMPV6, 255]);
+    f.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, icmp.len() as u8, IP_ICMPV6, 255]);
     f.extend(source.octets());
     f.extend(to);
     f.extend(icmp);
@@ -70,7 +69,7 @@ mod tests {
         let nd = ask("fd00::1", "fd00::12:3456").unwrap();
         assert_eq!(nd[..6], [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]);
         let (src, dst) = (nd[22..38].try_into().unwrap(), nd[38..54].try_into().unwrap());
-        assert_eq!(pseudo_v6(&src, &dst, ICMPV6, 32).bytes(&nd[54..]).finish(), 0);
+        assert_eq!(pseudo_v6(&src, &dst, IP_ICMPV6, 32).bytes(&nd[54..]).finish(), 0);
         assert_eq!(ask("fd00::1", "10.0.0.2"), None);
     }
 }

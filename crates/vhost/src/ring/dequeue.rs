@@ -22,9 +22,7 @@ impl Ring {
             return;
         }
         let (max, began) = (max.min(BATCH), moved.packets);
-        // If there are more they are fetched while these are worked on.
-        let other =
-            self.read_ahead(Direction::FromGuest, BUFFERS_AHEAD_MAX.min(max + PREFETCH_BUFFERS));
+        let other = self.read_plain_ahead(max);
         let (before, n) = (self.base(), self.ahead.len().min(max));
         if n > 0 && !self.take_plain(pool, out, n, moved) {
             moved.starved = true;
@@ -51,12 +49,12 @@ impl Ring {
         let (mut packets, mut bytes, mut wrong) = (0, 0, None);
         let (ahead, header) = (&self.ahead, self.header);
         for i in 0..n {
-            ahead.fetch_one(i + PREFETCH_BUFFERS, header, raw::prefetch);
+            ahead.fetch_one(i + PREFETCH_BUFFERS, header, sync::prefetch);
             if let Some(soon) = out.get(start + i + PREFETCH_PACKETS) {
                 let to = soon.data().as_ptr();
-                raw::prefetch_write(to);
+                sync::prefetch_write(to);
                 // For the header of a tunnel.
-                raw::prefetch_write(to.wrapping_sub(64));
+                sync::prefetch_write(to.wrapping_sub(64));
             }
             match read_plain(&mut out[start + packets], ahead.get(i), header) {
                 Ok(len) => {
@@ -80,6 +78,23 @@ impl Ring {
         true
     }
 
+    /// Reads plain buffers ahead for a call that takes up to `max` packets. True: what follows them
+    /// are buffers of another kind.
+    #[inline]
+    pub(crate) fn read_plain_ahead(&mut self, max: usize) -> bool {
+        // If there are more they are fetched while these are worked on.
+        self.read_ahead(Direction::FromGuest, BUFFERS_AHEAD_MAX.min(max + PREFETCH_BUFFERS))
+    }
+
+    /// Reads up to `max` buffers of any kind, and fetches what packets in them begin with.
+    pub(crate) fn read_chains(&mut self, batch: &mut Batch, max: usize, moved: &mut Moved) {
+        self.begin(batch);
+        batch.begin(max);
+        self.gather(Direction::FromGuest, max, batch);
+        self.count_steps(batch, moved);
+        batch.fetch(self.header, sync::prefetch);
+    }
+
     /// Takes up to `max` packets from buffers of any kind.
     fn take_chains(
         &mut self,
@@ -89,12 +104,8 @@ impl Ring {
         max: usize,
         moved: &mut Moved,
     ) {
-        self.begin(batch);
-        batch.begin(max);
-        self.gather(Direction::FromGuest, max, batch);
-        self.count_steps(batch, moved);
+        self.read_chains(batch, max, moved);
         let (n, start) = (batch.chains.len(), out.len());
-        batch.fetch(self.header, raw::prefetch);
         if n == 0 {
             return;
         }

@@ -63,8 +63,8 @@ impl Ring {
             for (i, packet) in rest[..done].iter().enumerate() {
                 if let Some(soon) = rest.get(i + PREFETCH_PACKETS) {
                     let from = soon.data().as_ptr();
-                    raw::prefetch(from);
-                    raw::prefetch(from.wrapping_add(63));
+                    sync::prefetch(from);
+                    sync::prefetch(from.wrapping_add(63));
                 }
                 let (buffer, data) = (ahead.get(i), packet.data());
                 copier.begin(data.len(), || 1);
@@ -98,10 +98,10 @@ impl Ring {
         let (ahead, header) = (&self.ahead, self.header);
         for (i, packet) in rest[..n].iter().enumerate() {
             if i + PREFETCH_BUFFERS < rest.len() {
-                ahead.fetch_one(i + PREFETCH_BUFFERS, header, raw::prefetch_write);
+                ahead.fetch_one(i + PREFETCH_BUFFERS, header, sync::prefetch_write);
             }
             if let Some(later) = rest.get(i + 2 * PREFETCH_PACKETS) {
-                raw::prefetch(later.as_raw());
+                sync::prefetch(later.as_raw());
             }
             let buffer = ahead.get(i);
             if (buffer.len as usize) < header + packet.len() {
@@ -124,7 +124,7 @@ impl Ring {
         self.begin(batch);
         batch.begin(packets.len());
         self.gather(Direction::ToGuest, packets.len(), batch);
-        batch.fetch(self.header, raw::prefetch_write);
+        batch.fetch(self.header, sync::prefetch_write);
         let mut next = 0;
         let (mut taken, mut bytes, mut dropped) = (0, 0, 0);
         while let Some(packet) = packets.get(taken) {

@@ -1,0 +1,423 @@
+//! The control side's handle, continued: flows, changes, events, statistics, the end.
+
+use crate::events::*;
+use crate::info::*;
+use crate::lookup::port_classifier::PortLookup;
+use crate::manage::Datapath;
+use crate::manage::invalidate::{Change, RegionSet};
+use crate::manage::topology::{CPUS, Core};
+use crate::manage::worker::Handle;
+use crate::messages::{Command, Execute};
+use crate::settings::*;
+use crate::stats::perf::MetricsView;
+use crate::stats::worker_stats::Perf;
+use crate::wake::Bell;
+use action::{Op, Region};
+use flow::{Key, PortNo};
+use port::Service;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Longest packet that can be injected.
+const INJECTED_BYTES_MAX: usize = 65_535;
+
+/// Attempts to look at fragments while workers do; then none are shown.
+const SHOW_ATTEMPTS_COUNT_MAX: usize = 10_000;
+
+impl Datapath {
+    /// The control side's housekeeping, about once per millisecond: reads reports, completes
+    /// changes, removes idle flows. `now_ms`: [`crate::now_ms`].
+    pub fn poll(&mut self, now_ms: u64) {
+        self.read_all_reports();
+        if std::mem::take(&mut self.reroute) {
+            self.route_all();
+        }
+        self.drive_tickets();
+        self.permit_captures(now_ms);
+        self.balance(now_ms);
+        self.share_limit();
+        let since = now_ms.saturating_sub(self.aged_ms);
+        if since > 0 {
+            self.aged_ms = now_ms;
+            let before = now_ms.saturating_sub(self.settings.max_idle_ms);
+            for w in self.workers.iter_mut().flatten() {
+                w.flows.provide();
+                let idle = w.flows.sweep_slice(now_ms, since, before);
+                if let Some(c) = w.flows.leaving(idle) {
+                    w.send(c);
+                }
+            }
+        }
+    }
+
+    /// Says to each worker how many flows it may cache.
+    pub(crate) fn share_limit(&self) {
+        let limit = self.settings.flow_limit;
+        let flows = |w: &Handle| w.shared.flows.load(Ordering::Relaxed);
+        let (mut n, mut all) = (0, 0u32);
+        self.workers
+            .iter()
+            .flatten()
+            .for_each(|w| (n, all) = (n + 1, all.saturating_add(flows(w))));
+        for w in self.workers.iter().flatten() {
+            let others = all.saturating_sub(flows(w));
+            let part = limit.saturating_sub(others).max(limit / n);
+            w.shared.limit.store(part, Ordering::Relaxed);
+        }
+    }
+
+    /// Cached decisions that overlap these regions must go: the tables they were made from changed,
+    /// and the new ones are published already. Done when [`Datapath::ticket_done`] says so.
+    pub fn invalidate(&mut self, regions: &[Region]) -> Ticket {
+        self.change(Change { regions: regions.to_vec(), stale: Vec::new() })
+    }
+
+    /// Flows that were cached since the last call, at most 1,024; none after a call that did not
+    /// ask for the next ones.
+    pub fn new_flows(&mut self, next: bool) -> Vec<FlowDump> {
+        self.recent.take_flows(next)
+    }
+
+    /// Keys of packets that were missed since the last call, at most 1,024, if settings want them.
+    pub fn take_missed(&mut self) -> Vec<Key> {
+        self.recent.take_missed()
+    }
+
+    /// As [`Datapath::invalidate`], for decisions of which `stale` says so. Looks at every cached
+    /// decision once, at 4,096 in a turn; changes after it wait for its end.
+    pub fn invalidate_stale(&mut self, stale: Stale) -> Ticket {
+        self.change(Change { regions: Vec::new(), stale: vec![stale] })
+    }
+
+    fn change(&mut self, change: Change) -> Ticket {
+        let t = self.tickets.open(&self.config.domain, change);
+        self.drive_tickets();
+        if !self.tickets.is_done(t) {
+            self.bell.ask();
+            self.drive_tickets();
+        }
+        t
+    }
+
+    /// What becomes readable when there are reports while the control side waits (see
+    /// [`Datapath::rests`]).
+    pub fn bell(&self) -> Bell {
+        Bell(self.bell.clone())
+    }
+
+    /// The control side is about to wait on the bell (after `poll` and `drain_events` once more).
+    /// False: it must come back within a millisecond all the same, because PMD threads run (they
+    /// never ring) or a change is under way.
+    pub fn rests(&mut self) -> bool {
+        self.bell.going_to_sleep();
+        let kernel_only = self.workers.iter().flatten().count() == 1;
+        let sent = self.workers.iter().flatten().all(|w| w.has_sent_all());
+        let idle = self.capture.is_none() && self.tickets.none_waiting();
+        kernel_only && sent && !self.reroute && idle
+    }
+
+    /// The control side has waited.
+    pub fn awake(&self) {
+        self.bell.awake();
+    }
+
+    /// Is the change complete: does no packet received from now on see an old decision?
+    pub fn ticket_done(&mut self, t: Ticket) -> bool {
+        self.tickets.is_done(t) || {
+            self.drive_tickets();
+            self.tickets.is_done(t)
+        }
+    }
+
+    pub(super) fn drive_tickets(&mut self) {
+        if self.tickets.searching().is_some() {
+            return self.search_on();
+        }
+        let Some((last, change)) = self.tickets.ready(&self.config.domain) else { return };
+        // A worker reports a megaflow before it lets the grace period end, so all that matter are
+        // known.
+        self.read_all_reports();
+        let regions = RegionSet::of(&change.regions);
+        for w in self.workers.iter_mut().flatten() {
+            let dead = w.flows.kill(&regions);
+            if let Some(c) = w.flows.leaving(dead) {
+                w.send(c);
+            }
+        }
+        if change.stale.is_empty() {
+            return self.tickets.close(last);
+        }
+        let workers = self.workers.iter().enumerate();
+        let ends = workers.filter_map(|(slot, w)| Some((slot, w.as_ref()?.flows.end())));
+        self.tickets.search(last, change.stale, ends);
+        self.search_on();
+    }
+
+    /// A turn of looking for stale decisions.
+    fn search_on(&mut self) {
+        let Some(mut search) = self.tickets.searching().take() else { return };
+        let (numbers, last) = search.turn();
+        for (slot, numbers) in numbers {
+            let Some(Some(w)) = self.workers.get_mut(slot) else { continue };
+            let dead = w.flows.kill_stale(&search.stale, numbers);
+            if let Some(c) = w.flows.leaving(dead) {
+                w.send(c);
+            }
+        }
+        match last {
+            Some(last) => self.tickets.close(last),
+            None => *self.tickets.searching() = Some(search),
+        }
+    }
+
+    /// Hands over what workers reported since the last call: `most` effects of decisions, ports
+    /// taking turns, and as many packets, workers taking turns. True: there is more.
+    pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
+        self.read_all_reports();
+        for how in self.differences.drain(..) {
+            each(Event::Differs(how));
+        }
+        for (worker, one) in self.suspicious.drain(..) {
+            each(Event::Suspicious(worker, one));
+        }
+        let more = self.effect_queue.drain(most, each);
+        let mut left = most;
+        while left > 0 {
+            let before = left;
+            for w in self.workers.iter_mut().flatten() {
+                if left > 0
+                    && let Some(p) = w.punt()
+                {
+                    left -= 1;
+                    each(Event::Punt(p));
+                }
+            }
+            if left == before {
+                return more;
+            }
+        }
+        true
+    }
+
+    /// Executes operations on a packet of the control side, on the kernel worker. `in_port` may be
+    /// [`flow::NO_PORT`].
+    pub fn execute(&mut self, packet: &[u8], in_port: PortNo, ops: &[Op]) -> Result<(), Error> {
+        if packet.len() > INJECTED_BYTES_MAX {
+            return Err(Error::Packet(packet.len()));
+        }
+        let e = Execute { packet: packet.to_vec(), in_port, ops: ops.into() };
+        if let Some(w) = &mut self.workers[0] {
+            w.send(Command::Execute(Box::new(e)));
+        }
+        Ok(())
+    }
+
+    /// Traffic since the last call, exactly once: all of it if no worker has more than 262,144
+    /// flows, else what is known by now (see [`Datapath::known_ms`]).
+    pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
+        self.fold();
+        self.collect_some(usize::MAX, each);
+    }
+
+    /// Reads the counters of flows. What [`Datapath::known_ms`] says then is true once
+    /// [`Datapath::collect_some`] has said that there is no more.
+    pub fn fold(&mut self) {
+        self.read_all_reports();
+        for w in self.workers.iter_mut().flatten() {
+            w.flows.fold(self.aged_ms);
+        }
+    }
+
+    /// Traffic that was known at the last [`Datapath::fold`], of `most` lists of counters. True:
+    /// there is more.
+    pub fn collect_some(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> bool {
+        for c in self.past.credits.drain(..) {
+            each(Used {
+                credits: &c.credits,
+                effects: c.effects.as_ref(),
+                reported: c.reported,
+                packets: c.packets,
+                bytes: c.bytes,
+                used_ms: c.used_ms,
+            });
+        }
+        let mut left = most;
+        for w in self.workers.iter_mut().flatten() {
+            match w.flows.collect(left, each) {
+                Some(n) => left -= n,
+                None => return true,
+            }
+        }
+        false
+    }
+
+    /// [`Datapath::collect`] knew of all traffic until then: with millions of flows one to two
+    /// seconds ago.
+    pub fn known_ms(&self) -> u64 {
+        let workers = self.workers.iter().flatten().map(|w| w.flows.known_ms());
+        workers.chain(self.marks.watches.known_ms).min().unwrap_or(self.aged_ms)
+    }
+
+    /// Every cached flow.
+    pub fn flows(&mut self) -> Vec<FlowDump> {
+        self.read_all_reports();
+        let mut out = Vec::new();
+        for (slot, w) in self.workers.iter().enumerate() {
+            let Some(w) = w else { continue };
+            w.flows.dump((w.id, slot), 0, usize::MAX, &mut out);
+        }
+        out
+    }
+
+    /// Adds to `out` cached flows of one worker: of the `most` places from `from` on. Where to go
+    /// on; None: those were all, or there is no such worker.
+    pub fn flows_of(
+        &mut self,
+        worker: WorkerId,
+        from: usize,
+        most: usize,
+        out: &mut Vec<FlowDump>,
+    ) -> Option<usize> {
+        if from == 0 {
+            self.read_all_reports();
+        }
+        let is_it = |w: &Option<Box<Handle>>| w.as_ref().is_some_and(|w| w.id == worker);
+        let slot = self.workers.iter().position(is_it)?;
+        self.workers[slot].as_ref()?.flows.dump((worker, slot), from, most, out)
+    }
+
+    /// Removes every cached flow (their counters stay).
+    pub fn flush(&mut self) {
+        self.read_all_reports();
+        for w in self.workers.iter_mut().flatten() {
+            let all = w.flows.all();
+            if let Some(c) = w.flows.leaving(all) {
+                w.send(c);
+            }
+        }
+        self.wait_for_workers();
+    }
+
+    /// All workers, the kernel worker first.
+    pub fn pmd_info(&self) -> Vec<PmdInfo> {
+        let pinned = |slot: usize| {
+            let mut queues = self.ports.values().flat_map(|p| &p.rxqs);
+            queues.any(|q| q.pinned && q.at == Some(slot))
+        };
+        let workers = self.workers.iter().enumerate();
+        let live = workers.filter_map(|(slot, w)| Some((slot, w.as_ref()?)));
+        live.map(|(slot, w)| PmdInfo {
+            worker: w.id,
+            numa: match w.id {
+                WorkerId::Pmd(core) => Core::read(Path::new(CPUS), core).numa,
+                WorkerId::Kernel => 0,
+            },
+            isolated: self.settings.rxq_isolate && pinned(slot),
+            flows: w.shared.flows.load(Ordering::Relaxed),
+            masks: w.shared.masks.load(Ordering::Relaxed),
+            signature_cache: w.shared.cache_on.load(Ordering::Relaxed),
+            perf: w.shared.perf.read().since(&w.base),
+        })
+        .collect()
+    }
+
+    /// How each worker finds the megaflows of each port, as of the last second.
+    pub fn lookups(&mut self) -> Vec<(WorkerId, Box<[PortLookup]>)> {
+        self.read_all_reports();
+        self.workers.iter().flatten().map(|w| (w.id, w.lookups.clone())).collect()
+    }
+
+    /// All receive queues.
+    pub fn rxq_info(&self) -> Vec<RxqInfo> {
+        let mut out = Vec::new();
+        for (no, p) in &self.ports {
+            for (queue, q) in p.rxqs.iter().enumerate() {
+                let worker = q.at.and_then(|s| self.workers[s].as_ref()).map(|w| w.id);
+                out.push(RxqInfo {
+                    port: *no,
+                    name: p.port.name().to_string(),
+                    queue,
+                    worker,
+                    pinned: q.pinned,
+                    cycles: q.cell.cycles.get() - q.base.0,
+                    packets: q.cell.packets.get() - q.base.1,
+                });
+            }
+        }
+        out
+    }
+
+    /// What each worker did since the counters were cleared.
+    pub fn perf(&self) -> Vec<(WorkerId, Perf)> {
+        self.pmd_info().into_iter().map(|p| (p.worker, p.perf)).collect()
+    }
+
+    /// Clears what `perf`, `metrics` and `rxq_info` count from (nothing that must add up), of one
+    /// worker or of all.
+    pub fn stats_clear(&mut self, only: Option<WorkerId>) {
+        for (slot, w) in self.workers.iter_mut().enumerate() {
+            let Some(w) = w.as_mut().filter(|w| only.is_none_or(|id| id == w.id)) else { continue };
+            w.base = w.shared.perf.read();
+            w.shared.metrics.clear.store(true, Ordering::Relaxed);
+            let queues = self.ports.values_mut().flat_map(|p| &mut p.rxqs);
+            for q in queues.filter(|q| only.is_none() || q.at == Some(slot)) {
+                q.base = (q.cell.cycles.get(), q.cell.packets.get());
+            }
+        }
+    }
+
+    /// What single iterations of a worker were like, with so many of the last ones and of the last
+    /// milliseconds.
+    pub fn metrics(&self, of: WorkerId, iterations: usize, ms: usize) -> Option<MetricsView> {
+        let w = self.workers.iter().flatten().find(|w| w.id == of)?;
+        Some(w.shared.metrics.view(iterations, ms))
+    }
+
+    /// Runs every worker once (`Config::manual`); returns packets moved.
+    pub fn step(&mut self) -> usize {
+        self.ct_keeper.step();
+        self.workers.iter_mut().flatten().map(|w| w.step()).sum()
+    }
+
+    /// The connections.
+    pub fn conntrack(&self) -> &Arc<conntrack::Table> {
+        &self.config.conntrack
+    }
+
+    /// Shows each datagram whose fragments wait: how many are there, and whether the first and the
+    /// last are.
+    pub fn fragments(&self, to: impl FnMut(&conntrack::ipf::Datagram, usize, [bool; 2])) {
+        // As workers do, without waiting in the lock: they would have to wake us.
+        let waiting = || self.config.fragments.try_lock().ok();
+        let attempts = std::iter::repeat_with(|| {
+            std::thread::yield_now();
+            waiting()
+        });
+        if let Some(waiting) = attempts.take(SHOW_ATTEMPTS_COUNT_MAX).flatten().next() {
+            waiting.show(to);
+        }
+    }
+
+    /// Is the port polled by PMD threads?
+    pub fn is_polled(&self, no: PortNo) -> bool {
+        self.ports.get(&no).is_some_and(|p| p.port.service() == Service::Poll)
+    }
+
+    /// Takes all ports away and stops all workers; counters stay readable until it is dropped.
+    pub fn shutdown(&mut self) {
+        let nos: Vec<PortNo> = self.ports().collect();
+        self.del_ports(nos);
+        for slot in (0..self.workers.len()).rev() {
+            if self.workers[slot].is_some() {
+                self.stop_worker(slot);
+            }
+        }
+    }
+}
+
+impl Drop for Datapath {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

@@ -1,0 +1,101 @@
+//! Effects of decisions that wait for the control side: in turn by the port whose packets brought
+//! them.
+//!
+//! Each port has a queue of bounded length, and the control side takes one from each port's in
+//! turn: a flood on one port neither displaces nor delays what another port's packets teach. What
+//! finds its queue full is counted by port.
+
+use crate::events::{Event, PortEffects};
+use flow::PortNo;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Effects of one port that wait, at most: a learning burst, which the control side takes in within
+/// a few milliseconds. What is passed over comes again with the flow's next look at its counters, a
+/// second later, as long as it has traffic.
+const PORT_EFFECTS_MAX: usize = 4096;
+
+/// Effects, and the bytes of a packet that nothing else counts.
+type Waiting = (PortEffects, Option<u32>);
+
+/// Effects that wait for the control side, in one bounded queue for each port.
+#[derive(Default)]
+pub(crate) struct EffectQueue {
+    queues: BTreeMap<PortNo, VecDeque<Waiting>>,
+    /// Ports with something in their queue, the next one first.
+    turn: VecDeque<PortNo>,
+    /// Passed over since the control side last heard of it.
+    lost: BTreeMap<PortNo, u64>,
+}
+
+impl EffectQueue {
+    /// A decision about a packet from `port` has these effects; `alone`: the packet's bytes, if the
+    /// decision is not stored.
+    pub fn push(&mut self, port: PortNo, effects: PortEffects, alone: Option<u32>) {
+        let queue = self.queues.entry(port).or_default();
+        if queue.len() >= PORT_EFFECTS_MAX {
+            return self.lose(port, 1);
+        }
+        if queue.is_empty() {
+            self.turn.push_back(port);
+        }
+        queue.push_back((effects, alone));
+    }
+
+    /// `n` decisions about packets from `port` had effects that there was no room for.
+    pub fn lose(&mut self, port: PortNo, n: u64) {
+        *self.lost.entry(port).or_default() += n;
+    }
+
+    /// The next effects; ports take turns.
+    pub fn pop(&mut self) -> Option<Waiting> {
+        let port = self.turn.pop_front()?;
+        let queue = self.queues.get_mut(&port)?;
+        let effects = queue.pop_front();
+        match queue.is_empty() {
+            true => _ = self.queues.remove(&port),
+            false => self.turn.push_back(port),
+        }
+        effects
+    }
+
+    /// Hands over what was passed over, and at most `most` effects. True: there are more.
+    pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
+        for (port, n) in std::mem::take(&mut self.lost) {
+            each(Event::PassedOver { port, n });
+        }
+        for _ in 0..most {
+            let Some((effects, alone)) = self.pop() else { return false };
+            each(Event::Decided { effects, alone });
+        }
+        !self.turn.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn taken(d: &mut EffectQueue, most: usize) -> (Vec<u32>, BTreeMap<PortNo, u64>, bool) {
+        let (mut out, mut lost) = (Vec::new(), BTreeMap::new());
+        let more = d.drain(most, &mut |e| match e {
+            Event::Decided { effects, .. } => out.extend(effects.downcast_ref::<u32>()),
+            Event::PassedOver { port, n } => _ = lost.insert(port, n),
+            _ => {}
+        });
+        (out, lost, more)
+    }
+
+    #[test]
+    fn a_flood_on_one_port_delays_another_by_one() {
+        let mut d = EffectQueue::default();
+        (0..10_000u32).for_each(|i| d.push(1, Arc::new(i), None));
+        d.push(2, Arc::new(77_777u32), None);
+        let (first, lost, more) = taken(&mut d, 3);
+        assert_eq!((first, more), (vec![0, 77_777, 1], true));
+        assert_eq!(lost, BTreeMap::from([(1, 10_000 - PORT_EFFECTS_MAX as u64)]));
+        let (rest, lost, more) = taken(&mut d, usize::MAX);
+        assert_eq!((rest.len(), more), (PORT_EFFECTS_MAX - 2, false));
+        assert!(lost.is_empty() && d.queues.is_empty(), "reported once, nothing left");
+    }
+}

@@ -1,0 +1,579 @@
+//! The control side's handle: workers, ports, flows, changes. One thread owns it.
+
+mod api;
+mod auto_lb;
+mod bonds;
+pub(crate) mod capture_control;
+pub(crate) mod ct_keeper;
+pub(crate) mod effects;
+pub(crate) mod flow_index;
+pub(crate) mod flow_stats;
+pub(crate) mod flows;
+mod hardware;
+pub(crate) mod invalidate;
+pub(crate) mod load;
+pub(crate) mod mark_bindings;
+pub(crate) mod marks;
+pub(crate) mod placement;
+mod polling;
+mod ports;
+mod recent;
+mod removal;
+pub(crate) mod topology;
+mod wait;
+pub(crate) mod watches;
+pub(crate) mod worker;
+
+use crate::manage::capture_control::CaptureControl;
+use crate::manage::ct_keeper::CtKeeper;
+use crate::manage::effects::EffectQueue;
+use crate::manage::invalidate::Tickets;
+use crate::manage::load::{AutoLb, History};
+use crate::manage::mark_bindings::{MarkControl, PortMarks};
+use crate::manage::placement::Queue;
+use crate::manage::polling::LastPlacement;
+use crate::manage::recent::Recent;
+use crate::manage::topology::Core;
+use crate::manage::worker::Handle;
+use crate::messages::Route;
+use crate::messages::*;
+use crate::police::Policer;
+use crate::settings::*;
+use crate::stats::perf::Suspicious;
+use crate::stats::port::{PortCell, PortStats, RxqCell};
+use crate::tx::bond::Bond;
+use crate::wake::Wake;
+use flow::PortNo;
+use port::{Port, RxQueue, Service, TxQueue};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use sync::ring;
+
+pub(crate) struct Rxq {
+    pub cell: Arc<RxqCell>,
+    /// Slot of the worker that has it.
+    pub at: Option<usize>,
+    /// Slot of the worker that should.
+    pub want: Option<usize>,
+    /// The worker that has it was asked to give it back.
+    pub moving: bool,
+    /// Here, between two workers.
+    pub spare: Option<Box<RxSlot>>,
+    pub pinned: bool,
+    /// (cycles, packets) when cleared.
+    pub base: (u64, u64),
+    /// Its cycles of the last minute.
+    pub load: History,
+}
+
+/// Which core each polled queue belongs to, and what that was decided from.
+pub(crate) struct Placement {
+    pub cores: Vec<Core>,
+    pub queues: Vec<Queue>,
+    names: Vec<(PortNo, usize)>,
+    pub at: Vec<Option<usize>>,
+    slot_of: BTreeMap<usize, usize>,
+}
+
+impl Rxq {
+    /// Queue number `queue` of a port, with no worker yet. The counters are any of the port's.
+    fn new(port: PortNo, queue: usize, rx: Box<dyn RxQueue>, stats: &Arc<PortCell>) -> Self {
+        let cell = Arc::new(RxqCell::default());
+        let (stats, c) = (stats.clone(), cell.clone());
+        let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats, police: None }));
+        Rxq {
+            cell,
+            at: None,
+            want: None,
+            moving: false,
+            spare,
+            pinned: false,
+            base: (0, 0),
+            load: History::default(),
+        }
+    }
+
+    /// Cycles of the last minute; of a queue too young for that, all of them.
+    fn cost(&self) -> u64 {
+        let so_far = self.cell.cycles.get().saturating_sub(self.base.0);
+        self.load.over(60).filter(|c| *c > 0).unwrap_or(so_far)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PortRoute {
+    Own,
+    Via(usize),
+}
+
+pub(crate) struct PortEntry {
+    pub port: Box<dyn Port>,
+    pub affinity: RxAffinity,
+    pub rxqs: Vec<Rxq>,
+    /// Transmit queues that no worker has.
+    pub txqs: Vec<Box<dyn TxQueue>>,
+    pub routes: BTreeMap<usize, PortRoute>,
+    pub cells: BTreeMap<usize, Arc<PortCell>>,
+    /// Counters of workers that are gone.
+    pub past: PortStats,
+    /// Counters of what its adapter did without the host.
+    pub hardware: PortStats,
+    /// Longest frame that it takes, as the workers know it.
+    pub limit: usize,
+    /// What it may bring, and how the workers count that.
+    policing: Policing,
+    policer: Option<Arc<Policer>>,
+    /// What it may be sent, and how the workers count that.
+    egress: Option<EgressPolicer>,
+    egress_policer: Option<Arc<Policer>>,
+    /// Some: its adapter may mark packets.
+    pub marks: Option<Box<PortMarks>>,
+}
+
+/// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
+const BEYOND_MTU: usize = 14 + 4;
+
+fn limit(port: &dyn Port) -> usize {
+    usize::from(port.mtu()) + BEYOND_MTU
+}
+
+/// What ports, flows and threads that are gone have left.
+#[derive(Default)]
+pub(crate) struct Past {
+    /// Counters of ports, and of packets without a port.
+    pub stats: PortStats,
+    /// Traffic of flows that is not credited yet.
+    pub credits: Vec<Credit>,
+}
+
+/// The packet side. Dropping it shuts it down.
+pub struct Datapath {
+    pub(crate) config: Config,
+    pub(crate) settings: Settings,
+    pub(crate) workers: Vec<Option<Box<Handle>>>,
+    pub(crate) ports: BTreeMap<PortNo, PortEntry>,
+    pub(crate) past: Past,
+    pub(crate) tickets: Tickets,
+    pub(crate) effect_queue: EffectQueue,
+    pub(crate) differences: Vec<Box<str>>,
+    pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
+    pub(crate) aged_ms: u64,
+    pub(crate) auto_lb: AutoLb,
+    last_placement: LastPlacement,
+    ct_keeper: CtKeeper,
+    /// Rung by the kernel worker when there are reports.
+    pub(crate) bell: Arc<Wake>,
+    pub(crate) marks: MarkControl,
+    /// Transmit queues came back.
+    pub(crate) reroute: bool,
+    pub(crate) capture: Option<CaptureControl>,
+    /// Bonds by their numbers, which no port has.
+    pub(crate) bonds: BTreeMap<PortNo, Arc<Bond>>,
+    /// Where PMD threads may run.
+    cores: Vec<usize>,
+    pub(crate) recent: Recent,
+}
+
+impl Datapath {
+    /// Starts the kernel worker; PMD threads follow with [`Datapath::set_pmd_cores`].
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let bell = Arc::new(Wake::new().map_err(|e| Error::Thread(e.to_string()))?);
+        let kernel = Handle::start(&config, WorkerId::Kernel, &bell)?;
+        let ct_keeper = CtKeeper::start(&config).map_err(|e| Error::Thread(e.to_string()))?;
+        let mut dp = Datapath {
+            config,
+            ct_keeper,
+            settings: Settings::default(),
+            workers: vec![Some(Box::new(kernel))],
+            ports: BTreeMap::new(),
+            past: Past::default(),
+            tickets: Tickets::new(),
+            effect_queue: EffectQueue::default(),
+            differences: Vec::new(),
+            suspicious: Vec::new(),
+            aged_ms: 0,
+            auto_lb: AutoLb::default(),
+            last_placement: LastPlacement::default(),
+            reroute: false,
+            capture: None,
+            marks: MarkControl::default(),
+            bonds: BTreeMap::new(),
+            cores: Vec::new(),
+            recent: Recent::default(),
+            bell,
+        };
+        let s = dp.settings.clone();
+        dp.set_settings(s);
+        Ok(dp)
+    }
+
+    /// Run-time settings.
+    pub fn set_settings(&mut self, s: Settings) {
+        let how = |s: &Settings| (s.rxq_assign, s.rxq_isolate);
+        let placement = how(&s) != how(&self.settings);
+        self.settings = s;
+        self.share_limit();
+        for w in self.workers.iter_mut().flatten() {
+            w.send(Command::Settings(Box::new(self.settings.of(w.id))));
+        }
+        if placement {
+            self.rebalance();
+        }
+    }
+
+    /// The current settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// One PMD thread on each of these cores, no others, as long as there is a port to poll. Queues
+    /// move live.
+    pub fn set_pmd_cores(&mut self, cores: &[usize]) -> Result<(), Error> {
+        self.cores = cores.to_vec();
+        self.update_pmd_threads()
+    }
+
+    /// Workers that send when every core asked for has its PMD thread.
+    pub fn tx_threads(&self) -> usize {
+        self.cores.len() + 1
+    }
+
+    /// Starts and stops PMD threads so that they are as wanted: none where nothing is polled.
+    fn update_pmd_threads(&mut self) -> Result<(), Error> {
+        let polled = self.ports.values().any(|p| p.port.service() == Service::Poll);
+        let cores = if polled { self.cores.clone() } else { Vec::new() };
+        let running = self.workers.iter().flatten().filter(|w| w.id != WorkerId::Kernel);
+        if running.map(|w| w.id).eq(cores.iter().map(|c| WorkerId::Pmd(*c))) {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        for core in &cores {
+            let id = WorkerId::Pmd(*core);
+            if !self.workers.iter().flatten().any(|w| w.id == id) {
+                result = result.and(self.start_worker(id));
+            }
+        }
+        let leaving: Vec<usize> = (0..self.workers.len())
+            .filter(|s| match self.workers[*s].as_ref().map(|w| w.id) {
+                Some(WorkerId::Pmd(core)) => !cores.contains(&core),
+                _ => false,
+            })
+            .collect();
+        self.reclaim_from_kernel();
+        self.place(&leaving);
+        self.wait_for_workers();
+        for slot in leaving {
+            self.stop_worker(slot);
+        }
+        self.route_all();
+        self.wait_for_workers();
+        result
+    }
+
+    fn start_worker(&mut self, id: WorkerId) -> Result<(), Error> {
+        let mut w = Handle::start(&self.config, id, &self.bell)?;
+        w.send(Command::Settings(Box::new(self.settings.of(id))));
+        if let Some(capture) = &mut self.capture {
+            w.send(capture.for_worker(id));
+        }
+        let slot = self.workers.iter().position(Option::is_none).unwrap_or(self.workers.len());
+        if slot == self.workers.len() {
+            self.workers.push(None);
+        }
+        for (no, p) in &mut self.ports {
+            let cell = Arc::new(PortCell::default());
+            p.cells.insert(slot, cell.clone());
+            w.send(Command::AddPort(*no, cell));
+            w.send(Command::Limit(*no, p.limit));
+            w.send(Command::PoliceTx(*no, p.egress_policer.clone()));
+        }
+        for (no, bond) in &self.bonds {
+            w.send(Command::Bond(*no, Some(bond.clone())));
+        }
+        self.workers[slot] = Some(Box::new(w));
+        self.give_mark_tables(slot);
+        Ok(())
+    }
+
+    /// With a PMD thread that lacks a queue of its own to a polled port, the kernel worker gives up
+    /// its own.
+    fn reclaim_from_kernel(&mut self) {
+        let pmds = self.workers.iter().flatten().count() - 1;
+        let mut back = Vec::new();
+        for (no, p) in &mut self.ports {
+            let short =
+                p.routes.values().filter(|w| **w == PortRoute::Own).count() + p.txqs.len() <= pmds;
+            if p.port.service() == Service::Poll
+                && short
+                && p.routes.get(&0) == Some(&PortRoute::Own)
+            {
+                p.routes.remove(&0);
+                back.push(*no);
+            }
+        }
+        for no in back {
+            self.worker(0).send(Command::SetRoute(no, Route::None));
+        }
+        self.wait_for_workers();
+    }
+
+    fn worker(&mut self, slot: usize) -> &mut Handle {
+        self.workers[slot].as_mut().expect("a slot in use")
+    }
+
+    /// Its receive queues are elsewhere already.
+    pub(crate) fn stop_worker(&mut self, slot: usize) {
+        for (no, p) in &mut self.ports {
+            if p.routes.remove(&slot) == Some(PortRoute::Own) {
+                let w = self.workers[slot].as_mut().expect("a slot in use");
+                w.send(Command::SetRoute(*no, Route::None));
+            }
+        }
+        self.wait_for_workers();
+        self.workers_except(slot);
+        self.wait_for_workers();
+        self.worker(slot).send(Command::Stop);
+        self.wait_for_workers();
+        let mut w = self.workers[slot].take().expect("a slot in use");
+        let mut left = w.join();
+        loop {
+            let done = left.as_mut().is_none_or(|l| l.drained());
+            let moved = self.read_reports(&mut w);
+            moved.into_iter().for_each(|no| self.advance(no));
+            if done {
+                break;
+            }
+        }
+        w.flows.all().into_iter().for_each(|i| w.flows.unlinked(i));
+        self.unbind_ended(&mut w.flows.marks);
+        self.marks.watches.forget(slot, &mut w.flows.watches);
+        self.forget_mark_tables(slot);
+        let past = &mut self.past.credits;
+        w.flows.fold(self.aged_ms);
+        w.flows.collect(usize::MAX, &mut |u| {
+            past.push(Credit {
+                credits: u.credits.into(),
+                effects: u.effects.cloned(),
+                reported: u.reported,
+                packets: u.packets,
+                bytes: u.bytes,
+                used_ms: u.used_ms,
+            })
+        });
+        for p in self.ports.values_mut() {
+            if let Some(c) = p.cells.remove(&slot) {
+                p.past.add(&c.read());
+            }
+        }
+        self.past.stats.add(&w.shared.orphan.read());
+    }
+
+    /// Sends around a worker that leaves: others get another way to its ports, and drop their ring.
+    fn workers_except(&mut self, slot: usize) {
+        for p in self.ports.values_mut() {
+            p.routes.retain(|_, w| *w != PortRoute::Via(slot));
+        }
+        let nos: Vec<PortNo> = self.ports.keys().copied().collect();
+        nos.into_iter().for_each(|no| self.route(no, Some(slot)));
+        for (i, w) in self.workers.iter_mut().enumerate() {
+            if let (true, Some(w)) = (i != slot, w)
+                && w.peers.remove(&slot)
+            {
+                w.send(Command::DelPeer(slot));
+            }
+        }
+    }
+
+    pub(crate) fn route_all(&mut self) {
+        let nos: Vec<PortNo> = self.ports.keys().copied().collect();
+        nos.into_iter().for_each(|no| self.route(no, None));
+    }
+
+    /// Gives every worker (but `except`) a way to send to a port.
+    fn route(&mut self, no: PortNo, except: Option<usize>) {
+        let service = self.ports[&no].port.service();
+        // PMD threads first; only the kernel worker makes system calls.
+        let all = (1..self.workers.len()).chain([0]);
+        let slots: Vec<usize> =
+            all.filter(|s| self.workers[*s].is_some() && Some(*s) != except).collect();
+        for s in &slots {
+            let p = self.ports.get_mut(&no).unwrap();
+            let may = service == Service::Poll || *s == 0;
+            if may
+                && p.routes.get(s) != Some(&PortRoute::Own)
+                && let Some(q) = p.txqs.pop()
+            {
+                p.routes.insert(*s, PortRoute::Own);
+                self.worker(*s).send(Command::SetRoute(no, Route::Queue(q)));
+            }
+        }
+        let routes = &self.ports[&no].routes;
+        let Some(owner) = slots.iter().copied().find(|s| routes.get(s) == Some(&PortRoute::Own))
+        else {
+            return;
+        };
+        for s in slots {
+            if !self.ports[&no].routes.contains_key(&s) {
+                self.connect(s, owner);
+                self.ports.get_mut(&no).unwrap().routes.insert(s, PortRoute::Via(owner));
+                self.worker(s).send(Command::SetRoute(no, Route::Via(owner)));
+            }
+        }
+    }
+
+    /// A ring from one worker to another.
+    fn connect(&mut self, from: usize, to: usize) {
+        if self.worker(from).peers.insert(to) {
+            let (tx, rx) = ring(HANDOFFS_MAX);
+            let wake = self.worker(to).wake.clone();
+            self.worker(to).send(Command::AddInbound(rx));
+            self.worker(from).send(Command::AddPeer(to, tx, wake));
+        }
+    }
+
+    /// Places receive queues again by what they cost now.
+    pub fn rebalance(&mut self) {
+        self.place_as(self.placement(&[]), true);
+    }
+
+    /// Where queues that are polled should be, without the workers that leave.
+    pub(crate) fn placement(&self, leaving: &[usize]) -> Placement {
+        let core_of = |slot: usize| match self.workers.get(slot)?.as_ref()?.id {
+            WorkerId::Pmd(core) => Some(core),
+            WorkerId::Kernel => None,
+        };
+        let staying = (0..self.workers.len()).filter(|s| !leaving.contains(s));
+        let slot_of: BTreeMap<usize, usize> =
+            staying.filter_map(|slot| Some((core_of(slot)?, slot))).collect();
+        let read = |id: &usize| Core::read(std::path::Path::new(topology::CPUS), *id);
+        let cores: Vec<Core> = slot_of.keys().map(read).collect();
+        let (mut queues, mut names) = (Vec::new(), Vec::new());
+        for (no, p) in self.ports.iter().filter(|(_, p)| p.port.service() == Service::Poll) {
+            for (i, q) in p.rxqs.iter().enumerate() {
+                let pin = p.affinity.0.get(&i).copied();
+                let (cycles, now) = (q.cost(), q.at.and_then(core_of));
+                queues.push(Queue { pin, cycles, now, numa: p.port.numa() });
+                names.push((*no, i));
+            }
+        }
+        let s = &self.settings;
+        let at = placement::assign(&queues, &cores, s.rxq_assign, s.rxq_isolate);
+        Placement { cores, queues, names, at, slot_of }
+    }
+
+    fn place(&mut self, leaving: &[usize]) {
+        self.place_as(self.placement(leaving), false);
+    }
+
+    fn place_as(&mut self, placement: Placement, asked: bool) {
+        self.note_placement(&placement, asked);
+        for ((no, i), (core, q)) in
+            placement.names.into_iter().zip(placement.at.iter().zip(&placement.queues))
+        {
+            let rxq = &mut self.ports.get_mut(&no).unwrap().rxqs[i];
+            rxq.want = core.and_then(|c| placement.slot_of.get(&c).copied());
+            rxq.pinned = q.pin.is_some() && q.pin == *core;
+        }
+        for p in self.ports.values_mut().filter(|p| p.port.service() == Service::Kernel) {
+            p.rxqs.iter_mut().for_each(|q| q.want = Some(0));
+        }
+        let nos: Vec<PortNo> = self.ports.keys().copied().collect();
+        nos.into_iter().for_each(|no| self.advance(no));
+    }
+
+    /// Brings a port's receive queues one move closer to where they should be.
+    fn advance(&mut self, no: PortNo) {
+        let Some(p) = self.ports.get_mut(&no) else { return };
+        for (i, q) in p.rxqs.iter_mut().enumerate() {
+            if let Some(at) = q.at
+                && q.at != q.want
+                && !q.moving
+            {
+                let w = self.workers[at].as_mut().expect("a slot in use");
+                w.send(Command::DelRx(no, i));
+                q.moving = true;
+            }
+            if let Some(slot) = q.want
+                && let Some(mut rx) = q.spare.take()
+            {
+                (rx.stats, rx.police) = (p.cells[&slot].clone(), p.policer.clone());
+                let w = self.workers[slot].as_mut().expect("a slot in use");
+                w.send(Command::AddRx(rx));
+                q.at = q.want;
+            }
+        }
+    }
+
+    /// Reads the reports that a worker has made so far, which is as many as the ring holds at most
+    /// however many come meanwhile; returns ports whose receive queues came back.
+    fn read_reports(&mut self, w: &mut Handle) -> Vec<PortNo> {
+        let mut moved = Vec::new();
+        for _ in 0..REPORTS_MAX {
+            let Some(r) = w.report() else { break };
+            match r {
+                Report::Program(id, ops) => w.flows.program(id, ops),
+                Report::Installed { idx, port, bytes, credits, effects } => {
+                    effects.iter().for_each(|e| self.effect_queue.push(port, e.clone(), None));
+                    w.flows.installed(idx, bytes, credits, effects);
+                    self.recent.installed(w, idx);
+                }
+                Report::KeepAlive(idx, what) => w.flows.keep_alive(idx, what),
+                Report::Unlinked(idx) => w.flows.unlinked(idx),
+                Report::Uncached(uncached) => {
+                    w.shared.taken.fetch_add(1, Ordering::Release);
+                    w.flows.uncached(&uncached);
+                    uncached.lost.iter().for_each(|(port, n)| self.effect_queue.lose(*port, *n));
+                    uncached
+                        .effects
+                        .into_iter()
+                        .for_each(|(port, e, n)| self.effect_queue.push(port, e, Some(n)));
+                }
+                Report::RxBack(slot) => {
+                    let no = slot.port;
+                    if let Some(p) = self.ports.get_mut(&no) {
+                        let q = &mut p.rxqs[slot.queue];
+                        (q.at, q.moving) = (None, false);
+                        q.spare = Some(slot);
+                        moved.push(no);
+                    }
+                }
+                Report::Missed(key) => self.recent.missed(*key),
+                Report::Differs(how) => self.differences.push(how),
+                Report::Suspicious(one) => self.suspicious.push((w.id, one)),
+                Report::Lookups(now) => w.lookups = now,
+                Report::TxBack(no, queue) => {
+                    if let Some(p) = self.ports.get_mut(&no) {
+                        p.txqs.push(queue);
+                        self.reroute = true;
+                    }
+                }
+            }
+        }
+        self.unbind_ended(&mut w.flows.marks).into_iter().for_each(|c| w.send(c));
+        let done = w.flows.take_done();
+        if !done.is_empty() {
+            w.send(Command::Release(done));
+        }
+        moved
+    }
+
+    pub(crate) fn read_all_reports(&mut self) {
+        for slot in 0..self.workers.len() {
+            if let Some(mut w) = self.workers[slot].take() {
+                // `advance` may address this worker: it must be in place, so reports are read
+                // first.
+                let reports = self.read_reports(&mut w);
+                self.workers[slot] = Some(w);
+                reports.into_iter().for_each(|no| self.advance(no));
+            }
+        }
+        self.workers.iter_mut().flatten().for_each(|w| w.push());
+    }
+}
+
+// The control thread may be any thread.
+const _: () = {
+    const fn send<T: Send>() {}
+    send::<Datapath>();
+};

@@ -1,0 +1,55 @@
+//! Ports that go.
+
+use crate::manage::Datapath;
+use crate::messages::Command;
+use crate::settings::Error;
+use flow::PortNo;
+use port::Port;
+use std::collections::BTreeSet;
+
+impl Datapath {
+    /// Removes a port under traffic; as [`Datapath::del_ports`].
+    pub fn del_port(&mut self, no: PortNo) -> Result<Box<dyn Port>, Error> {
+        self.del_ports([no]).pop().ok_or(Error::NoPort(no))
+    }
+
+    /// Removes ports under traffic and returns those that were there: their queues are taken from
+    /// the workers and closed, packets to them become `NoPort` drops. Changes so far are complete
+    /// then: a port that gets one of their numbers next gets none of their packets. However many
+    /// ports go, workers are waited for as often as for one.
+    pub fn del_ports(&mut self, nos: impl IntoIterator<Item = PortNo>) -> Vec<Box<dyn Port>> {
+        let nos: BTreeSet<PortNo> =
+            nos.into_iter().filter(|no| self.ports.contains_key(no)).collect();
+        if nos.is_empty() {
+            return Vec::new();
+        }
+        for no in &nos {
+            let p = self.ports.get_mut(no).expect("checked above");
+            p.rxqs.iter_mut().for_each(|q| q.want = None);
+            self.advance(*no);
+        }
+        self.wait_for_workers();
+        for w in self.workers.iter_mut().flatten() {
+            nos.iter().for_each(|no| w.send(Command::DelPort(*no)));
+        }
+        self.wait_for_workers();
+        self.complete_changes();
+        let gone = nos.into_iter().map(|no| self.forget_port(no)).collect();
+        self.place(&[]);
+        // Fewer threads can only fail to start what is not wanted any more.
+        let _ = self.update_pmd_threads();
+        gone
+    }
+
+    /// Closes the queues of a port that no worker knows any more; what it counted stays.
+    fn forget_port(&mut self, no: PortNo) -> Box<dyn Port> {
+        self.disable_marks(no);
+        let mut p = self.ports.remove(&no).expect("a port that goes");
+        p.rxqs.clear();
+        p.txqs.clear();
+        self.past.stats.add(&p.past);
+        self.past.stats.add(&p.hardware);
+        p.cells.values().for_each(|c| self.past.stats.add(&c.read()));
+        p.port
+    }
+}

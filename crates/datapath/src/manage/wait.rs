@@ -1,0 +1,151 @@
+//! Waiting for workers to follow.
+
+use crate::manage::Datapath;
+use crate::settings::WorkerId;
+use std::time::{Duration, Instant};
+
+/// Longest wait for a worker to follow a command.
+const WORKER_WAIT_MAX: Duration = Duration::from_secs(20);
+/// The first wait that is warned of; then twice as long, and so on.
+const WARN_WAIT_MIN: Duration = Duration::from_secs(1);
+/// Time between two looks at the workers.
+const LOOK_INTERVAL: Duration = Duration::from_micros(20);
+/// Cap per look, so that time in which the control side itself did not run does not count as
+/// waiting.
+const LOOK_COUNTED_MAX: Duration = Duration::from_millis(1);
+
+/// How long the control side waited, by its own looks.
+struct Backoff {
+    looked: Instant,
+    waited: Duration,
+    warn_at: Duration,
+}
+
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff { looked: Instant::now(), waited: Duration::ZERO, warn_at: WARN_WAIT_MIN }
+    }
+
+    fn look(&mut self) {
+        let now = Instant::now();
+        self.waited += (now - self.looked).min(LOOK_COUNTED_MAX);
+        self.looked = now;
+    }
+
+    /// Is it time to warn of the wait?
+    fn warns(&mut self) -> bool {
+        let due = self.waited >= self.warn_at;
+        if due {
+            self.warn_at *= 2;
+        }
+        due
+    }
+}
+
+impl Datapath {
+    /// Waits until all workers have executed their commands. A thread that gets no CPU is waited
+    /// for; one that stays away is given up, until it answers again.
+    pub(crate) fn wait_for_workers(&mut self) {
+        let mut backoff = Backoff::new();
+        loop {
+            self.read_all_reports();
+            let lagging = self.lagging();
+            if lagging.is_empty() {
+                break;
+            }
+            if self.config.manual {
+                self.step();
+            } else {
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            backoff.look();
+            if backoff.waited > WORKER_WAIT_MAX {
+                self.give_up(&lagging);
+            } else if backoff.warns() {
+                let ms = backoff.waited.as_millis();
+                for (_, id) in lagging {
+                    (self.config.warn)(&format!("blocked {ms} ms waiting for {id}"));
+                }
+            }
+        }
+        // Reports that came during the last look.
+        self.read_all_reports();
+    }
+
+    /// Waits until no packet meets a decision from before the changes so far, and what one worker
+    /// handed to another before this call is sent. Not for a worker that was given up.
+    pub(crate) fn complete_changes(&mut self) {
+        let mut backoff = Backoff::new();
+        // What was handed over while a worker was in one iteration it takes in the next.
+        for _ in 0..2 {
+            let grace = self.config.domain.grace();
+            while !self.config.domain.passed(grace) {
+                let stuck = self.workers.iter().flatten().any(|w| w.stuck);
+                if stuck || backoff.waited > WORKER_WAIT_MAX {
+                    return;
+                }
+                self.look(&mut backoff);
+            }
+            self.drive_tickets();
+            while self.tickets.searching().is_some() {
+                self.drive_tickets();
+            }
+        }
+    }
+
+    /// Lets workers run for the time between two looks.
+    fn look(&mut self, backoff: &mut Backoff) {
+        match self.config.manual {
+            true => drop(self.step()),
+            false => std::thread::sleep(LOOK_INTERVAL),
+        }
+        backoff.look();
+    }
+
+    /// Waits until workers are done with packets that the control side gave them
+    /// ([`Datapath::execute`], [`port::Port::inject`]), a second at most. For test suites that look
+    /// at once at what became of a packet.
+    pub fn finish_packets(&mut self) {
+        self.wait_for_workers();
+        let mut backoff = Backoff::new();
+        let mut grace = None;
+        while backoff.waited < WARN_WAIT_MIN {
+            let taken = self.ports.values().all(|p| p.port.all_taken());
+            // The worker that took the last packet is online until the packet is sent.
+            match grace.filter(|_| taken) {
+                None => grace = taken.then(|| self.config.domain.grace()),
+                Some(grace) if self.config.domain.passed(grace) => break,
+                Some(_) => {}
+            }
+            match self.config.manual {
+                true => drop(self.step()),
+                false => std::thread::sleep(LOOK_INTERVAL),
+            }
+            backoff.look();
+        }
+        self.read_all_reports();
+    }
+
+    /// Workers that are waited for: they have commands to execute, or owe a receive queue.
+    fn lagging(&mut self) -> Vec<(usize, WorkerId)> {
+        let queues = self.ports.values().flat_map(|p| &p.rxqs);
+        let owing: Vec<usize> = queues.filter(|q| q.moving).filter_map(|q| q.at).collect();
+        let workers = self.workers.iter_mut().enumerate();
+        let lagging = workers.filter_map(|(slot, w)| w.as_mut().map(|w| (slot, w)));
+        lagging
+            .filter_map(|(slot, w)| {
+                let lagging = !w.is_settled() || owing.contains(&slot);
+                (lagging && !w.stuck).then_some((slot, w.id))
+            })
+            .collect()
+    }
+
+    fn give_up(&mut self, lagging: &[(usize, WorkerId)]) {
+        for (slot, id) in lagging {
+            if let Some(Some(w)) = self.workers.get_mut(*slot) {
+                w.stuck = true;
+                (self.config.warn)(&format!("{id} does not answer: changes go on without it"));
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What the control side changes of the ways out of a worker: settings, ports, routes, bonds, other
+//! workers.
+
+use super::TxState;
+use crate::messages::{Handoff, Route};
+use crate::police::Policer;
+use crate::settings::Settings;
+use crate::stats::port::PortCell;
+use crate::tx::bond::Bond;
+use crate::tx::buffer::{PHASED_BURST_PACKETS, TxPort};
+use crate::tx::flush::FlushTimer;
+use crate::wake::Wake;
+use flow::PortNo;
+use packet::{BURST, VECTOR};
+use port::TxQueue;
+use std::sync::Arc;
+use sync::Producer;
+use telemetry::Drop;
+
+impl TxState {
+    /// Takes over new settings.
+    pub fn configure(&mut self, s: &Settings) {
+        self.waiting.policy.configure(s.tx_flush_interval_us);
+        self.punts.configure(s);
+    }
+
+    /// Bursts never wait: this worker sleeps when it has nothing to do.
+    pub fn flush_at_once(&mut self) {
+        self.waiting.policy.fixed = Some(0);
+    }
+
+    /// Adds a port that cannot be sent to before [`TxState::set_route`].
+    pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>) {
+        let i = no as usize;
+        if self.ports.len() <= i {
+            self.ports.resize_with(i + 1, || None);
+        }
+        let buf = Vec::with_capacity(VECTOR);
+        self.ports[i] = Some(TxPort {
+            stats,
+            route: Route::None,
+            buf,
+            bytes: 0,
+            longest: 0,
+            limit: usize::MAX,
+            policer: None,
+            passed: 0,
+            full: BURST,
+            listed: false,
+            was_full: false,
+            promised: 0,
+            flush_timer: FlushTimer::default(),
+        });
+    }
+
+    /// Sets the longest frame that a port takes.
+    pub fn set_limit(&mut self, no: PortNo, bytes: usize) {
+        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+            port.limit = bytes;
+        }
+    }
+
+    /// Sets what a port may be sent.
+    pub fn set_policer(&mut self, no: PortNo, policer: Option<Arc<Policer>>) {
+        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+            port.policer = policer;
+        }
+    }
+
+    /// Removes a port; returns its queue if this worker had one.
+    pub fn del_port(&mut self, no: PortNo) -> Option<Box<dyn TxQueue>> {
+        let queue = self.set_route(no, Route::None);
+        if let Some(port) = self.ports.get_mut(no as usize) {
+            *port = None;
+        }
+        self.punts.forget(no);
+        queue
+    }
+
+    /// Changes how to send to a port; what is buffered goes the old way first.
+    pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
+        self.flush(no);
+        self.notifier.notify(&mut self.ports, true);
+        self.waiting.ports.retain(|p| *p != no);
+        let port = self.ports.get_mut(no as usize)?.as_mut()?;
+        port.listed = false;
+        port.drop_buffered(Drop::TxBusy, &mut self.buffers.to_free);
+        port.was_full = false;
+        port.full = match &route {
+            Route::Queue(q) if q.has_phases() => PHASED_BURST_PACKETS,
+            _ => BURST,
+        };
+        match std::mem::replace(&mut port.route, route) {
+            Route::Queue(q) => Some(q),
+            _ => None,
+        }
+    }
+
+    /// Packets to this number leave by the bond's members; None: they are dropped.
+    pub fn set_bond(&mut self, no: PortNo, bond: Option<Arc<Bond>>) {
+        self.bonds.set(no, bond);
+    }
+
+    /// Adds the ring to another worker.
+    pub fn add_peer(&mut self, worker: usize, ring: Producer<Handoff>, wake: Option<Arc<Wake>>) {
+        self.peers.add(worker, ring, wake);
+    }
+
+    /// Removes the ring to another worker.
+    pub fn del_peer(&mut self, worker: usize) {
+        self.peers.remove(worker);
+    }
+}

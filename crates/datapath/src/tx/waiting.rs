@@ -1,0 +1,53 @@
+//! Ports with packets that wait to be sent.
+
+use crate::tx::buffer::TxPort;
+use crate::tx::flush::FlushPolicy;
+use flow::PortNo;
+
+/// Which ports have buffered packets, and for how long those may wait.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Ports with buffered packets.
+    pub ports: Vec<PortNo>,
+    /// Room for the list that [`Waiting::take_due`] returns.
+    flushing: Vec<PortNo>,
+    pub policy: FlushPolicy,
+}
+
+impl Waiting {
+    /// Takes the ports out whose bursts are sent now. [`Waiting::reuse`] wants the list back.
+    #[inline]
+    pub fn take_due(&mut self, ports: &mut [Option<TxPort>], now: u64) -> Vec<PortNo> {
+        let mut flushing = std::mem::take(&mut self.flushing);
+        let mut held = 0;
+        for k in 0..self.ports.len() {
+            let no = self.ports[k];
+            if self.due(ports, no, now) {
+                flushing.push(no);
+            } else {
+                self.ports[held] = no;
+                held += 1;
+            }
+        }
+        self.ports.truncate(held);
+        flushing
+    }
+
+    /// Takes the list of [`Waiting::take_due`] back.
+    #[inline]
+    pub fn reuse(&mut self, mut flushing: Vec<PortNo>) {
+        flushing.clear();
+        self.flushing = flushing;
+    }
+
+    /// Is a port's burst sent now? Then the port is no longer listed as waiting.
+    #[inline]
+    fn due(&self, ports: &mut [Option<TxPort>], no: PortNo, now: u64) -> bool {
+        let Some(Some(port)) = ports.get_mut(usize::from(no)) else { return true };
+        port.listed = !port.flush_timer.due(&self.policy, port.buf.len(), now);
+        if port.listed {
+            port.stats.tx_held.add(1);
+        }
+        !port.listed
+    }
+}

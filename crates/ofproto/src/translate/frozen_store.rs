@@ -1,0 +1,380 @@
+//! Where states of recirculation are kept.
+//!
+//! States are in places that any thread fills without a lock ([`States::put`]); equal states share
+//! one. Each bridge has places of its own. A cached decision that names a state holds an [`Arc`]
+//! of it ([`action::Decision::holds`]). The control side frees states that no decision holds and
+//! that no packet was resolved with for some seconds ([`Sweep`]).
+
+use super::frozen::State;
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use sync::{Domain, Grace, Guard, Slot};
+
+/// An id is, from its low bits up, a place, the region it is in, and how often the place was used.
+const PLACE_BITS: u32 = 15;
+const REGION_BITS: u32 = 10;
+const GENERATION_BITS: u32 = 32 - PLACE_BITS - REGION_BITS;
+/// Places of one bridge.
+const PLACES: usize = 1 << PLACE_BITS;
+/// States of one bridge at a time: half of its places, so that one is found in [`PLACE_PROBES`].
+const STATES_MAX: u32 = PLACES as u32 / 2;
+/// Bridges with places of their own; beyond, bridges share them.
+const REGIONS: usize = 1 << REGION_BITS;
+/// How far a state may lie from where its hash points.
+const PLACE_PROBES: usize = 64;
+/// How long a state that nothing holds stays, ns: packets that were decided about with it wait for
+/// less than this to be looked up again.
+const UNUSED_NS_MAX: u64 = 3_000_000_000;
+/// Places that one sweep looks at: those of two bridges, about 0.1 ms.
+const SWEEP_PLACES_MAX: usize = 2 * PLACES;
+
+/// A state in its place.
+pub(crate) struct Kept {
+    pub id: u32,
+    pub state: State,
+    hash: u64,
+    /// A packet was decided about with it since the last sweep.
+    touched: AtomicBool,
+    /// Is about to be freed: not to be found by its value any more.
+    leaving: AtomicBool,
+    /// Since when nothing holds it, ns; 0: something does. Only the control side writes it.
+    unused_since: AtomicU64,
+}
+
+impl Kept {
+    fn touch(&self) {
+        if !self.touched.load(Ordering::Relaxed) {
+            self.touched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is(&self, hash: u64, state: &State) -> bool {
+        self.hash == hash && !self.leaving.load(Ordering::Acquire) && self.state == *state
+    }
+}
+
+/// A place for a state.
+#[derive(Default)]
+struct Place {
+    kept: Slot<Arc<Kept>>,
+    /// How many states were in it.
+    generation: AtomicU32,
+}
+
+impl Place {
+    fn get<'g>(&'g self, guard: Guard<'g>) -> Option<&'g Arc<Kept>> {
+        self.kept.get(guard)
+    }
+
+    /// Puts a state here; false: another thread was faster.
+    fn fill(&self, kept: &Arc<Kept>) -> bool {
+        self.kept.fill(Box::new(kept.clone())).is_ok()
+    }
+
+    /// Empties it. Only the control side does.
+    fn clear(&self, domain: &Domain) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.kept.clear(domain);
+    }
+}
+
+struct Region {
+    places: Box<[Place]>,
+    used: AtomicU32,
+}
+
+impl Region {
+    fn new() -> Region {
+        Region { places: (0..PLACES).map(|_| Place::default()).collect(), used: AtomicU32::new(0) }
+    }
+}
+
+/// All states.
+pub(crate) struct States {
+    regions: Box<[OnceLock<Region>]>,
+    /// The hash is keyed: what is in packets does not choose places.
+    hasher: RandomState,
+}
+
+impl Default for States {
+    fn default() -> Self {
+        let regions = (0..REGIONS).map(|_| OnceLock::new()).collect();
+        States { regions, hasher: RandomState::new() }
+    }
+}
+
+impl States {
+    fn region(&self, bridge: u32) -> Option<&Region> {
+        let place = &self.regions[bridge as usize % REGIONS];
+        if place.get().is_none() {
+            // A thread that comes second finds what the first one set.
+            let _ = place.set(Region::new());
+        }
+        place.get()
+    }
+
+    /// The state of an id.
+    pub fn get<'g>(&'g self, guard: Guard<'g>, id: u32) -> Option<&'g Arc<Kept>> {
+        let region = self.regions[(id >> PLACE_BITS) as usize % REGIONS].get()?;
+        let kept = region.places[id as usize % PLACES].get(guard)?;
+        kept.touch();
+        (kept.id == id).then_some(kept)
+    }
+
+    /// The place of a state, old or new; None: its bridge has as many as it may have.
+    pub fn put(&self, guard: Guard<'_>, state: State) -> Option<Arc<Kept>> {
+        let (hash, bridge) = (self.hasher.hash_one(&state), state.bridge);
+        let region = self.region(bridge)?;
+        let places = || (0..PLACE_PROBES).map(|i| (hash as usize).wrapping_add(i) % PLACES);
+        for place in places() {
+            if let Some(kept) = region.places[place].get(guard).filter(|k| k.is(hash, &state)) {
+                kept.touch();
+                return Some(kept.clone());
+            }
+        }
+        if region.used.fetch_add(1, Ordering::Relaxed) >= STATES_MAX {
+            region.used.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let new = |id, state| Kept {
+            id,
+            state,
+            hash,
+            touched: AtomicBool::new(true),
+            leaving: AtomicBool::new(false),
+            unused_since: AtomicU64::new(0),
+        };
+        let mut kept = Arc::new(new(0, state));
+        for place in places() {
+            let at = &region.places[place];
+            let mut there = at.get(guard);
+            if there.is_none() {
+                let id = id_of(bridge, place, at.generation.load(Ordering::Relaxed));
+                if let Some(k) = Arc::get_mut(&mut kept) {
+                    k.id = id;
+                }
+                if at.fill(&kept) {
+                    return Some(kept);
+                }
+                there = at.get(guard);
+            }
+            // Another thread may have put the same there meanwhile.
+            if let Some(theirs) = there.filter(|t| t.is(hash, &kept.state)) {
+                region.used.fetch_sub(1, Ordering::Relaxed);
+                theirs.touch();
+                return Some(theirs.clone());
+            }
+        }
+        region.used.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+
+    /// How many states a bridge has.
+    #[cfg(test)]
+    pub fn used(&self, bridge: u32) -> u32 {
+        self.region(bridge).map_or(0, |r| r.used.load(Ordering::Relaxed))
+    }
+}
+
+/// Never 0, which is the id of a packet fresh from a port.
+fn id_of(bridge: u32, place: usize, generation: u32) -> u32 {
+    let generation = 1 + generation % ((1 << GENERATION_BITS) - 1);
+    let region = bridge % REGIONS as u32;
+    (generation << REGION_BITS | region) << PLACE_BITS | place as u32
+}
+
+/// A state on its way out.
+struct Leaving {
+    region: usize,
+    place: usize,
+    /// When this is over, no thread finds it by its value; if nothing came to hold it meanwhile, it
+    /// waits for a second one, after which no packet that met a flow that held it is under way.
+    grace: Grace,
+    last: bool,
+}
+
+/// The control side's part of [`States`].
+#[derive(Default)]
+pub(crate) struct Sweep {
+    region: usize,
+    place: usize,
+    leaving: VecDeque<Leaving>,
+}
+
+impl Sweep {
+    /// Frees states that nothing has used for some seconds. Looks at a bounded number of places;
+    /// called each second.
+    pub fn run(&mut self, guard: Guard<'_>, states: &States, domain: &Domain, now: u64) {
+        self.free(guard, states, domain);
+        let mut left = SWEEP_PLACES_MAX;
+        for _ in 0..REGIONS {
+            let Some(region) = states.regions[self.region].get() else {
+                (self.region, self.place) = ((self.region + 1) % REGIONS, 0);
+                continue;
+            };
+            let to = (self.place + left).min(PLACES);
+            for place in self.place..to {
+                if let Some(kept) = region.places[place].get(guard)
+                    && is_unused(kept, now)
+                {
+                    kept.leaving.store(true, Ordering::Release);
+                    let (region, grace) = (self.region, domain.grace());
+                    self.leaving.push_back(Leaving { region, place, grace, last: false });
+                }
+            }
+            left -= to - self.place;
+            self.place = to;
+            if left == 0 {
+                break;
+            }
+            (self.region, self.place) = ((self.region + 1) % REGIONS, 0);
+        }
+    }
+
+    fn free(&mut self, guard: Guard<'_>, states: &States, domain: &Domain) {
+        for _ in 0..self.leaving.len() {
+            let Some(mut l) = self.leaving.pop_front() else { return };
+            let Some(region) = states.regions[l.region].get() else { continue };
+            let place = &region.places[l.place];
+            let Some(kept) = place.get(guard) else { continue };
+            if !domain.passed(l.grace) {
+                self.leaving.push_back(l);
+            } else if is_held(kept) {
+                kept.unused_since.store(0, Ordering::Relaxed);
+                kept.leaving.store(false, Ordering::Release);
+            } else if l.last {
+                place.clear(domain);
+                region.used.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                (l.grace, l.last) = (domain.grace(), true);
+                self.leaving.push_back(l);
+            }
+        }
+    }
+}
+
+/// Does a cached decision name it, or was a packet decided about with it since the last sweep?
+fn is_held(kept: &Arc<Kept>) -> bool {
+    kept.touched.swap(false, Ordering::Relaxed) || Arc::strong_count(kept) > 1
+}
+
+/// Was it unused for long enough to go?
+fn is_unused(kept: &Arc<Kept>, now: u64) -> bool {
+    if kept.leaving.load(Ordering::Relaxed) {
+        return false;
+    }
+    let since = kept.unused_since.load(Ordering::Relaxed);
+    let now_unused = if is_held(kept) { 0 } else { now.max(1) };
+    if since == 0 || now_unused == 0 {
+        kept.unused_since.store(now_unused, Ordering::Relaxed);
+        return false;
+    }
+    now_unused.saturating_sub(since) >= UNUSED_NS_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openflow::Instruction;
+    use sync::Writer;
+
+    fn state(bridge: u32, table: u8) -> State {
+        State {
+            bridge,
+            table,
+            cookie: 0,
+            pipeline: [0; 16],
+            set: vec![],
+            stack: vec![],
+            tun: vec![],
+            outer: None,
+            conntracked: false,
+            mirrors: 0,
+            rest: vec![Instruction::Goto(table)],
+        }
+    }
+
+    fn get<'g>(s: &'g States, w: &'g Writer, id: u32) -> Option<&'g State> {
+        s.get(w.pin(), id).map(|k| &k.state)
+    }
+
+    #[test]
+    fn equal_states_share_an_id() {
+        let (s, w) = (States::default(), Domain::new().writer());
+        let a = s.put(w.pin(), state(0, 1)).unwrap().id;
+        assert_eq!(s.put(w.pin(), state(0, 1)).unwrap().id, a);
+        let b = s.put(w.pin(), state(0, 2)).unwrap().id;
+        assert_ne!(a, b);
+        assert_ne!(s.put(w.pin(), state(1, 1)).unwrap().id, a);
+        assert_eq!(get(&s, &w, b), Some(&state(0, 2)));
+        assert!(get(&s, &w, 0).is_none() && get(&s, &w, b ^ 1 << 31).is_none());
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_state_goes_when_nothing_uses_it_and_its_id_is_another_ones() {
+        let (s, domain, mut sweep) = (States::default(), Domain::new(), Sweep::default());
+        let (w, mut reader) = (domain.writer(), domain.reader());
+        let held = s.put(w.pin(), state(0, 1)).unwrap();
+        let id = held.id;
+        for second in 1..20 {
+            reader.quiescent();
+            sweep.run(w.pin(), &s, &domain, second * SECOND);
+        }
+        assert_eq!(get(&s, &w, id), Some(&state(0, 1)), "held");
+        drop(held);
+        let mut second = 20;
+        let mut run = |n: u64, quiescent: bool| {
+            for _ in 0..n {
+                second += 1;
+                sweep.run(w.pin(), &s, &domain, second * SECOND);
+                if quiescent {
+                    reader.quiescent();
+                }
+            }
+            s.used(0)
+        };
+        // The first sweep sees that it was looked up, the next that nothing holds it.
+        assert_eq!(run(4, true), 1, "it waits");
+        assert_eq!(run(9, false), 1, "a thread is still where it may know of it");
+        assert_eq!(run(3, true), 0);
+        assert!(get(&s, &w, id).is_none());
+        let again = s.put(w.pin(), state(0, 1)).unwrap();
+        assert_ne!(again.id, id);
+    }
+
+    #[test]
+    fn a_state_that_is_found_while_it_leaves_stays() {
+        let (s, domain, mut sweep) = (States::default(), Domain::new(), Sweep::default());
+        let (w, mut reader) = (domain.writer(), domain.reader());
+        let id = s.put(w.pin(), state(0, 1)).unwrap().id;
+        for second in 1..7 {
+            sweep.run(w.pin(), &s, &domain, second * SECOND);
+        }
+        assert_eq!(sweep.leaving.len(), 1);
+        // A packet that was on its way is looked up now.
+        assert!(get(&s, &w, id).is_some());
+        reader.quiescent();
+        sweep.run(w.pin(), &s, &domain, 8 * SECOND);
+        assert!(sweep.leaving.is_empty());
+        assert_eq!(s.put(w.pin(), state(0, 1)).unwrap().id, id);
+    }
+
+    #[test]
+    fn threads_agree_on_a_states_id() {
+        let (s, domain) = (States::default(), Domain::new());
+        let all: Vec<Vec<u32>> = std::thread::scope(|scope| {
+            let run = || {
+                let reader = domain.reader();
+                (0..200).map(|t| s.put(reader.pin(), state(0, t)).unwrap().id).collect()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|ids| *ids == all[0]));
+        assert_eq!(s.used(0), 200);
+    }
+}
