@@ -10,6 +10,7 @@ use flow::PortNo;
 use openflow::{OfPort, PortStats};
 use port::{Port, PortConfig, PortError};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 const MODULE: &str = "bridge";
 
@@ -240,6 +241,23 @@ pub fn judge_mac(conf: &IfaceConf, is_local: bool) {
         );
     } else if is_mac && is_multicast {
         vlog::err!(MODULE, "interface {name}: cannot set MAC to multicast address");
+    }
+}
+
+/// MTUs that ports of DPDK take, as in ovs-vswitchd: frames have up to 9,728 bytes, with two tags.
+const DPDK_MTU_BYTES: RangeInclusive<u32> = 68..=9702;
+
+/// Does the interface's port take the MTU that is asked for?
+pub fn takes_mtu(conf: &IfaceConf) -> bool {
+    !conf.kind.starts_with("dpdk") || conf.mtu_request.is_none_or(|m| DPDK_MTU_BYTES.contains(&m))
+}
+
+/// Says in the log that an interface does not get the MTU that is asked for, in OVS's words.
+pub fn judge_mtu(conf: &IfaceConf) {
+    if let Some(mtu) = conf.mtu_request.filter(|_| !takes_mtu(conf)) {
+        let name = &conf.name;
+        vlog::err!("netdev_dpdk", "{name}: unsupported MTU {mtu}");
+        vlog::warn!("netdev", "failed to set MTU for network device {name}: Invalid argument");
     }
 }
 

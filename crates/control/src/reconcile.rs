@@ -377,6 +377,9 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
     if iface.conf.mac != conf.mac || !iface.works() {
         ports::judge_mac(conf, local);
     }
+    if iface.conf.mtu_request != conf.mtu_request || !iface.works() {
+        ports::judge_mtu(conf);
+    }
     iface.conf = conf.clone();
     if changed || iface.of_port.is_none() {
         iface.mtu_given = None;
@@ -426,6 +429,11 @@ fn database_number(port: OfPort) -> u16 {
 fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
     let local = (conf.name == br.name).then_some(mac);
     let mut config = ports::port_config(conf, local, s.dp.tx_threads());
+    if !ports::takes_mtu(conf) {
+        let iface = s.bridges.get(&br.name).and_then(|bridge| bridge.ifaces.get(&conf.name));
+        let port = iface.and_then(|iface| s.dp.port(iface.dp_port?));
+        config.mtu_request = port.map(|port| port.mtu());
+    }
     // A dummy datapath has no devices: internal ports are inert, as in ovs-vswitchd.
     if local.is_some() || conf.kind == "internal" {
         let dummy = br.datapath_type == "dummy";

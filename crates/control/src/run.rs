@@ -151,10 +151,8 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
                     report.write(&mut state.borrow_mut(), &new, &mut db, true);
                 }
                 daemon.leave_terminal();
-                let init = new.other_config.get("dpdk-init").map(String::as_str);
-                let asked = matches!(init, Some("true" | "try"));
                 if desired.replace(new).is_none() {
-                    log_dpdk(asked);
+                    log_dpdk(desired.as_deref());
                 }
                 daemon.ready();
             }
@@ -292,11 +290,12 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
 }
 
 /// What the log says of DPDK once the daemon has left the terminal: scripts and ovs-vswitchd's own
-/// test suite take unexpected lines on standard error for a failure. `asked`: the database asks for
-/// DPDK, and whoever does may look for ovs-vswitchd's lines.
-fn log_dpdk(asked: bool) {
+/// test suite take unexpected lines on standard error for a failure. Who asks for DPDK in the
+/// database may look for ovs-vswitchd's lines.
+fn log_dpdk(desired: Option<&Desired>) {
     let Some(eal) = dpdk::Eal::get() else { return };
-    if asked {
+    let init = desired.and_then(|d| d.other_config.get("dpdk-init")).map(String::as_str);
+    if matches!(init, Some("true" | "try")) {
         vlog::info!("dpdk", "Using {}", dpdk::dpdk_version());
         vlog::info!("dpdk", "DPDK Enabled - initializing...");
         vlog::info!("dpdk", "EAL ARGS: {}", eal.arguments());
