@@ -140,3 +140,34 @@ fn jumbo_frames_pass_every_type_of_kernel_port() {
     vsctl("del-port p1");
     until(&["br0", "i3", "t4", "i5", "i6"], "9000");
 }
+
+/// A guest's port without a guest: what is said in the log, and of the MTU that ovs-vswitchd takes
+/// and of one that it refuses.
+#[test]
+fn a_port_of_dpdk_keeps_its_mtu_when_asked_for_too_much() {
+    if !privileged() {
+        return;
+    }
+    let net = Netns::new().unwrap();
+    let sw = Switch::start(&net, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"))).unwrap();
+    let vsctl = |words: &str| sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+    let socket = sw.dir().join("guest");
+    vsctl(&format!(
+        "add-br br0 -- set bridge br0 datapath_type=netdev -- add-port br0 g -- set interface g \
+         type=dpdkvhostuserclient mtu_request=9702 options:vhost-server-path={}",
+        socket.display()
+    ));
+    let shows = |mtu: &str| sw.appctl(&["dpctl/show"]).unwrap().contains(&format!("mtu={mtu},"));
+    assert!(shows("9702"));
+    for refused in ["9703", "67"] {
+        vsctl(&format!("set interface g mtu_request={refused}"));
+        assert!(shows("9702") && sw.log().contains(&format!("g: unsupported MTU {refused}\n")));
+    }
+    vsctl("set interface g mtu_request=68");
+    assert!(shows("68"));
+    let log = sw.log();
+    let made = "vHost User device 'g' created in 'client' mode, using client socket '";
+    for line in [made, "vhost-user client: socket created", "reconnecting..."] {
+        assert!(log.contains(line), "{line}");
+    }
+}
