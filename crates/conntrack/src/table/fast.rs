@@ -31,7 +31,7 @@ impl FastPacket {
     }
 
     /// Has the connection take note of the packet, and of when; its state bits. None: the packet
-    /// is invalid or begins another connection, and nothing was done.
+    /// is invalid, and nothing was done, or it begins another connection, and this one has ended.
     #[inline(always)]
     fn update(
         &self,
@@ -82,7 +82,11 @@ impl FastPacket {
             Verdict::Valid if reply => state::EST | state::RPL,
             Verdict::Valid => state::EST,
             Verdict::StillNew => state::NEW,
-            Verdict::Again | Verdict::Invalid => return None,
+            Verdict::Again => {
+                table.end_entry(entry, control);
+                return None;
+            }
+            Verdict::Invalid => return None,
         };
         let done = note == Note::None && table.change(entry, control, (&old, &new), class, now);
         done.then_some(state::TRK | state)
@@ -147,7 +151,8 @@ impl Worker {
     }
 
     /// Sends a packet through connection tracking that no `ct` of its zone has seen; None: it is
-    /// not one for the fast path, and nothing was done. `ct` is a fast one ([`is_fast`]).
+    /// not one for the fast path, and nothing was done, but that a connection ended which the
+    /// packet begins again. `ct` is a fast one ([`is_fast`]).
     #[inline]
     pub fn track_fast(
         &self,
@@ -171,17 +176,17 @@ impl Worker {
         Some(FastTracked { state, mark: entry.mark(), entry: n, control, reply })
     }
 
-    /// Fills what a packet without a connection carries from now on; false: it may have one, or is
-    /// not one for the fast path, and nothing was done.
+    /// Fills what a packet without a connection carries from now on; false: it has one, or is not
+    /// one for the fast path, and nothing was done.
     #[inline]
-    pub fn begin_fast(&self, ct: &Ct, p: &FastPacket, meta: &mut Meta<Ref>) -> bool {
+    pub fn begin_fast(&self, ct: &Ct, p: &FastPacket, meta: &mut Meta<Ref>, now: u64) -> bool {
         let table = &*self.table;
-        let begins = p.candidate == 0
-            && !ct.commit
+        // Another packet, or another thread, may have begun the connection meanwhile.
+        let has = |n| table.has_tuple(n, &Packed::new(&p.tuple()), now as u32).is_some();
+        let begins = !ct.commit
             && machine::may_begin(&p.segment())
             && !table.expectations.are_in(ct.zone)
-            // Another packet, or another thread, may have begun the connection meanwhile.
-            && table.index.find(p.hash, |_| true).is_none();
+            && table.index.find(p.hash, has).is_none();
         if begins {
             let state = state::TRK | state::NEW;
             let tuple = Some(p.tuple());

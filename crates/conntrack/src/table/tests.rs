@@ -194,7 +194,7 @@ fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now
         if let Some(tracked) = worker.track_fast(ct, &p, data, now) {
             return worker.describe(ct, &tracked, meta);
         }
-        if worker.begin_fast(ct, &p, meta) {
+        if worker.begin_fast(ct, &p, meta, now) {
             return;
         }
         let seen = extract(data, 0, ct.zone, false);
@@ -335,8 +335,9 @@ fn read(worker: &Worker, shape: &Shape) -> (Vec<u8>, FastPacket) {
     (data, p)
 }
 
-/// Packets that open a connection of TCP, and those that follow, take the fast path both ways, with
-/// and without translation; all but the one that is committed.
+/// Packets that open a connection of TCP, those that follow, and the one that opens it again after
+/// its end, take the fast path both ways, with and without translation; all but the one that is
+/// committed.
 #[test]
 fn a_connection_takes_the_fast_path() {
     let nat = Some(Nat { side: Some(NatSide::Source), ..Nat::default() });
@@ -350,11 +351,11 @@ fn a_connection_takes_the_fast_path() {
         let packets = opened(&s);
         let (_, p) = read(&worker, &packets[0]);
         let mut meta = Meta::default();
-        assert!(!worker.begin_fast(&ct, &p, &mut meta), "to be committed");
-        assert!(worker.begin_fast(&Ct::default(), &p, &mut meta));
+        assert!(!worker.begin_fast(&ct, &p, &mut meta, 0), "to be committed");
+        assert!(worker.begin_fast(&Ct::default(), &p, &mut meta, 0));
         assert_eq!(meta.state, state::TRK | state::NEW);
         let _ = run(&mut worker, &packets[..1], std::slice::from_ref(&ct), 0, slow);
-        assert!(!worker.begin_fast(&Ct::default(), &p, &mut meta), "it was committed meanwhile");
+        assert!(!worker.begin_fast(&Ct::default(), &p, &mut meta, 0), "it was committed meanwhile");
         for (shape, rpl) in packets[1..4].iter().zip([state::RPL, 0, state::RPL]) {
             let (mut data, p) = read(&worker, shape);
             let tracked = worker.track_fast(&ct, &p, &mut data, 0).expect("a connection");
@@ -363,6 +364,12 @@ fn a_connection_takes_the_fast_path() {
             assert_eq!(plain, state::TRK | state::EST | rpl);
             assert_eq!(meta.state != plain, ct.nat.is_some(), "translated");
         }
+        let reset = Shape { flags: RST | ACK, seq: 2, ack: 2, ..s };
+        let (mut data, p) = read(&worker, &reset);
+        assert!(worker.track_fast(&ct, &p, &mut data, 0).is_some());
+        let (mut data, p) = read(&worker, &packets[0]);
+        assert!(worker.track_fast(&ct, &p, &mut data, 0).is_none() && table.is_empty());
+        assert!(worker.begin_fast(&Ct::default(), &p, &mut meta, 0), "it begins again");
     }
 }
 

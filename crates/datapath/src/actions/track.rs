@@ -280,7 +280,7 @@ fn track_first(
     fast: &FastPacket,
     tx: &mut TxState,
 ) {
-    if !tx.ct.worker.begin_fast(ct, fast, &mut batch.columns.ct[i]) {
+    if !tx.ct.worker.begin_fast(ct, fast, &mut batch.columns.ct[i], tx.now_ms) {
         return track(batch, (program, ct), i, Some(&Ok(fast.seen())), tx);
     }
     if i >= batch.waited {
