@@ -10,7 +10,6 @@ use flow::PortNo;
 use openflow::{OfPort, PortStats};
 use port::{Port, PortConfig, PortError};
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 const MODULE: &str = "bridge";
 
@@ -244,12 +243,9 @@ pub fn judge_mac(conf: &IfaceConf, is_local: bool) {
     }
 }
 
-/// MTUs that ports of DPDK take, as in ovs-vswitchd: frames have up to 9,728 bytes, with two tags.
-const DPDK_MTU_BYTES: RangeInclusive<u32> = 68..=9702;
-
 /// Does the interface's port take the MTU that is asked for?
 pub fn takes_mtu(conf: &IfaceConf) -> bool {
-    !conf.kind.starts_with("dpdk") || conf.mtu_request.is_none_or(|m| DPDK_MTU_BYTES.contains(&m))
+    conf.mtu_request.is_none_or(|mtu| port_dpdk::takes_mtu(&conf.kind, mtu))
 }
 
 /// Says in the log that an interface does not get the MTU that is asked for, in OVS's words.

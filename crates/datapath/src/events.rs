@@ -16,7 +16,7 @@ pub type Stale = Box<dyn Fn(&[u32], Option<&(dyn Any + Send + Sync)>) -> bool + 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub(crate) u64);
 
-/// News for the control side.
+/// What happened in the packet half that the control side acts on.
 pub enum Event {
     /// A packet that `Op::Punt` handed over.
     Punt(Box<PuntEvent>),

@@ -13,8 +13,10 @@ mod vhost;
 use dpdk::{DpdkError, Pools};
 use port::{Port, PortConfig, PortError};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
+use vhost_user::Inform;
 
 /// Takes a line for the log.
 pub type Warn = Arc<dyn Fn(&str) + Send + Sync>;
@@ -39,8 +41,16 @@ pub struct Devices {
     /// Called with a warning for the log, from any thread.
     pub warn: Option<Warn>,
     /// Called with a line for the log that is no warning, from any thread.
-    pub info: Option<Warn>,
+    pub info: Option<Inform>,
     memif: Arc<memif::Memif>,
+}
+
+/// MTUs that ports of DPDK take, bytes, as in ovs-vswitchd: frames have up to 9,728, with two tags.
+const MTU_BYTES: RangeInclusive<u32> = 68..=9702;
+
+/// Does a port of this type take this MTU, as far as the type says?
+pub fn takes_mtu(kind: &str, mtu: u32) -> bool {
+    !kind.starts_with("dpdk") || MTU_BYTES.contains(&mtu)
 }
 
 /// What `dpctl/show` says of every port of DPDK, in ovs-vswitchd's words.

@@ -171,12 +171,13 @@ impl VhostPort {
         };
         let (name, kind) = (config.name.clone(), config.kind.clone());
         if let Some(info) = &devices.info {
-            info(&match mode {
+            let text = match mode {
                 Mode::Client => format!(
                     "vHost User device '{name}' created in 'client' mode, using client socket '{path}'"
                 ),
                 Mode::Server => format!("Socket {path} created for vhost-user port {name}"),
-            });
+            };
+            info("netdev_dpdk", &text);
         }
         Ok(VhostPort { name, kind, path, mtu, n_txq, library, socket })
     }

@@ -47,7 +47,7 @@ pub use seat::{
     Seat, SeatState, THRESHOLD_BYTES_DEFAULT, THRESHOLD_BYTES_MAX, forget_seat, seats,
     set_threshold, threshold,
 };
-pub use shared::{Info, OnChange, PAIRS_MAX, Warn};
+pub use shared::{Info, Inform, OnChange, PAIRS_MAX, Warn};
 pub use socket::{Claim, Config, Mode, Socket};
 pub use tally::{Tallied, Tally};
 pub use violation::Violation;

@@ -388,7 +388,11 @@ impl<'a> Session<'a> {
             }
             masks[i % 2] |= u64::from(wanted) << (i / 2);
         }
-        self.shared.set_info(self.info());
+        let info = self.info();
+        if !was {
+            self.shared.say_added(info.numa.unwrap_or(0));
+        }
+        self.shared.set_info(info);
         // The guest's even rings are the ones it receives on.
         if self.shared.publish(masks[1], masks[0]) || !was {
             self.shared.tell();

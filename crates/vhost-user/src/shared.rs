@@ -35,6 +35,8 @@ const ANNOUNCE: u64 = 1 << 63;
 pub type OnChange = std::sync::Arc<dyn Fn() + Send + Sync>;
 /// Takes a line for the log, on any thread.
 pub type Warn = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
+/// Takes a line for the log that is no warning, behind the module of ovs-vswitchd that has it.
+pub type Inform = std::sync::Arc<dyn Fn(&'static str, &str) + Send + Sync>;
 
 /// What is known about a guest that is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +98,7 @@ pub(crate) struct Shared {
     pub path: String,
     on_change: Option<OnChange>,
     warn: Option<Warn>,
-    say: Option<Warn>,
+    inform: Option<Inform>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -132,7 +134,7 @@ impl Shared {
             path: config.path.clone(),
             on_change: config.on_change.clone(),
             warn: config.warn.clone(),
-            say: config.info.clone(),
+            inform: config.info.clone(),
         }
     }
 
@@ -170,8 +172,6 @@ impl Shared {
         match self.served.compare_exchange(NONE, connection, success, failure) {
             Ok(_) => {
                 self.changes.fetch_add(1, Ordering::Relaxed);
-                self.say("virtio is now ready for processing.");
-                self.say_of_device("added on numa node 0");
                 true
             }
             Err(served) => served == connection,
@@ -356,15 +356,21 @@ impl Shared {
 
     /// A line for the log as DPDK's library has it.
     pub fn say(&self, text: &str) {
-        if let Some(say) = &self.say {
-            say(&format!("VHOST_CONFIG: ({}) {text}", self.path));
+        if let Some(inform) = &self.inform {
+            inform("dpdk", &format!("VHOST_CONFIG: ({}) {text}", self.path));
         }
+    }
+
+    /// Says in the log that a guest came, whose memory is on this NUMA node.
+    pub fn say_added(&self, numa: usize) {
+        self.say("virtio is now ready for processing.");
+        self.say_of_device(&format!("added on numa node {numa}"));
     }
 
     /// A line for the log as ovs-vswitchd has it.
     fn say_of_device(&self, what: &str) {
-        if let Some(say) = &self.say {
-            say(&format!("vHost Device '{}' has been {what}", self.path));
+        if let Some(inform) = &self.inform {
+            inform("netdev_dpdk", &format!("vHost Device '{}' has been {what}", self.path));
         }
     }
 

@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::memory;
 use crate::queue::{Rx, Tx};
 use crate::session;
-use crate::shared::{Info, OnChange, Shared, Warn};
+use crate::shared::{Info, Inform, OnChange, Shared, Warn};
 use crate::stream::{self, End, Stream};
 use crate::violation::Violation;
 use packet::Pool;
@@ -60,7 +60,7 @@ pub struct Config {
     pub warn: Option<Warn>,
     /// Takes lines for the log that are no warnings: what DPDK's library and ovs-vswitchd say of a
     /// socket and its guest, in their words.
-    pub info: Option<Warn>,
+    pub info: Option<Inform>,
 }
 
 /// A path that a port of this process uses, until it is dropped.

@@ -3,19 +3,11 @@
 mod lab;
 
 use lab::*;
-use testkit::{Frame, Net, Netns, Probe, Switch, privileged, veth};
+use testkit::{Frame, Net, Netns, Probe, Switch, privileged};
 
-/// A switch whose ports v1 to v3 end at probes e1 to e3.
+/// A switch without flows whose ports v1 to v3 end at probes e1 to e3.
 fn bench<'a>(ns: &'a Netns, far: &Netns) -> (Switch<'a>, Probe) {
-    let (sw, mut probe) = (start_with_bridge(ns), Probe::new());
-    for i in 1..=3 {
-        let (near, end) = (format!("v{i}"), format!("e{i}"));
-        veth((ns, &near), (far, &end)).unwrap();
-        ns.ipv6_off(&near).unwrap();
-        far.ipv6_off(&end).unwrap();
-        probe.add(far, &end).unwrap();
-        vsctl(&sw, &format!("add-port br0 {near} -- set interface {near} ofport_request={i}"));
-    }
+    let (sw, probe) = start_with_ports(ns, far, 3);
     ofctl(&sw, "del-flows br0");
     (sw, probe)
 }

@@ -4,7 +4,7 @@ mod lab;
 
 use lab::*;
 use std::collections::BTreeMap;
-use testkit::{Frame, L4, Net, Netns, Probe, Switch, V4, privileged, veth};
+use testkit::{Frame, L4, Net, Netns, Probe, Switch, V4, privileged};
 
 /// A switch whose ports v1 to vN end at probes named after them.
 struct Bench<'a> {
@@ -12,17 +12,8 @@ struct Bench<'a> {
     probe: Probe,
 }
 
-fn bench<'a>(ns: &'a Netns, far: &Netns, n: u8) -> Bench<'a> {
-    let sw = start_with_bridge(ns);
-    let mut probe = Probe::new();
-    for i in 1..=n {
-        let (near, end) = (format!("v{i}"), format!("e{i}"));
-        veth((ns, &near), (far, &end)).unwrap();
-        ns.ipv6_off(&near).unwrap();
-        far.ipv6_off(&end).unwrap();
-        probe.add(far, &end).unwrap();
-        vsctl(&sw, &format!("add-port br0 {near} -- set interface {near} ofport_request={i}"));
-    }
+fn bench<'a>(ns: &'a Netns, far: &Netns, n: u32) -> Bench<'a> {
+    let (sw, probe) = start_with_ports(ns, far, n);
     Bench { sw, probe }
 }
 

@@ -234,10 +234,7 @@ impl State {
         let flag = guests_changed.clone();
         devices.on_change = Some(Arc::new(move || flag.store(true, Ordering::Release)));
         devices.warn = Some(Arc::new(|text| vlog::warn!("netdev_dpdk", "{text}")));
-        devices.info = Some(Arc::new(|text| match text.starts_with("VHOST_CONFIG") {
-            true => vlog::info!("dpdk", "{text}"),
-            false => vlog::info!("netdev_dpdk", "{text}"),
-        }));
+        devices.info = Some(Arc::new(|module, text| vlog::info!(module, "{text}")));
         State {
             guests_changed,
             ct: Conntrack {

@@ -12,8 +12,8 @@ pub enum Authority {
     Missing,
     /// The certificates in a file.
     File(PathBuf),
-    /// The same; while there is no such file, the authority of the first peer that is connected to
-    /// goes into it.
+    /// The certificates in a file; while the file does not exist, the authority of the first peer
+    /// that is connected to is written into it.
     Bootstrap(PathBuf),
     /// Whoever comes (`--ca-cert=none`).
     Anyone,

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 const MODULE: &str = "stream_ssl";
 
-/// A file with keys or certificates is shorter.
+/// Longest file with keys or certificates that is read, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Those of ovs-vswitchd.
+/// Ciphers unless `--ssl-ciphers` names others, in OpenSSL's words: the default of ovs-vswitchd.
 const CIPHERS: &str = "HIGH:!aNULL:!MD5";
 /// Versions that `--ssl-protocols` may name, and what leaves each out.
 const PROTOCOLS: [(&str, SslOptions); 4] = [

@@ -42,9 +42,9 @@ pub(super) struct Outer<'o> {
     pub options: &'o [u8],
     /// Fields `tun_metadataN` as the actions made them.
     pub fields: Vec<TunMetadata>,
-    /// Those fields as the packet brought them; for the trace.
+    /// Fields `tun_metadataN` as the packet brought them; for `ofproto/trace`.
     pub first: Vec<TunMetadata>,
-    /// Bits of those fields that were looked at; for the trace.
+    /// Bits of the fields `tun_metadataN` that were looked at; for `ofproto/trace`.
     pub wc: Vec<TunMetadata>,
     /// The outer header's other fields as they came.
     pub outer: frozen::Outer,
@@ -228,7 +228,7 @@ impl Headers {
     }
 }
 
-/// Such headers, and what was looked at before they were there.
+/// Headers that a packet got by its own actions, and the bits that were looked at before that.
 pub(super) struct Own {
     pub headers: Headers,
     pub seen: Mask,

@@ -44,7 +44,8 @@ fn a_front_end_that_never_reads_delays_nothing() {
     assert!(sent > 50, "{sent}");
 }
 
-/// Neither half a message nor silence holds a server's places: the oldest that is not served goes.
+/// A connection that sends half a message, or none, keeps no place of a server's socket: when all
+/// places are taken, the oldest connection that is not served ends.
 #[test]
 fn idle_connections_make_room() {
     let _alone = alone();

@@ -186,7 +186,7 @@ const CLIENT_PORTS: usize = 8;
 /// Descriptors that a connection of ours opens once it is made.
 const LATE_DESCRIPTORS: usize = 2;
 
-/// The same by front-ends that we connect to.
+/// Hostile front-ends that our ports connect to, beside a guest that carries traffic.
 fn attack_clients(packed: bool) {
     let (good, guest) = neighbour(&format!("good-{packed}"), packed);
     let names: Vec<String> = (0..CLIENT_PORTS).map(|i| format!("client-{packed}-{i}")).collect();

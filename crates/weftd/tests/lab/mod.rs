@@ -36,8 +36,8 @@ pub fn start(ns: &Netns) -> Switch<'_> {
     Switch::start(ns, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"))).unwrap()
 }
 
-/// A switch whose ports v1 to v`ports` end at probes e1 to e`ports`; v1 and v2 send to each other.
-pub fn start_with_probes<'a>(ns: &'a Netns, far: &Netns, ports: u32) -> (Switch<'a>, Probe) {
+/// A switch whose ports v1 to v`ports` end at probes e1 to e`ports`, with NORMAL as its only flow.
+pub fn start_with_ports<'a>(ns: &'a Netns, far: &Netns, ports: u32) -> (Switch<'a>, Probe) {
     let sw = start_with_bridge(ns);
     let mut probe = Probe::new();
     for i in 1..=ports {
@@ -48,6 +48,12 @@ pub fn start_with_probes<'a>(ns: &'a Netns, far: &Netns, ports: u32) -> (Switch<
         probe.add(far, &end).unwrap();
         vsctl(&sw, &format!("add-port br0 {near} -- set interface {near} ofport_request={i}"));
     }
+    (sw, probe)
+}
+
+/// [`start_with_ports`], of which v1 and v2 send to each other and no other flow is there.
+pub fn start_with_probes<'a>(ns: &'a Netns, far: &Netns, ports: u32) -> (Switch<'a>, Probe) {
+    let (sw, probe) = start_with_ports(ns, far, ports);
     ofctl(&sw, "del-flows br0");
     ofctl(&sw, "add-flow br0 in_port=1,actions=2");
     ofctl(&sw, "add-flow br0 in_port=2,actions=1");
