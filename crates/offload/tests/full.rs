@@ -107,14 +107,18 @@ impl Datapath {
     }
 }
 
-/// Up to `most` requests are answered. True: the table asked for a flush.
+/// Up to `most` requests are answered. True: the table asked for a flush; before that nothing else
+/// is asked of the adapter.
 fn work(t: &mut ForwardTable, a: &mut Adapter, dp: &mut Datapath, now: u64, most: usize) -> bool {
     let mut flush = false;
     for _ in 0..most {
         dp.take(t, now);
+        if flush {
+            break;
+        }
         let Some(request) = t.next_request() else { break };
         let outcome = a.answer(request);
-        flush |= t.answer(now, outcome, 10, 5);
+        flush = t.answer(now, outcome, 10, 5);
     }
     dp.take(t, now);
     flush
