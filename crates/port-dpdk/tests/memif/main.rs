@@ -2,6 +2,7 @@
 //! descriptors. Whatever comes, the process stays, nothing stays open, and a client that says the
 //! right thing is served.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use common::{config, devices, dir};
