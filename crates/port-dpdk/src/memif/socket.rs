@@ -125,12 +125,6 @@ impl Socket {
         }
     }
 
-    /// Nothing more will be sent; the other end sees the end.
-    pub fn finish(&self) {
-        // SAFETY: the socket is ours.
-        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_WR) };
-    }
-
     /// Sends a message, with a descriptor if it has one. Never waits: whoever does not read
     /// answers has no claim to more.
     pub fn send(&self, message: &Message, fd: Option<BorrowedFd>) -> Result<()> {
