@@ -1,15 +1,16 @@
 //! Listening unix sockets: ovs-vswitchd's mode from the first instant, and a bound on how many are
 //! connected.
 
+use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::net::{UnixListener, UnixSocket};
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::Notify;
 
 /// Owner and group may connect: a client has a controller's power. As ovs-vswitchd.
@@ -30,26 +31,70 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     socket.listen(WAITING_MAX)
 }
 
+/// Who connected: the one whose connections are too many pays for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peer {
+    /// A process on this machine.
+    Process(i32),
+    /// A host.
+    Host(IpAddr),
+}
+
+impl Peer {
+    /// Who is at the other end of a unix socket.
+    pub fn of_unix(stream: &UnixStream) -> Peer {
+        Peer::Process(stream.peer_cred().ok().and_then(|cred| cred.pid()).unwrap_or(0))
+    }
+}
+
 /// The connections that one listener serves at once. When all places are taken, a connection that
-/// comes gets that of another one from which nothing is heard, if there is one.
+/// comes gets the place of one of the peer that has most: of one from which nothing is heard, the
+/// longest first, or else of one that is busy.
 #[derive(Clone)]
 pub struct ConnectionSlots {
-    taken: Arc<AtomicUsize>,
+    slots: Arc<Mutex<Slots>>,
     most: usize,
-    eviction: EvictionQueue,
+}
+
+/// The places of a listener.
+#[derive(Debug, Default)]
+struct Slots {
+    taken: BTreeMap<u64, Taken>,
+    /// Counts connections, and times at which one began to wait.
+    last: u64,
+}
+
+/// A place that is taken.
+#[derive(Debug)]
+struct Taken {
+    peer: Peer,
+    evict: Arc<Notify>,
+    /// The connection is to make room.
+    leaves: bool,
+    /// Since when nothing is heard from it, by [`Slots::last`].
+    waits_since: Option<u64>,
 }
 
 /// One connection's place; free again when dropped.
 #[derive(Debug)]
 pub struct ConnectionSlot {
-    taken: Arc<AtomicUsize>,
     eviction: EvictionQueue,
 }
 
-/// Connections that neither say anything nor take an answer, in the order in which that began: the
-/// first makes room when another one is to be served and all places are taken.
-#[derive(Clone, Debug, Default)]
-pub struct EvictionQueue(Arc<Notify>);
+/// Whether a connection must make room for another one while it waits for its peer.
+#[derive(Debug, Default)]
+pub struct EvictionQueue(Option<Place>);
+
+#[derive(Debug)]
+struct Place {
+    slots: Arc<Mutex<Slots>>,
+    id: u64,
+    evict: Arc<Notify>,
+}
+
+fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
+    slots.lock().unwrap_or_else(|e| e.into_inner())
+}
 
 impl EvictionQueue {
     /// Waits for a client to say or take something; fails if it is to make room first.
@@ -57,11 +102,23 @@ impl EvictionQueue {
         &self,
         io: impl Future<Output = io::Result<T>>,
     ) -> io::Result<T> {
+        let Some(place) = &self.0 else { return io.await };
+        lock(&place.slots).wait(place.id, true);
+        let _waits = Waits(place);
         tokio::select! {
             biased;
             done = io => done,
-            () = self.0.notified() => Err(another_has_its_place()),
+            () = place.evict.notified() => Err(another_has_its_place()),
         }
+    }
+}
+
+/// A connection waits while this lives.
+struct Waits<'a>(&'a Place);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.slots).wait(self.0.id, false);
     }
 }
 
@@ -75,22 +132,51 @@ pub fn is_replaced(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::QuotaExceeded && e.raw_os_error().is_none()
 }
 
+impl Slots {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn wait(&mut self, id: u64, waits: bool) {
+        let now = self.next();
+        if let Some(taken) = self.taken.get_mut(&id) {
+            taken.waits_since = waits.then_some(now);
+        }
+    }
+
+    /// Has a connection make room, of the peer that has most of those that stay. Looks at each once
+    /// or twice.
+    fn evict(&mut self) {
+        let mut counts = BTreeMap::<Peer, usize>::new();
+        let stay = || self.taken.values().filter(|taken| !taken.leaves);
+        stay().for_each(|taken| *counts.entry(taken.peer).or_default() += 1);
+        let most = counts.values().max().copied().unwrap_or(0);
+        let victims = self.taken.values_mut().filter(|t| !t.leaves && counts[&t.peer] == most);
+        // Those that do not wait come last.
+        if let Some(victim) = victims.min_by_key(|taken| taken.waits_since.unwrap_or(u64::MAX)) {
+            victim.leaves = true;
+            victim.evict.notify_one();
+        }
+    }
+}
+
 impl ConnectionSlots {
     /// Places for `most` connections.
     pub fn new(most: usize) -> Self {
-        ConnectionSlots { taken: Arc::default(), most, eviction: EvictionQueue::default() }
+        ConnectionSlots { slots: Arc::default(), most }
     }
 
-    /// A place: that of another connection, if all are taken and one waits.
-    pub async fn take(&self) -> Option<ConnectionSlot> {
-        let free = self.free();
+    /// A place for a connection of this peer: that of another one, if all are taken.
+    pub async fn take(&self, peer: Peer) -> Option<ConnectionSlot> {
+        let free = self.free(peer);
         if free.is_some() {
             return free;
         }
-        self.eviction.0.notify_one();
+        lock(&self.slots).evict();
         for _ in 0..LEAVE_TIME_MAX.as_millis() {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            let free = self.free();
+            let free = self.free(peer);
             if free.is_some() {
                 return free;
             }
@@ -99,10 +185,16 @@ impl ConnectionSlots {
     }
 
     /// A place that no connection has.
-    fn free(&self) -> Option<ConnectionSlot> {
-        let one_more = |n: usize| (n < self.most).then_some(n + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(ConnectionSlot { taken: self.taken.clone(), eviction: self.eviction.clone() })
+    fn free(&self, peer: Peer) -> Option<ConnectionSlot> {
+        let mut slots = lock(&self.slots);
+        if slots.taken.len() >= self.most {
+            return None;
+        }
+        let (id, evict) = (slots.next(), Arc::new(Notify::new()));
+        let taken = Taken { peer, evict: evict.clone(), leaves: false, waits_since: None };
+        slots.taken.insert(id, taken);
+        let place = Place { slots: self.slots.clone(), id, evict };
+        Some(ConnectionSlot { eviction: EvictionQueue(Some(place)) })
     }
 
     /// How many there are.
@@ -118,45 +210,92 @@ impl ConnectionSlot {
     }
 }
 
-impl Drop for ConnectionSlot {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.taken.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.slots).taken.remove(&self.id);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+    const PEERS: [Peer; 2] = [Peer::Process(1), Peer::Process(2)];
 
     #[tokio::test]
     async fn places_are_bounded_and_come_back() {
         let slots = ConnectionSlots::new(2);
-        let first = slots.take().await;
-        let second = slots.take().await;
-        assert!(first.is_some() && second.is_some() && slots.take().await.is_none());
+        let first = slots.take(PEERS[0]).await;
+        let second = slots.take(PEERS[0]).await;
+        assert!(first.is_some() && second.is_some() && slots.take(PEERS[0]).await.is_none());
         drop(first);
-        assert!(slots.take().await.is_some());
+        assert!(slots.take(PEERS[0]).await.is_some());
+    }
+
+    /// A connection of this peer, from which nothing is heard; its number is sent when it ends.
+    async fn idle(slots: &ConnectionSlots, peer: Peer, i: usize, ended: &UnboundedSender<usize>) {
+        let (slot, ended) = (slots.take(peer).await.expect("a place"), ended.clone());
+        tokio::spawn(async move {
+            let nothing = std::future::pending::<io::Result<()>>();
+            let _ = slot.eviction().unless_evicted(nothing).await;
+            let _ = ended.send(i);
+        });
+        tokio::task::yield_now().await;
     }
 
     #[tokio::test]
     async fn who_waits_longest_makes_room() {
         let slots = ConnectionSlots::new(3);
-        let (ended, mut has_ended) = tokio::sync::mpsc::unbounded_channel();
+        let (ended, mut has_ended) = unbounded_channel();
         for i in 0..3 {
-            let (slot, ended) = (slots.take().await.unwrap(), ended.clone());
-            tokio::spawn(async move {
-                let nothing = std::future::pending::<io::Result<()>>();
-                let _ = slot.eviction().unless_evicted(nothing).await;
-                let _ = ended.send(i);
-            });
-            tokio::task::yield_now().await;
+            idle(&slots, PEERS[0], i, &ended).await;
         }
         for i in 0..3 {
-            let busy = slots.take().await;
+            let busy = slots.take(PEERS[0]).await;
             assert!(busy.is_some());
             assert_eq!(has_ended.recv().await, Some(i));
             std::mem::forget(busy);
         }
-        assert!(slots.take().await.is_none(), "no connection waits");
+        assert!(slots.take(PEERS[0]).await.is_none(), "no connection waits");
+    }
+
+    #[tokio::test]
+    async fn the_peer_that_has_most_makes_room() {
+        let slots = ConnectionSlots::new(4);
+        let (ended, mut has_ended) = unbounded_channel();
+        idle(&slots, PEERS[1], 100, &ended).await;
+        for i in 0..50 {
+            idle(&slots, PEERS[0], i, &ended).await;
+            if i >= 3 {
+                assert_eq!(has_ended.recv().await, Some(i - 3), "its own oldest one");
+            }
+        }
+        // Until both have the same, it is the first one's; then the longest wait decides.
+        idle(&slots, PEERS[1], 101, &ended).await;
+        assert_eq!(has_ended.recv().await, Some(47));
+        idle(&slots, PEERS[1], 102, &ended).await;
+        assert_eq!(has_ended.recv().await, Some(100));
+    }
+
+    #[tokio::test]
+    async fn a_busy_connection_of_the_peer_that_has_most_makes_room_too() {
+        let slots = ConnectionSlots::new(2);
+        let (ended, mut has_ended) = unbounded_channel();
+        for i in 0..2 {
+            let (slot, ended) = (slots.take(PEERS[0]).await.expect("a place"), ended.clone());
+            tokio::spawn(async move {
+                let short = || async {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    Ok(())
+                };
+                while slot.eviction().unless_evicted(short()).await.is_ok() {
+                    tokio::task::yield_now().await;
+                }
+                let _ = ended.send(i);
+            });
+        }
+        assert!(slots.take(PEERS[1]).await.is_some());
+        assert!(has_ended.recv().await.is_some());
     }
 }

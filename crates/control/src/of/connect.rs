@@ -6,7 +6,7 @@ use super::conn::Kind;
 use super::io::{Task, UnixSocket, error_text};
 use super::server::serve_paced;
 use super::snoop;
-use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue};
+use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue, Peer};
 use crate::state::Shared;
 use crate::tls;
 use crate::vlog;
@@ -43,7 +43,8 @@ pub fn listen_unix(
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let Some(slot) = take_slot(&state, &slots, &name).await else { continue };
+                    let taken = take_slot(&state, &slots, Peer::of_unix(&stream), &name).await;
+                    let Some(slot) = taken else { continue };
                     accept(&state, &bridge, &service, Timing::default(), (stream, slot));
                 }
                 Err(e) => {
@@ -76,8 +77,9 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
         let slots = ConnectionSlots::new(CONNECTIONS_MAX);
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    let Some(slot) = take_slot(&state, &slots, &row).await else { continue };
+                Ok((stream, peer)) => {
+                    let taken = take_slot(&state, &slots, Peer::Host(peer.ip()), &row).await;
+                    let Some(slot) = taken else { continue };
                     let _ = stream.set_nodelay(true);
                     accept(&state, &bridge, &service, timing, (stream, slot));
                 }
@@ -116,8 +118,13 @@ pub fn listen_tls(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
 }
 
 /// A place for a connection that was accepted; None: it ends at once.
-async fn take_slot(state: &Shared, slots: &ConnectionSlots, name: &str) -> Option<ConnectionSlot> {
-    let slot = slots.take().await;
+async fn take_slot(
+    state: &Shared,
+    slots: &ConnectionSlots,
+    peer: Peer,
+    name: &str,
+) -> Option<ConnectionSlot> {
+    let slot = slots.take(peer).await;
     if slot.is_none() {
         refused(state, name, slots.most());
     }

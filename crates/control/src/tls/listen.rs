@@ -2,7 +2,7 @@
 
 use super::stream::TlsStream;
 use super::{Tls, handshake, handshake_thread, is_unusable};
-use crate::listener::{ConnectionSlot, ConnectionSlots};
+use crate::listener::{ConnectionSlot, ConnectionSlots, Peer};
 use crate::of::io::error_text;
 use crate::vlog;
 use std::io;
@@ -94,7 +94,7 @@ impl Listener {
                     continue;
                 }
             };
-            match handshakes.take().await {
+            match handshakes.take(Peer::Host(peer.ip())).await {
                 Some(slot) => drop(tokio::spawn(self.clone().admit(tcp, peer, slot))),
                 None => self.report(ListenEvent::Full(HANDSHAKES_MAX)),
             }
@@ -122,7 +122,7 @@ impl Listener {
             () = self.events.closed() => return,
         };
         match result {
-            Ok(stream) => match self.served.take().await {
+            Ok(stream) => match self.served.take(Peer::Host(peer.ip())).await {
                 Some(place) => drop(self.events.send(ListenEvent::Connected(stream, place)).await),
                 None => self.report(ListenEvent::Full(self.served.most())),
             },

@@ -1,7 +1,7 @@
 //! The listening socket and its connections.
 
 use super::{Answer, Reply, Request};
-use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue};
+use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue, Peer};
 use crate::vlog;
 use ovsdb::framing::Framer;
 use serde_json::{Value, json};
@@ -107,7 +107,7 @@ async fn listen(socket: UnixListener, requests: Queue, owed: Arc<AtomicUsize>) {
     let slots = ConnectionSlots::new(CLIENTS_MAX);
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => match slots.take().await {
+            Ok((stream, _)) => match slots.take(Peer::of_unix(&stream)).await {
                 Some(slot) => {
                     tokio::spawn(serve(stream, slot, requests.clone(), owed.clone()));
                 }
