@@ -214,14 +214,27 @@ fn places_at_a_listener_are_bounded() {
     let ns = Netns::new().unwrap();
     let lab = Lab::new(&ns);
     let mgmt = lab.path("br0.mgmt");
-    let mut peers: Vec<_> = (0..MOST).map(|_| Peer::connect(&mgmt, 4)).collect();
+    // Another process, from which nothing is heard for longest.
+    let mut quiet = lab
+        .sw
+        .command("ovs-ofctl")
+        .args(["monitor", &format!("unix:{}", mgmt.display())])
+        .spawn()
+        .unwrap();
+    until("a connection of another process", || lab.held() >= 256 << 10);
+    let mut peers: Vec<_> = (0..MOST + 40).map(|_| Peer::connect(&mgmt, 4)).collect();
+    peers.drain(..41);
     // Who said something last stays longest.
     peers[0].barrier();
     assert!(lab.ofctl("show br0").contains("dpid"), "one that is idle makes room");
+    assert_eq!(quiet.try_wait().unwrap(), None, "the flood is one process's, and its own end");
     assert!(lab.sw.log().contains("another connection gets its place, disconnecting"));
     assert_eq!(lab.counter("ofconn_not_served"), 0);
     peers[0].barrier();
-    peers[MOST - 1].barrier();
+    peers.last_mut().unwrap().barrier();
+    assert_eq!(quiet.try_wait().unwrap(), None);
+    quiet.kill().unwrap();
+    quiet.wait().unwrap();
     let mut first = UnixStream::connect(lab.path("br0.snoop")).unwrap();
     let _snoops: Vec<_> =
         (0..MOST).map(|_| UnixStream::connect(lab.path("br0.snoop")).unwrap()).collect();
