@@ -1,4 +1,4 @@
-//! How a worker sleeps that has nothing to do.
+//! How an idle worker sleeps.
 
 use super::Worker;
 use crate::stats::clock::cycles;
@@ -6,7 +6,7 @@ use packet::BURST;
 use std::time::Duration;
 
 impl Worker {
-    /// After an iteration with `n` packets: sleeps if there is nothing to do.
+    /// Sleeps if the iteration had no packets (`n` is 0) and nothing else is to be done.
     #[inline]
     pub(super) fn sleep_if_idle(&mut self, n: usize) {
         match self.rx.wait {
@@ -57,7 +57,7 @@ impl Worker {
         self.count_sleep(began);
     }
 
-    /// Counts a sleep that began at this cycle.
+    /// Counts a sleep that began at cycle `began`.
     fn count_sleep(&mut self, began: u64) {
         self.cycles.ended = cycles();
         self.shared.perf.sleep_iterations.add(1);
