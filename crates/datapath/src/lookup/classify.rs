@@ -165,7 +165,7 @@ impl Table {
         p.visited()
     }
 
-    /// Adds to the counts of a port, and of the table.
+    /// Adds to the counts of a port and of the table.
     pub(super) fn count(&mut self, port: usize, t: LookupCounts) {
         self.counts.add(t);
         if let Some(p) = self.classifiers.get_mut(port).and_then(Option::as_deref_mut) {

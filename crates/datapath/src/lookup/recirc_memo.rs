@@ -41,8 +41,9 @@ pub(crate) struct RecircMemo {
     looked_at: [[u64; 2]; WAYS],
     /// True if an entry of `looked_at` has bits: megaflows match on addresses or ports.
     ends_matter: bool,
-    /// Predictions since they were last judged: right ones, and wrong ones.
+    /// Right predictions since they were last judged.
     right: u32,
+    /// Wrong predictions since they were last judged.
     wrong: Cell<u32>,
     /// Intervals until packets are predicted again.
     resting: u32,
