@@ -1,4 +1,4 @@
-//! Which tunnel options are a bridge's fields: requests that read and change that.
+//! Requests that read and change which Geneve options a bridge's fields are.
 
 use super::Switch;
 use crate::tables::table::names;
@@ -37,13 +37,14 @@ impl Switch {
         Ok(tables.any(|(_, t)| !t.within(&any, &any, version, |r| names(r, fields)).is_empty()))
     }
 
-    /// The bytes that options may have, how many fields there are, and which options they are.
+    /// The bytes that options may have in total, the number of fields, and the option of each field
+    /// in use.
     pub fn tlv_table(&self, id: BridgeId) -> Result<(u32, u16, Vec<TlvMap>), OfError> {
         let maps = self.of_bridge(id)?.tlv.fields.values().copied().collect();
         Ok((OPTIONS_BYTES_MAX as u32, TUN_METADATAS.into(), maps))
     }
 
-    /// A flow with these fields comes: packets have to be looked up under their masks.
+    /// Records the masks of a new flow's fields: packets have to be looked up under them.
     pub(crate) fn note_options(&mut self, id: BridgeId, fields: &[TunMetadata]) {
         let masks = masks_of(fields);
         let Ok(b) = self.bridge_mut(id) else { return };

@@ -1,4 +1,4 @@
-//! What packets see of bridges and ports, made anew when one of them changes.
+//! Bridges and ports as packets see them, made anew when one of them changes.
 
 use super::{Switch, mirrors};
 use crate::bridge::Bridge;
@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 impl Switch {
-    /// Publishes bridges and ports anew.
+    /// Publishes bridges and ports as they are now.
     pub(crate) fn publish(&mut self) {
         let mut published =
             PublishedState { timeouts: self.zone_timeouts.clone(), ..PublishedState::default() };
@@ -35,7 +35,7 @@ impl Switch {
         self.shared.published.publish(published);
     }
 
-    /// What packets see of a bridge as it is now.
+    /// A bridge as packets see it.
     pub(crate) fn view(&self, b: &Bridge) -> BridgeView {
         self.view_with(b, &self.patch_ends())
     }
@@ -93,7 +93,7 @@ impl Switch {
         }
     }
 
-    /// All patch ports by name: of several with one name the first.
+    /// All patch ports by name; of several with one name the first.
     fn patch_ends(&self) -> PatchEnds<'_> {
         let mut ends = PatchEnds::new();
         for b in self.bridges.iter().flatten() {
@@ -105,10 +105,10 @@ impl Switch {
     }
 }
 
-/// Patch ports and their bridges by name.
+/// Patch ports and their bridges, by name.
 type PatchEnds<'a> = HashMap<&'a str, (u32, &'a PortSpec)>;
 
-/// The other end of a patch port: it must exist and lead back.
+/// The peer of a patch port: it must exist and name this port as its own peer.
 fn peer(bridge: &Bridge, spec: &PortSpec, ends: &PatchEnds<'_>) -> Option<(u32, OfPort)> {
     let (id, peer) = ends.get(spec.patch_peer.as_deref()?)?;
     let back = peer.patch_peer.as_deref() == Some(&spec.name);
