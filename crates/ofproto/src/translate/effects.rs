@@ -70,7 +70,7 @@ impl FlowExport {
     }
 }
 
-/// What the control side does when a decision is used: [`Decision::effects`].
+/// What the control side does when a decision is used: [`action::Decision::effects`].
 #[derive(Default)]
 pub(crate) struct Effects {
     pub learns: Vec<Learn>,
