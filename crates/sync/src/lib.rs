@@ -1,5 +1,5 @@
-//! Publication of tables from the control side to packet threads, the bounded queues back, and
-//! values that one thread at a time uses; what the processor is asked directly.
+//! Publication of tables from the control side to packet threads, bounded queues in the other
+//! direction, and values that one thread at a time uses; prefetching and the time-stamp counter.
 //!
 //! *Place*: ground row. *Knows*: memory ordering and threads. *Does not know*: packets, flows,
 //! ports.
