@@ -2,8 +2,8 @@
 //!
 //! States are in places, which any thread fills without a lock ([`States::put`]); equal states
 //! share a place. Each bridge has places of its own. A megaflow that names a state holds an [`Arc`]
-//! of it ([`action::Decision::keep_alive`]). The control side frees states that no decision holds and
-//! with which no packet was resolved for some seconds ([`Sweep`]).
+//! of it ([`action::Decision::keep_alive`]). The control side frees states that no decision holds
+//! and with which no packet was resolved for some seconds ([`Sweep`]).
 
 use super::frozen::State;
 use std::collections::VecDeque;
