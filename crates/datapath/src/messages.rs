@@ -29,6 +29,9 @@ pub(crate) const REPORTS_MAX: usize = 8192;
 pub(crate) const PUNTS_MAX: usize = 4096;
 /// Entries of each ring from one worker to another.
 pub(crate) const HANDOFFS_MAX: usize = 2048;
+/// Effects of one port that may wait for the control side: a burst of packets to learn from, which
+/// the control side processes in a few milliseconds.
+pub(crate) const PORT_EFFECTS_MAX: usize = 4096;
 
 /// Effects of a decision, opaque here. The control side gets them when the decision is used.
 pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;

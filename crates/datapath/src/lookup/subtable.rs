@@ -11,10 +11,8 @@ use crate::mem::prefetch;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
-/// Entries per bucket.
+/// Entries of a bucket, and of a stash.
 pub(super) const BUCKET_WAYS: usize = 10;
-/// Entries of a stash.
-const STASH_MEGAFLOWS_MAX: usize = BUCKET_WAYS;
 /// Megaflows per bucket, on average, beyond which a bucket is added: buckets that are not split yet
 /// have up to twice as many, and need room for more.
 pub(super) const BUCKET_FILL_MAX: usize = (BUCKET_WAYS - 2) / 2;
@@ -122,7 +120,7 @@ impl Subtable {
             buckets: if huge { Reserved::new(room) } else { Reserved::small(room) },
             size: 4.min(room),
             wrap: 4.min(room) - 1,
-            stash: Vec::with_capacity(STASH_MEGAFLOWS_MAX),
+            stash: Vec::with_capacity(BUCKET_WAYS),
             len: 0,
             refs: 0,
         }
@@ -216,7 +214,7 @@ impl Subtable {
             self.bucket_mut(first).overflows(s);
             return self.bucket_mut(second).put(s, idx);
         }
-        let room = self.stash.len() < STASH_MEGAFLOWS_MAX;
+        let room = self.stash.len() < BUCKET_WAYS;
         if room {
             self.stash.push((s, idx));
         }

@@ -50,26 +50,21 @@ pub(crate) enum Admission {
     Unprobed,
 }
 
-/// Subtables whose buckets are in huge pages: as many as a packet visits.
-const HUGE_PAGE_SUBTABLES: usize = SUBTABLES_PROBED_MAX;
 /// Megaflows below which masks are widened to whole bytes. There an additional mask costs more than
 /// additional megaflows; above, it is the other way round. Whole bytes always: six times the
 /// megaflows; never: 419 cycles a packet for 289 with 10k rules of an access list
 /// (docs/perf/heuristics.md).
 const WHOLE_BYTE_MASKS_FLOWS_MAX: u32 = 1 << 14;
 
-/// Most free indices that [`Table::order_free`] sorts, which takes a microsecond.
-const ORDERED_INDICES_MAX: usize = 64;
+/// Megaflow indices that are handled at once, at most: evicted at the end of a vector, or sorted
+/// ([`Table::order_free`]). Sorting this many takes a microsecond.
+pub(crate) const INDICES_AT_ONCE_MAX: u32 = 64;
 
 /// The lines of a masked key.
 fn lines(masked: &Words) -> (&Line, Ext) {
     let ext = std::array::from_fn(|l| *masked[8 * (l + 1)..].first_chunk().expect("eight words"));
     (masked.first_chunk().expect("eight words"), ext)
 }
-
-/// Subtables that are not probed for the port, but in which flows of a sample are looked for all
-/// the same.
-const UNPROBED_SUBTABLES_MAX: usize = PREDICTIONS_MAX;
 
 /// A megaflow used within this time is not evicted if others can be.
 const RECENTLY_USED_MS: u64 = INTERVAL_MS / 2;
@@ -203,7 +198,8 @@ impl Table {
         self.opened += 1;
         self.store.set_mask(slot, &mask);
         let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
-        let sub = Subtable::new(mask, secret, room, slot < HUGE_PAGE_SUBTABLES);
+        // As many subtables are in huge pages as a packet visits.
+        let sub = Subtable::new(mask, secret, room, slot < SUBTABLES_PROBED_MAX);
         self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext != 0 };
         self.subtables[slot] = Some(Box::new(sub));
     }
@@ -346,15 +342,16 @@ impl Table {
     }
 
     /// A megaflow for packets with this key in a subtable in which the port's packets are not
-    /// looked up, and that subtable. Only for ports in direct mode, of which only samples get here:
-    /// their hits show when probing the subtable would pay, even if new decisions have other masks.
+    /// looked up, and that subtable; the [`PREDICTIONS_MAX`] most hit ones are tried. Only for
+    /// ports in direct mode, of which only samples get here: their hits show when probing the
+    /// subtable would pay, even if new decisions have other masks.
     fn unprobed(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
         let port = port_of(key[4]);
         let p = self.classifiers[usize::from(port)].as_ref();
         let p = p.filter(|p| p.policy.new_flows == NewFlows::Direct)?;
-        let mut slots = [0; UNPROBED_SUBTABLES_MAX];
+        let mut slots = [0; PREDICTIONS_MAX];
         let unprobed = p.unprobed();
-        let n = unprobed.len().min(UNPROBED_SUBTABLES_MAX);
+        let n = unprobed.len().min(PREDICTIONS_MAX);
         slots[..n].copy_from_slice(&unprobed[..n]);
         let (line, ext) = lines(key);
         let key = KeyRef { line, ext: &ext, have: 7 };
@@ -562,7 +559,7 @@ impl Table {
     /// index, then show new flows in the order in which they come. Only with `own_masks`, whose
     /// users want OVS's output and not speed.
     pub fn order_free(&mut self) {
-        if self.own_masks && self.places.free.len() <= ORDERED_INDICES_MAX {
+        if self.own_masks && self.places.free.len() <= INDICES_AT_ONCE_MAX as usize {
             self.places.free.sort_unstable_by(|a, b| b.cmp(a));
         }
     }

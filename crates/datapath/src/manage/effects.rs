@@ -2,16 +2,13 @@
 //!
 //! Each queue has a bounded length, and the control side takes from the ports' queues in turn. So
 //! many packets on one port neither displace nor delay what another port's packets teach. Effects
-//! that find their queue full are counted by port.
+//! that find their queue full are dropped and counted by port; they come again when the megaflow's
+//! counters are next folded, a second later, as long as it has traffic.
 
 use crate::events::{Event, PortEffects};
+use crate::messages::PORT_EFFECTS_MAX;
 use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
-
-/// Effects of one port that may wait: a burst of packets to learn from, which the control side
-/// processes in a few milliseconds. Effects that are dropped come again when the megaflow's
-/// counters are next folded, a second later, as long as it has traffic.
-const PORT_EFFECTS_MAX: usize = 4096;
 
 /// Effects, and the length of a packet that no counter counts.
 type Waiting = (PortEffects, Option<u32>);

@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::batch::keys::Words;
 use crate::lookup::Lookup;
 use crate::lookup::predictor::PREDICTIONS_MAX;
-use crate::lookup::table::{Admission, InsertPosition, Table};
+use crate::lookup::table::{Admission, INDICES_AT_ONCE_MAX, InsertPosition, Table};
 use crate::messages::{Report, Shared};
 use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, RESOLVE_PACKETS_MAX};
 use crate::miss::resolve_batch::ResolveBatch;
@@ -29,10 +29,6 @@ use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Guard, Reader};
-
-/// A missed packet is looked up again in the subtables that got megaflows during its vector, unless
-/// they are more than this: then asking the pipeline costs less.
-const FILLED_SUBTABLES_MAX: usize = PREDICTIONS_MAX;
 
 /// The words of a key that packets have; the others are the pipeline's own.
 fn packet_words(key: &Key) -> &Words {
@@ -171,7 +167,9 @@ impl Misses {
     /// Decides about missed packets in order, at most `left`; the others are postponed. Returns
     /// what is left of the budget.
     fn resolve_all(&mut self, v: &mut Scope<'_>, todo: &[u8], mut left: usize) -> usize {
-        let (mut filled, mut slots) = ([0; FILLED_SUBTABLES_MAX + 1], 0);
+        // Packets are looked up again in the subtables that got megaflows during this vector,
+        // unless these are more than a prediction has: then asking the pipeline costs less.
+        let (mut filled, mut slots) = ([0; PREDICTIONS_MAX + 1], 0);
         let mut postponed = [false; VECTOR];
         let mut asked = self.whole_batch.take().unwrap_or_default();
         let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
@@ -185,7 +183,7 @@ impl Misses {
             {
                 if left == 0 {
                     postponed[i] = true;
-                } else if slots > FILLED_SUBTABLES_MAX || !is_in_filled(v, i, &filled[..slots]) {
+                } else if slots > PREDICTIONS_MAX || !is_in_filled(v, i, &filled[..slots]) {
                     left -= 1;
                     asked.add(i, &v.batch.keys.get(i));
                 }
@@ -196,7 +194,7 @@ impl Misses {
             }
             for n in 0..asked.len {
                 if let Some(slot) = self.apply_decision(v, &mut asked, n)
-                    && slots <= FILLED_SUBTABLES_MAX
+                    && slots <= PREDICTIONS_MAX
                     && !filled[..slots].contains(&slot)
                 {
                     filled[slots] = slot;
@@ -302,7 +300,7 @@ impl Misses {
 
     /// Number of megaflows that are evicted together when the table is full.
     fn margin(&self) -> u32 {
-        (self.limit / FULL_TABLE_FLOWS_RATIO).min(64)
+        (self.limit / FULL_TABLE_FLOWS_RATIO).min(INDICES_AT_ONCE_MAX)
     }
 
     /// Applies a decision that is not stored: credits it, and marks its program to be released

@@ -5,7 +5,7 @@
 //! millisecond. Nothing is hashed or allocated per packet.
 
 use crate::events::PortEffects;
-use crate::messages::{Sum, UncachedReport};
+use crate::messages::{PORT_EFFECTS_MAX, Sum, UncachedReport};
 use flow::PortNo;
 
 /// Places of the table: as many as fit into a core's level 1 cache.
@@ -14,11 +14,6 @@ const L1_CACHE_BYTES: usize = 32 << 10;
 
 /// Sums in the list from which on equal counters are merged.
 const SUMS_MERGE_MIN: usize = 16 * SUM_SLOTS;
-
-/// Effects that are kept until the next report to the control side. Each of the n ports that have
-/// some may keep this number divided by n, so all together keep less than this times 1 + ln n.
-/// Beyond that only credits are kept.
-const EFFECTS_MAX: usize = 4096;
 
 /// A port's share of the effects that are kept.
 #[derive(Clone, Copy, Default)]
@@ -83,7 +78,9 @@ impl UncachedStats {
     }
 
     /// Keeps the effects of a decision about a packet of `bytes` bytes from `port` for the control
-    /// side, within the port's share.
+    /// side, within the port's share: each of the n ports that have some since the last report may
+    /// keep [`PORT_EFFECTS_MAX`] divided by n, so all together keep less than that times 1 + ln n.
+    /// Beyond that only credits are kept.
     pub fn effects(&mut self, port: PortNo, effects: Option<PortEffects>, bytes: usize) {
         let Some(effects) = effects else { return };
         let at = usize::from(port);
@@ -95,7 +92,7 @@ impl UncachedStats {
             self.ports.push(port);
         }
         let share = &mut self.shares[at];
-        if share.effects as usize * self.ports.len() < EFFECTS_MAX {
+        if share.effects as usize * self.ports.len() < PORT_EFFECTS_MAX {
             share.effects += 1;
             self.effects.push((port, effects, bytes as u32));
         } else {
@@ -174,21 +171,22 @@ mod tests {
     #[test]
     fn effects_have_a_limit_and_ports_a_share() {
         let mut p = UncachedStats::default();
-        for n in 0..2 * EFFECTS_MAX {
+        for n in 0..2 * PORT_EFFECTS_MAX {
             p.credit(&[], 1, 1);
             p.effects(7, Some(Arc::new(n)), 1);
         }
         // A port that comes when the list is full has its share all the same.
-        (0..EFFECTS_MAX).for_each(|n| p.effects(3, Some(Arc::new(n)), 1));
+        (0..PORT_EFFECTS_MAX).for_each(|n| p.effects(3, Some(Arc::new(n)), 1));
         let uncached = p.take();
         let of = |port| uncached.effects.iter().filter(|(p, ..)| *p == port).count();
-        assert_eq!((of(7), of(3)), (EFFECTS_MAX, EFFECTS_MAX / 2));
-        assert_eq!(uncached.lost, [(7, EFFECTS_MAX as u64), (3, EFFECTS_MAX as u64 / 2)]);
+        assert_eq!((of(7), of(3)), (PORT_EFFECTS_MAX, PORT_EFFECTS_MAX / 2));
+        assert_eq!(uncached.lost, [(7, PORT_EFFECTS_MAX as u64), (3, PORT_EFFECTS_MAX as u64 / 2)]);
         assert!(p.take().effects.is_empty());
         // Many ports: not much more than the limit altogether.
-        (0..500)
-            .for_each(|port| (0..EFFECTS_MAX).for_each(|n| p.effects(port, Some(Arc::new(n)), 1)));
+        (0..500).for_each(|port| {
+            (0..PORT_EFFECTS_MAX).for_each(|n| p.effects(port, Some(Arc::new(n)), 1))
+        });
         let all = p.take().effects.len();
-        assert!((EFFECTS_MAX..8 * EFFECTS_MAX).contains(&all), "{all}");
+        assert!((PORT_EFFECTS_MAX..8 * PORT_EFFECTS_MAX).contains(&all), "{all}");
     }
 }
