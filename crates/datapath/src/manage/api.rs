@@ -176,13 +176,7 @@ impl Datapath {
     /// and as many packets, workers in turn. True: there are more.
     pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
         self.read_all_reports();
-        for how in self.differences.drain(..) {
-            each(Event::Differs(how));
-        }
-        for (worker, one) in self.suspicious.drain(..) {
-            each(Event::Suspicious(worker, one));
-        }
-        let more = self.effect_queue.drain(most, each);
+        let more = self.events.drain(most, each);
         let mut left = most;
         while left > 0 {
             let before = left;

@@ -1,12 +1,15 @@
-//! Effects of decisions that wait for the control side, in one queue for each input port.
+//! Events that wait for the control side, above all the effects of decisions, in one queue for each
+//! input port.
 //!
-//! Each queue has a bounded length, and the control side takes from the ports' queues in turn. So
-//! many packets on one port neither displace nor delay what another port's packets teach. Effects
-//! that find their queue full are dropped and counted by port; they come again when the megaflow's
-//! counters are next folded, a second later, as long as it has traffic.
+//! Each queue of effects has a bounded length, and the control side takes from the ports' queues in
+//! turn. So many packets on one port neither displace nor delay what another port's packets teach.
+//! Effects that find their queue full are dropped and counted by port; they come again when the
+//! megaflow's counters are next folded, a second later, as long as it has traffic.
 
 use crate::events::{Event, PortEffects};
 use crate::messages::PORT_EFFECTS_MAX;
+use crate::settings::WorkerId;
+use crate::stats::perf::Suspicious;
 use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -64,6 +67,30 @@ impl EffectQueue {
             each(Event::Decided { effects, alone });
         }
         !self.turn.is_empty()
+    }
+}
+
+/// Events that workers reported and the control side has not taken.
+#[derive(Default)]
+pub(crate) struct EventQueue {
+    /// Effects of decisions.
+    pub effects: EffectQueue,
+    /// Differences that the validating mode found.
+    pub differences: Vec<Box<str>>,
+    /// Iterations that took suspiciously long.
+    pub suspicious: Vec<(WorkerId, Box<Suspicious>)>,
+}
+
+impl EventQueue {
+    /// Hands over all events, of effects at most `most`. True: there are more effects.
+    pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
+        for how in self.differences.drain(..) {
+            each(Event::Differs(how));
+        }
+        for (worker, one) in self.suspicious.drain(..) {
+            each(Event::Suspicious(worker, one));
+        }
+        self.effects.drain(most, each)
     }
 }
 

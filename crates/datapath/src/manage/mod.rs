@@ -26,7 +26,7 @@ pub(crate) mod worker;
 
 use crate::manage::capture_control::CaptureControl;
 use crate::manage::ct_keeper::CtKeeper;
-use crate::manage::effects::EffectQueue;
+use crate::manage::effects::EventQueue;
 use crate::manage::invalidate::Tickets;
 use crate::manage::load::{AutoLb, History};
 use crate::manage::mark_bindings::{MarkControl, PortMarks};
@@ -39,7 +39,6 @@ use crate::messages::Route;
 use crate::messages::*;
 use crate::police::Policer;
 use crate::settings::*;
-use crate::stats::perf::Suspicious;
 use crate::stats::port::{PortCell, PortStats, RxqCell};
 use crate::tx::bond::Bond;
 use crate::wake::Wake;
@@ -159,9 +158,7 @@ pub struct Datapath {
     pub(crate) ports: BTreeMap<PortNo, PortEntry>,
     pub(crate) past: Past,
     pub(crate) tickets: Tickets,
-    pub(crate) effect_queue: EffectQueue,
-    pub(crate) differences: Vec<Box<str>>,
-    pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
+    pub(crate) events: EventQueue,
     pub(crate) aged_ms: u64,
     pub(crate) auto_lb: AutoLb,
     last_placement: LastPlacement,
@@ -193,9 +190,7 @@ impl Datapath {
             ports: BTreeMap::new(),
             past: Past::default(),
             tickets: Tickets::new(),
-            effect_queue: EffectQueue::default(),
-            differences: Vec::new(),
-            suspicious: Vec::new(),
+            events: EventQueue::default(),
             aged_ms: 0,
             auto_lb: AutoLb::default(),
             last_placement: LastPlacement::default(),
@@ -519,7 +514,7 @@ impl Datapath {
             match r {
                 Report::Program(id, ops) => w.flows.program(id, ops),
                 Report::Installed { idx, port, bytes, credits, effects } => {
-                    effects.iter().for_each(|e| self.effect_queue.push(port, e.clone(), None));
+                    effects.iter().for_each(|e| self.events.effects.push(port, e.clone(), None));
                     w.flows.installed(idx, bytes, credits, effects);
                     self.recent.installed(w, idx);
                 }
@@ -528,11 +523,11 @@ impl Datapath {
                 Report::Uncached(uncached) => {
                     w.shared.taken.fetch_add(1, Ordering::Release);
                     w.flows.uncached(&uncached);
-                    uncached.lost.iter().for_each(|(port, n)| self.effect_queue.lose(*port, *n));
+                    uncached.lost.iter().for_each(|(port, n)| self.events.effects.lose(*port, *n));
                     uncached
                         .effects
                         .into_iter()
-                        .for_each(|(port, e, n)| self.effect_queue.push(port, e, Some(n)));
+                        .for_each(|(port, e, n)| self.events.effects.push(port, e, Some(n)));
                 }
                 Report::RxBack(slot) => {
                     let no = slot.port;
@@ -544,8 +539,8 @@ impl Datapath {
                     }
                 }
                 Report::Missed(key) => self.recent.missed(*key),
-                Report::Differs(how) => self.differences.push(how),
-                Report::Suspicious(one) => self.suspicious.push((w.id, one)),
+                Report::Differs(how) => self.events.differences.push(how),
+                Report::Suspicious(one) => self.events.suspicious.push((w.id, one)),
                 Report::Lookups(now) => w.lookups = now,
                 Report::TxBack(no, queue) => {
                     if let Some(p) = self.ports.get_mut(&no) {

@@ -29,6 +29,7 @@ use crate::miss::Misses;
 use crate::miss::rates::INTERVAL_MS;
 use crate::parse::Parser;
 use crate::pmd::cycles::IterationCycles;
+use crate::pmd::sleep::IdleState;
 use crate::report::Reports;
 use crate::rx::Rx;
 use crate::rx::kernel_wait::KernelWait;
@@ -114,11 +115,8 @@ pub(crate) struct Worker {
     reader: Reader,
     stopping: bool,
     timers: Timers,
-    /// Next sleep of an idle PMD thread, microseconds.
-    idle_sleep_us: u64,
     cycles: IterationCycles,
-    /// A DMA engine has copies of this worker that it has not finished.
-    in_flight: bool,
+    idle: IdleState,
 }
 
 impl Worker {
@@ -153,9 +151,8 @@ impl Worker {
             reader,
             stopping: false,
             timers: Timers { next: 0, interval, tuned_ms: 0, lookups_reported_ms: 0 },
-            idle_sleep_us: 0,
             cycles: IterationCycles::default(),
-            in_flight: false,
+            idle: IdleState::default(),
         }
     }
 
@@ -243,7 +240,7 @@ impl Worker {
         misses.finish(&mut lookup.table, &mut actions.programs, reports, tx.now_ms);
         tx.flush_due(n, now);
         rx.notify(tx.notified_all());
-        self.in_flight = port::end_turn();
+        self.idle.in_flight = port::end_turn();
         self.cycles.ended = cycles();
     }
 
@@ -282,7 +279,7 @@ impl Worker {
         self.cycles.ended = cycles();
         self.tx.flush_due(0, self.cycles.ended);
         self.rx.notify(self.tx.notified_all());
-        self.in_flight = port::end_turn();
+        self.idle.in_flight = port::end_turn();
         self.count_idle_cycles(began);
     }
 
