@@ -33,6 +33,16 @@ pub(crate) struct TableRec {
     pub scarce: bool,
 }
 
+/// The Geneve options of a bridge, as the fields `tun_metadataN`.
+#[derive(Default)]
+pub(crate) struct TunnelOptions {
+    /// The option of each field.
+    pub tlv: Arc<TlvTable>,
+    /// Sets of masks under which flows match on the fields. Grows until the mapping changes.
+    pub masks: Vec<Masks>,
+}
+
+/// A bridge as the control side keeps it.
 pub(crate) struct Bridge {
     pub id: u32,
     pub name: String,
@@ -54,10 +64,7 @@ pub(crate) struct Bridge {
     pub monitored: bool,
     /// True: some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,
-    /// The Geneve options of the fields `tun_metadataN`.
-    pub tlv: Arc<TlvTable>,
-    /// Sets of masks under which flows match on those fields. Grows until the mapping changes.
-    pub tun_masks: Vec<Masks>,
+    pub options: TunnelOptions,
     pub mirrors: Places,
     /// The bonds, by port name.
     pub bonds: BTreeMap<String, BondSpec>,
@@ -88,8 +95,7 @@ impl Bridge {
             miss_base,
             monitored: false,
             expired_wanted: Arc::default(),
-            tlv: Arc::default(),
-            tun_masks: Vec::new(),
+            options: TunnelOptions::default(),
             mirrors: Places::new(),
             bonds: BTreeMap::new(),
         }

@@ -51,7 +51,7 @@ fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
         A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
             Err(OfError::BadTableId)
         }
-        A::Ct(ct) => tlv::check(&b.tlv, a).and_then(|()| supported(b, &ct.actions, groups)),
+        A::Ct(ct) => tlv::check(&b.options.tlv, a).and_then(|()| supported(b, &ct.actions, groups)),
         A::Clone(inner) => supported(b, inner, groups),
         A::Test(_) if !b.config.test_actions => Err(OfError::ActBadExpType),
         A::Meter(id) => meter(b, *id),
@@ -62,7 +62,7 @@ fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
         | A::Pop(_)
         | A::CheckPktLarger { .. }
         | A::SetTunMetadata(_)
-        | A::DeleteField(_) => tlv::check(&b.tlv, a),
+        | A::DeleteField(_) => tlv::check(&b.options.tlv, a),
         A::Controller { .. }
         | A::Resubmit { .. }
         | A::Conjunction { .. }

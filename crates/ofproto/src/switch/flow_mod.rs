@@ -72,7 +72,7 @@ impl Switch {
 
     fn stage_add(&mut self, txn: &mut Txn, m: &FlowMod, table: u8) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
-        let matching = tlv::fitted(&b.tlv, &m.matching)?;
+        let matching = tlv::fitted(&b.options.tlv, &m.matching)?;
         check::instructions(b, table, &matching, &m.instructions)?;
         if m.buffer_id != NO_BUFFER {
             return Err(OfError::BufferUnknown);
@@ -261,7 +261,7 @@ impl Switch {
         version: u64,
     ) -> Result<Vec<(u8, Arc<FlowRule>)>, OfError> {
         let mut out = Vec::new();
-        let matching = tlv::fitted(&self.of_bridge(id)?.tlv, s.matching)?;
+        let matching = tlv::fitted(&self.of_bridge(id)?.options.tlv, s.matching)?;
         let s = &Select { matching: &matching, ..*s };
         for (n, t) in self.tables_of(id, s.table)? {
             let rules = match s.priority {

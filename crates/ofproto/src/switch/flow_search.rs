@@ -51,7 +51,8 @@ impl Switch {
         id: BridgeId,
         select: &FlowSelect,
     ) -> Result<FlowSearch, OfError> {
-        let matching = tlv::fitted(&self.of_bridge(id)?.tlv, &select.matching)?.into_owned();
+        let matching =
+            tlv::fitted(&self.of_bridge(id)?.options.tlv, &select.matching)?.into_owned();
         self.tables_of(id, select.table).map(drop)?;
         let select = FlowSelect { matching, ..select.clone() };
         Ok(FlowSearch { bridge: id, select, ahead: Ahead::Indexes })

@@ -60,7 +60,7 @@ impl Switch {
     /// If this very flow exists, restarts its timeouts; true if so.
     fn renew(&mut self, l: &LearnedFlow, used: u64) -> bool {
         let Ok(b) = self.bridge(BridgeId(l.bridge)) else { return false };
-        let Ok(matching) = crate::tables::tlv::fitted(&b.tlv, &l.flow.matching) else {
+        let Ok(matching) = crate::tables::tlv::fitted(&b.options.tlv, &l.flow.matching) else {
             return false;
         };
         let (key, mask) = crate::tables::tlv::in_rule(&matching);

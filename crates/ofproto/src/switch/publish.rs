@@ -29,7 +29,7 @@ impl Switch {
             }
             published.bridges.push(view);
         }
-        let tables = self.bridges.iter().flatten().map(|b| &b.tlv);
+        let tables = self.bridges.iter().flatten().map(|b| &b.options.tlv);
         let kinds: BTreeSet<u32> = tables.flat_map(|t| t.kinds()).collect();
         published.options = kinds.into_iter().collect();
         self.shared.published.publish(published);
@@ -87,8 +87,8 @@ impl Switch {
             mcast: self.mcast.get(&b.id).map(|t| t.published.clone()),
             expired_wanted: b.expired_wanted.clone(),
             miss_base: b.miss_base,
-            tlv: b.tlv.clone(),
-            tun_masks: b.tun_masks.as_slice().into(),
+            tlv: b.options.tlv.clone(),
+            tun_masks: b.options.masks.as_slice().into(),
             mirrors,
         }
     }
