@@ -1,24 +1,24 @@
-//! What a `net_memif` device's arguments say about its socket (DPDK's guide to the memif driver).
+//! Arguments of a `net_memif` device that concern its socket (DPDK's guide to the memif driver).
 
 use super::socket::Address;
 use std::path::{Path, PathBuf};
 
-/// Where the driver listens if no socket is given, as an abstract address.
+/// The abstract address on which the driver listens if no socket is given.
 const DEFAULT_SOCKET: &str = "/run/memif.sock";
 
 /// The arguments of a device in server role.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ServerArgs {
-    /// Where clients connect.
+    /// The address to which clients connect.
     pub address: Address,
-    /// Which of the devices behind that address.
+    /// Number of the device behind that address.
     pub id: u32,
-    /// Name and arguments without `socket`, `socket-abstract` and `id`.
+    /// Name and arguments, without `socket`, `socket-abstract` and `id`.
     rest: String,
 }
 
 impl ServerArgs {
-    /// None: not a memif device, or one that connects to a server.
+    /// Reads the arguments. None: not a memif device, or one that connects to a server.
     pub fn read(devargs: &str) -> Option<ServerArgs> {
         let name = devargs.strip_prefix("vdev:").unwrap_or(devargs);
         if !name.starts_with("net_memif") {
@@ -29,7 +29,7 @@ impl ServerArgs {
         for part in devargs.split(',') {
             match part.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
                 Some(("socket", value)) => socket = value,
-                // The driver searches these values for the words it knows.
+                // The driver searches these values for the words that it knows.
                 Some(("socket-abstract", value)) => is_abstract = value.contains("yes"),
                 Some(("id", value)) => id = number(value),
                 Some(("role", value)) => {
@@ -46,13 +46,13 @@ impl ServerArgs {
         server.then(|| ServerArgs { address, id, rest: rest.join(",") })
     }
 
-    /// The arguments for the same device at another socket, under another number.
+    /// The arguments of the same device at another socket, with another number.
     pub fn at(&self, socket: &Path, id: u32) -> String {
         format!("{},id={id},socket={},socket-abstract=no", self.rest, socket.display())
     }
 }
 
-/// As the driver reads it: leading digits, nothing is 0.
+/// A number as the driver reads it: leading digits; without digits 0.
 fn number(text: &str) -> u32 {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     text[..digits].parse().unwrap_or(0)

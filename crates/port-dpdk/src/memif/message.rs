@@ -1,23 +1,27 @@
 //! memif's control messages, protocol version 2.0, as far as a server must understand them: 128
-//! bytes in the host's byte order, at most one descriptor with each (the memif protocol's
+//! bytes in the host's byte order, each with at most one descriptor (the memif protocol's
 //! documentation in DPDK's guide to its memif driver).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Every message has this many bytes.
+/// Bytes of every message.
 pub(crate) const SIZE: usize = 128;
 const VERSION: u16 = 0x0200;
-/// Regions a client may have, rings each way, and a ring's size as a power of two.
+/// Regions that a client may have, at most.
 const MAX_REGIONS: usize = 256;
+/// Rings in each direction, at most.
 const MAX_RINGS: u16 = 255;
+/// Binary logarithm of the number of entries of a ring, at most.
 const MAX_LOG2_RING_SIZE: u8 = 14;
-/// Bytes of a ring before its descriptors, and of a descriptor.
+/// Bytes of a ring in front of its descriptors.
 const RING_HEADER: u64 = 128;
+/// Bytes of a descriptor.
 const DESCRIPTOR: u64 = 16;
-/// Descriptors reach no further into a region.
+/// Bytes of a region that descriptors can reach.
 const MAX_REGION: u64 = 1 << 32;
-/// Where names end that start at byte 2, and that of an INIT.
+/// The end of names that begin at byte 2.
 const NAME_END: usize = 33;
+/// The end of the name in an INIT.
 const INIT_NAME_END: usize = 64;
 const REASON: std::ops::Range<usize> = 6..101;
 
@@ -42,7 +46,7 @@ impl Message {
         message
     }
 
-    /// What a server greets with.
+    /// The server's greeting.
     pub fn hello() -> Message {
         let mut message = Message::new(HELLO);
         message.put(2, b"Weft");
@@ -54,7 +58,7 @@ impl Message {
         message
     }
 
-    /// The end of a connection, and why.
+    /// A DISCONNECT, with its reason.
     pub fn disconnect(reason: &str) -> Message {
         let mut message = Message::new(DISCONNECT);
         message.put(REASON.start, &reason.as_bytes()[..reason.len().min(REASON.len())]);
@@ -93,14 +97,14 @@ impl Message {
     }
 }
 
-/// What a port has to offer: rings from client to server (its receive queues) and back.
+/// The rings that a port offers: from client to server (its receive queues), and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rings {
     pub c2s: u16,
     pub s2c: u16,
 }
 
-/// A port, as the checks see it.
+/// A port to which a client connects, as the checks need it.
 #[derive(Clone, Copy)]
 pub(crate) struct RingTarget {
     /// Its number at DPDK's own socket.
@@ -108,37 +112,36 @@ pub(crate) struct RingTarget {
     pub rings: Rings,
 }
 
-/// What a client has said so far, every piece of it checked. DPDK sees none of it before it is
-/// complete.
+/// What a client has sent so far, all of it checked. DPDK gets none of it before it is complete.
 #[derive(Default)]
 pub(crate) struct Offer {
-    /// What it wants to connect to, by the number it said.
+    /// The port to which the client wants to connect, and the number that it sent.
     pub target: Option<(u32, RingTarget)>,
     regions: Vec<u64>,
     c2s: Vec<bool>,
     s2c: Vec<bool>,
-    /// All messages in order; those that carry descriptors with theirs.
+    /// All messages in order, with their descriptors.
     pub said: Vec<(Message, Option<OwnedFd>)>,
 }
 
-/// What a message asks for.
+/// What has to be done after a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// An ACK.
+    /// Send an ACK.
     Ack,
-    /// Everything was said: connect.
+    /// The client has sent everything: connect it.
     Connect,
     /// Nothing.
     Nothing,
-    /// The client goes.
+    /// The client disconnects.
     Gone,
 }
 
-/// Why a client is sent away.
+/// The reason for which a client is disconnected.
 pub(crate) type Refusal = String;
 
 impl Offer {
-    /// Takes one message; `find` knows the ports by number.
+    /// Checks and keeps a message; `find` finds ports by number.
     pub fn take(
         &mut self,
         mut message: Message,
@@ -234,7 +237,8 @@ impl Offer {
         Ok(())
     }
 
-    /// DPDK looks at every queue of the port once it is connected, so each needs its ring.
+    /// Checks that the offer is complete. DPDK uses every queue of a connected port, so each needs
+    /// a ring.
     fn complete(&self) -> Result<(), Refusal> {
         if self.target.is_none() {
             return Err("CONNECT before INIT".into());
@@ -253,13 +257,13 @@ impl Offer {
         Ok(())
     }
 
-    /// Rings from server to client.
+    /// True for a ring from server to client.
     pub fn is_s2c_ring(message: &Message) -> bool {
         message.kind() == ADD_RING && message.u16(2) == 0
     }
 }
 
-/// Memory that is really there, and stays: a file that may not shrink.
+/// Checks that a region's memory exists and stays: it must be a file that cannot shrink.
 fn check_region(fd: &OwnedFd, size: u64) -> Result<(), Refusal> {
     let raw = fd.as_raw_fd();
     // SAFETY: only asks about the descriptor; stat is plain data.

@@ -1,10 +1,10 @@
-//! The socket of a memif device in server role. DPDK 22.11's driver trusts whoever connects to it:
-//! it ends the process when a client hangs up before the greeting, reads outside of its tables and
-//! of the shared memory by the numbers in messages, and keeps descriptors of connections that did
-//! not come about. So it listens in a directory of ours only, and here the socket that the operator
-//! named is served: what a client says is checked and kept until it is complete, then said to the
-//! driver in one go (`session`). A client that says something else is sent away, with a line in the
-//! log.
+//! The socket of a memif device in server role. DPDK 22.11's driver trusts its clients: it ends the
+//! process when a client hangs up before the greeting, reads outside of its tables and of the
+//! shared memory by numbers in messages, and keeps descriptors of connections that failed. So the
+//! driver listens in a private directory only, and the socket that the operator named is served
+//! here: a client's messages are checked and kept until they are complete, and then sent to the
+//! driver together (`session`). A client that sends invalid messages is disconnected, with a line
+//! in the log.
 //!
 //! What is in the shared memory afterwards (descriptors of rings) is between the driver and the
 //! client: a client that may connect must still be trusted that far.
@@ -31,14 +31,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-/// Clients at one socket that are not connected yet, and those that are.
+/// Clients at one socket, connected or not, at most.
 const MAX_SESSIONS: usize = 64;
-/// The number of the device that keeps the driver's socket open: it never starts.
+/// Number of the device that keeps the driver's socket open. It never starts.
 const KEEPER: u32 = u32::MAX;
 
 /// All memif servers of the process.
 pub(crate) struct Memif {
-    /// Where the driver listens; no other user may enter.
+    /// The directory in which the driver listens; no other user may enter it.
     dir: PathBuf,
     state: Mutex<State>,
 }
@@ -47,19 +47,19 @@ pub(crate) struct Memif {
 struct State {
     listeners: BTreeMap<Address, Weak<Listener>>,
     next_id: u32,
-    /// The driver never closes a socket it listened on (and no other file may get its number), so
-    /// there is only one.
+    /// Keeps the driver's socket open: the driver never closes a socket on which it listened (and
+    /// no other file may get its number), so there is only one.
     keeper: Option<EthDev>,
 }
 
-/// A socket that an operator named; closed when the last device behind it goes.
+/// A socket that an operator named; closed when its last device is removed.
 struct Listener {
     shared: Arc<Shared>,
-    /// Its end tells the threads to stop.
+    /// Closing it makes the threads stop.
     _running: UnixStream,
 }
 
-/// What a listener's threads know.
+/// State that a listener's threads share.
 struct Shared {
     address: Address,
     /// The driver's socket.
@@ -70,22 +70,22 @@ struct Shared {
     warn: Option<Warn>,
 }
 
-/// A device about to be opened in server role.
+/// A device that is about to be opened in server role.
 pub(crate) struct Claim {
     listener: Arc<Listener>,
     id: u32,
     private_id: u32,
-    /// What to attach.
+    /// The arguments to attach it with.
     pub devargs: String,
 }
 
-/// A device that clients may connect to, until this is dropped; to be dropped before the device,
-/// whose driver frees what it knows of a client without looking whether its own thread is just
-/// talking to it.
+/// A device to which clients may connect, until this is dropped. It must be dropped before the
+/// device: the driver frees what it knows of a client without checking whether its own thread is
+/// using it.
 pub(crate) struct Served {
     listener: Arc<Listener>,
     id: u32,
-    /// Its end tells the client's thread to stop.
+    /// Closing it makes the client's thread stop.
     running: Option<UnixStream>,
 }
 
@@ -94,7 +94,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Memif {
-    /// With the driver's socket under `dir`, which exists when the first device is opened.
+    /// The driver's socket is made under `dir`, which is created when the first device is opened.
     pub fn new(dir: &Path) -> Memif {
         Memif { dir: dir.join("weftd.memif"), state: Mutex::default() }
     }
@@ -103,7 +103,7 @@ impl Memif {
         self.dir.join("listen")
     }
 
-    /// Listens where `devargs` say; None for other devices.
+    /// Listens as `devargs` say; None for other devices.
     pub fn claim(
         &self,
         eal: Eal,
@@ -148,8 +148,8 @@ impl Memif {
     }
 }
 
-/// Makes a directory that no other user may enter, below one that is there or can be made; one that
-/// is there already must be such a one.
+/// Makes a directory that no other user may enter, below one that exists or can be made. If it
+/// exists already, no other user may be able to enter it.
 fn private_dir(dir: &Path) -> std::io::Result<()> {
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent)?;
@@ -176,7 +176,11 @@ impl Drop for Memif {
 }
 
 impl Claim {
-    /// Lets clients in, now that the device runs.
+    /// Accepts clients, when the device is running.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is free.
     ///
     /// # Errors
     /// No descriptor is free.
@@ -195,7 +199,7 @@ impl Drop for Served {
     fn drop(&mut self) {
         let entry = lock(&self.listener.shared.entries).remove(&self.id);
         self.running = None;
-        // The client's thread has it until the driver has forgotten the client.
+        // The client's thread holds it until the driver has forgotten the client.
         entry.into_iter().for_each(|entry| *lock(&entry.busy) = false);
     }
 }
@@ -234,7 +238,7 @@ fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name("memif".into()).spawn(run).map(drop)
 }
 
-/// Takes clients until the listener is gone.
+/// Accepts clients until the listener is closed.
 fn accept(shared: &Arc<Shared>, socket: &Socket) {
     loop {
         let ready = session::wait(&[shared.stop(), socket.as_fd()], Duration::MAX);

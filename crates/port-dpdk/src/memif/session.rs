@@ -1,5 +1,5 @@
-//! One connection of a client: what it says is checked and kept until it is complete, then said to
-//! DPDK's own server, whose answers go back.
+//! One connection of a client: its messages are checked and kept until they are complete, then sent
+//! to DPDK's own server, whose answers are passed back.
 
 use super::Shared;
 use super::message::{ACK, CONNECTED, DISCONNECT, HELLO, Message, Next, Offer, Refusal, SIZE};
@@ -11,24 +11,24 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// For all that a client has to say before it is connected, and for each answer of DPDK's.
+/// Time for all that a client has to send before it is connected, and for each answer of DPDK.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A port that clients can connect to.
 pub(crate) struct MemifPort {
     pub target: super::message::RingTarget,
     pub pause: EthPause,
-    /// Taken while a client is connected; are clients let in?
+    /// Locked while a client is connected. True: clients are accepted.
     pub busy: Mutex<bool>,
-    /// Is at its end when the port closes.
+    /// Reaches its end when the port closes.
     pub end: UnixStream,
 }
 
-/// How a connection ended other than by our own will.
+/// How a connection ended, unless it was closed here.
 enum End {
-    /// The client went, or we are to stop.
+    /// The client disconnected, or the thread has to stop.
     Gone,
-    /// It is sent away with a reason.
+    /// The client is disconnected with a reason.
     Refused(Refusal),
 }
 
@@ -38,7 +38,7 @@ impl From<Refusal> for End {
     }
 }
 
-/// Serves a client until it goes.
+/// Serves a client until it disconnects.
 pub(crate) fn serve(shared: &Shared, client: &Socket) {
     if let Err(End::Refused(reason)) = talk(shared, client) {
         let _ = client.send(&Message::disconnect(&reason), None);
@@ -69,7 +69,7 @@ fn talk(shared: &Shared, client: &Socket) -> Result<(), End> {
     }
     let id = offer.target.map_or(0, |(id, _)| id);
     let entry: Arc<MemifPort> = shared.entry(id).ok_or_else(|| format!("ID {id} not found"))?;
-    // A client that comes back at once finds its old connection still closing.
+    // A client that returns at once finds its old connection still closing.
     let busy = (0..50).find_map(|i| {
         std::thread::sleep(Duration::from_millis(if i > 0 { 10 } else { 0 }));
         entry.busy.try_lock().ok()
@@ -87,7 +87,7 @@ fn talk(shared: &Shared, client: &Socket) -> Result<(), End> {
     result
 }
 
-/// The next message.
+/// Reads the next message.
 fn read(from: &Socket) -> Result<(Message, Vec<OwnedFd>), End> {
     let Received { bytes, fds, cut } = match from.receive() {
         Ok(received) if !received.bytes.is_empty() => received,
@@ -103,11 +103,12 @@ fn read(from: &Socket) -> Result<(Message, Vec<OwnedFd>), End> {
     Ok((message, fds))
 }
 
-/// An eventfd that DPDK writes to or reads from, and the client's.
+/// An eventfd that DPDK writes or reads, and the client's eventfd.
 type Signal = (OwnedFd, OwnedFd);
 
-/// Says to DPDK's server all that the client said; its CONNECTED, and the signals to pass on. DPDK
-/// gets eventfds of ours: a worker must not wait for one that a client made.
+/// Sends everything that the client sent to DPDK's server; returns its CONNECTED, and the signals
+/// to pass on. DPDK gets eventfds of this process: a worker must not wait for one that a client
+/// made.
 fn connect(server: &Socket, offer: Offer) -> Result<(Message, Vec<Signal>), End> {
     answer(server, HELLO)?;
     let (last, mut signals) = (offer.said.len() - 1, Vec::new());
@@ -127,7 +128,7 @@ fn connect(server: &Socket, offer: Offer) -> Result<(Message, Vec<Signal>), End>
     Ok((answer(server, CONNECTED)?, signals))
 }
 
-/// The next message of DPDK's, if it is of this kind.
+/// Reads the next message of DPDK, which must be of this kind.
 fn answer(server: &Socket, kind: u16) -> Result<Message, End> {
     if !wait(&[server.as_fd()], WAIT_TIME_MAX)[0] {
         return Err("DPDK does not answer".to_string().into());
@@ -140,7 +141,7 @@ fn answer(server: &Socket, kind: u16) -> Result<Message, End> {
     }
 }
 
-/// Until one end goes, or the listener or the port ends.
+/// Passes signals on until one end closes, or the listener or the port ends.
 fn relay(
     ends: &[BorrowedFd; 2],
     client: &Socket,
@@ -152,7 +153,7 @@ fn relay(
     loop {
         let ready = wait(&fds, Duration::MAX);
         if ready[1] {
-            // The driver gives up.
+            // The driver disconnects.
             let reason = read(server).map_or("closed".into(), |(message, _)| message.reason());
             let _ = client.send(&Message::disconnect(&reason), None);
             return Ok(());
@@ -173,17 +174,17 @@ fn relay(
     }
 }
 
-/// DPDK unmaps the client's memory as soon as it sees the end, while a worker may be reading it: no
-/// burst may be under way before it is over.
+/// Disconnects from DPDK, which unmaps the client's memory as soon as it sees the end, while a
+/// worker may be reading it: so no burst may be under way before it is done.
 fn leave(entry: &MemifPort, server: &Socket) {
     entry.pause.pause();
     server.finish();
-    // It says no more; the end comes when all is closed.
+    // DPDK sends nothing more; its end comes when everything is closed.
     while wait(&[server.as_fd()], WAIT_TIME_MAX)[0] && read(server).is_ok() {}
     entry.pause.resume();
 }
 
-/// Passes an interrupt on; a client whose counter is full has not looked for long.
+/// Passes an interrupt on. A client whose counter is full has not read it for a long time.
 fn pass((ours, theirs): &Signal) {
     let mut count = [0u8; 8];
     // SAFETY: eight bytes are what an eventfd reads and writes.
@@ -203,7 +204,7 @@ fn eventfd() -> Option<OwnedFd> {
     }
 }
 
-/// Waits until one of them can be read or is gone; which ones.
+/// Waits until one of the descriptors is readable or closed; returns which ones.
 pub(crate) fn wait(fds: &[BorrowedFd], most: Duration) -> Vec<bool> {
     poll(fds, libc::POLLIN, most)
 }

@@ -1,4 +1,4 @@
-//! Sequenced-packet sockets that carry memif's messages and the descriptors that come with them.
+//! Sequenced-packet sockets, which carry memif's messages and their descriptors.
 
 use super::message::{Message, SIZE};
 use std::io::{Error, ErrorKind, Result};
@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Connections that wait to be accepted.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
-/// Who may connect, less the process's umask: the owner and the group, as at ovs-vswitchd's own
-/// sockets.
+/// Mode of a socket's file, less the process's umask: owner and group may connect, as to
+/// ovs-vswitchd's own sockets.
 const MODE: libc::mode_t = 0o770;
-/// Descriptors taken from one message; the kernel closes what is too much and says so.
+/// Descriptors that are taken from one message; the kernel closes further ones and reports that.
 const MOST_FDS: usize = 4;
 
 /// Where a socket listens.
@@ -52,12 +52,12 @@ impl Address {
     }
 }
 
-/// What one receive call brought.
+/// The result of one receive call.
 pub(crate) struct Received {
-    /// At most one byte more than a message has.
+    /// The bytes; at most one more than a message has.
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
-    /// More descriptors came than fit.
+    /// True: more descriptors came than fit.
     pub cut: bool,
 }
 
@@ -81,7 +81,7 @@ impl Socket {
         unsafe { Ok(Socket(OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?))) }
     }
 
-    /// Listens; a file that no process listens on any more is replaced.
+    /// Listens; replaces a file on which no process listens any more.
     pub fn listen(address: &Address) -> Result<Socket> {
         let socket = Socket::new()?;
         if let Err(error) = socket.bind(address) {
@@ -102,8 +102,8 @@ impl Socket {
 
     fn bind(&self, address: &Address) -> Result<()> {
         let (raw, len) = address.raw()?;
-        // The file gets the socket's mode, so that there is no moment in which others may connect.
-        // SAFETY: the socket is ours.
+        // The file gets the socket's mode when it is made, so there is no moment in which others
+        // may connect.
         check(unsafe { libc::fchmod(self.0.as_raw_fd(), MODE) })?;
         // SAFETY: the address is valid for `len` bytes.
         check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const raw).cast(), len) }).map(drop)
@@ -125,14 +125,14 @@ impl Socket {
         }
     }
 
-    /// Nothing more will be sent; the other end sees the end.
+    /// Ends sending; the other end sees the end.
     pub fn finish(&self) {
         // SAFETY: the socket is ours.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_WR) };
     }
 
-    /// Sends a message, with a descriptor if it has one. Never waits: whoever does not read
-    /// answers has no claim to more.
+    /// Sends a message, with a descriptor if it has one. Never waits: a peer that does not read
+    /// loses messages.
     pub fn send(&self, message: &Message, fd: Option<BorrowedFd>) -> Result<()> {
         let bytes = message.bytes();
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: SIZE };
@@ -157,7 +157,7 @@ impl Socket {
         }
     }
 
-    /// What is there. No bytes: the other end is gone.
+    /// Receives what is there. No bytes: the other end has closed.
     pub fn receive(&self) -> Result<Received> {
         let mut bytes = vec![0u8; SIZE + 1];
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -189,7 +189,7 @@ impl Socket {
     }
 }
 
-/// Room for control data, aligned as the kernel wants it: a header of 16 bytes and descriptors.
+/// Memory for control data, aligned as the kernel needs it: a header of 16 bytes, and descriptors.
 #[repr(C, align(8))]
 #[derive(Default)]
 struct Control([u8; 16 + 4 * MOST_FDS]);
