@@ -104,6 +104,7 @@ impl Socket {
         let (raw, len) = address.raw()?;
         // The file gets the socket's mode when it is made, so there is no moment in which others
         // may connect.
+        // SAFETY: the socket is ours.
         check(unsafe { libc::fchmod(self.0.as_raw_fd(), MODE) })?;
         // SAFETY: the address is valid for `len` bytes.
         check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const raw).cast(), len) }).map(drop)
