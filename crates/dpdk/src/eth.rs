@@ -1,7 +1,6 @@
 //! Ethdev ports: attach, configure, receive, send, remove.
 
 use crate::eth_info::{self, EthInfo, EthLink, EthStats};
-use crate::gate::{EthPause, Gate};
 use crate::pool::{self, drop_chains};
 use crate::registry::{self, Claims};
 use crate::upsets::Upsets;
@@ -47,9 +46,8 @@ pub(crate) struct Dev {
     chained: AtomicU64,
     /// May this driver deliver chains though scattering is off?
     may_chain: bool,
-    gate: Arc<Gate>,
-    /// Are bursts counted, as the driver changes its queues while they are under way?
-    counted: bool,
+    /// Administrative state: bursts go through to the driver.
+    is_up: AtomicBool,
     /// Sockets of an AF_XDP device.
     sockets: Mutex<BTreeSet<RawFd>>,
     _eal: Eal,
@@ -71,9 +69,6 @@ pub struct EthTx {
 /// DPDK's loop-back device: what is sent to queue N waits in ring N until it is received from queue
 /// N, also when the device closes.
 const RING: &str = "net_ring";
-/// Shared-memory pairs. A ring goes from one's transmit queue to the other's receive queue of the
-/// same number, so both ends with as many of each agree.
-const MEMIF: &str = "net_memif";
 
 /// The queues of a started device.
 type Queues = (Vec<EthRx>, Vec<EthTx>);
@@ -93,8 +88,7 @@ impl EthDev {
         };
         // Hardware keeps to its configuration, and net_null has no chains to give.
         let may_chain = info.bus.starts_with("bus_name=vdev") && info.driver != "net_null";
-        let counted = info.driver == MEMIF;
-        let (chained, gate) = (AtomicU64::new(0), Arc::default());
+        let (chained, is_up) = (AtomicU64::new(0), AtomicBool::new(true));
         let sockets = Mutex::default();
         let has_rules = AtomicBool::new(false);
         let dev = Dev {
@@ -105,8 +99,7 @@ impl EthDev {
             remove,
             chained,
             may_chain,
-            gate,
-            counted,
+            is_up,
             sockets,
             _eal: eal,
         };
@@ -139,7 +132,7 @@ impl EthDev {
         let info = &self.dev.info;
         let mut n_rxq = config.n_rxq.clamp(1, info.max_rx_queues.max(1));
         let mut n_txq = config.n_txq.clamp(1, info.max_tx_queues.max(1));
-        if info.driver == RING || info.driver == MEMIF {
+        if info.driver == RING {
             // No thread would receive from the others.
             n_txq = n_txq.min(n_rxq);
         }
@@ -283,7 +276,7 @@ impl EthDev {
     /// Administrative state: down, nothing is received or sent.
     pub fn set_up(&self, up: bool) {
         let _claims = registry::lock();
-        self.dev.gate.set_up(up);
+        self.dev.is_up.store(up, Ordering::Relaxed);
         // SAFETY: the port is ours. Drivers without the call are held by the flag alone.
         unsafe {
             match up {
@@ -295,13 +288,7 @@ impl EthDev {
 
     /// Administrative state.
     pub fn is_up(&self) -> bool {
-        self.dev.gate.is_up()
-    }
-
-    /// For whoever knows when the driver is about to change its queues; memif's only, others do not
-    /// count bursts.
-    pub fn pause(&self) -> EthPause {
-        EthPause(self.dev.gate.clone())
+        self.dev.is_up.load(Ordering::Relaxed)
     }
 
     /// Resets and removals of the adapter, counted from the first call on.
@@ -361,13 +348,9 @@ impl EthRx {
     #[inline]
     pub fn burst(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let room = (out.capacity() - out.len()).min(max).min(u16::MAX as usize) as u16;
-        if room == 0 || !self.dev.gate.is_open() {
+        if room == 0 || !self.dev.is_up.load(Ordering::Relaxed) {
             return 0;
         }
-        let _inside = match self.dev.counted.then(|| self.dev.gate.enter()) {
-            Some(None) => return 0,
-            inside => inside,
-        };
         // SAFETY: the queue is started (type invariant) and polled by its one owner; `room`
         // pointers fit behind the vector's end, and the driver writes the first `n` of them.
         let n = unsafe {
@@ -393,13 +376,9 @@ impl EthTx {
     /// administratively down takes none.
     #[inline]
     pub fn burst(&mut self, packets: &[Packet]) -> usize {
-        if !self.dev.gate.is_open() {
+        if !self.dev.is_up.load(Ordering::Relaxed) {
             return 0;
         }
-        let _inside = match self.dev.counted.then(|| self.dev.gate.enter()) {
-            Some(None) => return 0,
-            inside => inside,
-        };
         let n = packets.len().min(u16::MAX as usize) as u16;
         // SAFETY: the queue is started and used by its one owner; the caller owns the packets and
         // gives up those taken. Drivers do not write the array of pointers.

@@ -1,6 +1,5 @@
 //! Ports on ethdev devices: `dpdk`, and `afxdp` through DPDK's driver for it.
 
-use crate::memif::Served;
 use crate::options::EthOptions;
 use crate::{Devices, device_error};
 use dpdk::{EthConfig, EthDev, EthRules, EthRx, EthTx, dpdk_version};
@@ -21,7 +20,6 @@ pub(crate) struct EthPort {
     name: String,
     kind: String,
     options: EthOptions,
-    _memif: Memif,
     dev: EthDev,
     rx: Vec<Option<Rx>>,
     tx: Vec<Option<Tx>>,
@@ -29,21 +27,18 @@ pub(crate) struct EthPort {
     link_resets: u64,
 }
 
-/// The clients of a memif server. They must be dropped before the device, so each owner of the
-/// device has them in front of it.
-type Memif = Option<Arc<Served>>;
-struct Rx(#[expect(dead_code, reason = "held")] Memif, EthRx);
-struct Tx(#[expect(dead_code, reason = "held")] Memif, EthTx);
+struct Rx(EthRx);
+struct Tx(EthTx);
 
 impl RxQueue for Rx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
-        self.1.burst(out, max)
+        self.0.burst(out, max)
     }
 }
 
 impl TxQueue for Tx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
-        self.1.burst(packets)
+        self.0.burst(packets)
     }
 }
 
@@ -64,9 +59,7 @@ impl EthPort {
         let options = EthOptions::read(config)?;
         refuse_broken(&options.devargs, devices.pools.eal().hugepages())?;
         let eal = devices.pools.eal();
-        let memif = devices.memif.claim(eal, &options.devargs, &devices.warn)?;
-        let devargs = memif.as_ref().map_or(&options.devargs, |claim| &claim.devargs);
-        let dev = EthDev::attach(eal, devargs).map_err(device_error)?;
+        let dev = EthDev::attach(eal, &options.devargs).map_err(device_error)?;
         let mtu = options.mtu.unwrap_or_else(|| dev.mtu());
         // DPDK 22.11's AF_XDP driver does not give back what is in its rings when it closes.
         let xdp = dev.info().driver == "net_af_xdp";
@@ -93,18 +86,15 @@ impl EthPort {
             started = dev.start(&wanted);
         }
         let (rx, tx) = started.map_err(device_error)?;
-        let served = memif.map(|claim| claim.serve(&dev, rx.len(), tx.len())).transpose()?;
-        let memif = served.map(Arc::new);
         Ok(EthPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
             link_up: dev.link().up,
             options,
             dev,
-            rx: rx.into_iter().map(|q| Some(Rx(memif.clone(), q))).collect(),
-            tx: tx.into_iter().map(|q| Some(Tx(memif.clone(), q))).collect(),
+            rx: rx.into_iter().map(|q| Some(Rx(q))).collect(),
+            tx: tx.into_iter().map(|q| Some(Tx(q))).collect(),
             link_resets: 0,
-            _memif: memif,
         })
     }
 }

@@ -65,7 +65,6 @@ impl Devices {
     /// Devices with vhost sockets in `vhost_sock_dir`, and neither IOMMU nor post-copy support.
     pub fn new(pools: Arc<Pools>, vhost_sock_dir: impl Into<PathBuf>) -> Self {
         let vhost_sock_dir = vhost_sock_dir.into();
-        let memif = Arc::new(memif::Memif::new(&vhost_sock_dir));
         Devices {
             pools,
             vhost_sock_dir,
@@ -74,13 +73,17 @@ impl Devices {
             on_change: None,
             warn: None,
             info: None,
-            memif,
+            memif: Arc::default(),
         }
     }
 
     /// Opens a port. An error has a text for `Interface.error`, and nothing was changed.
     pub fn open(&self, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {
         match config.kind.as_str() {
+            "dpdk" if let Some(args) = memif::Args::read(options::devargs(config)) => {
+                let args = args.map_err(PortError::Device)?;
+                Ok(Box::new(memif::MemifPort::open(self, config, args)?))
+            }
             "dpdk" | "afxdp" => Ok(Box::new(eth::EthPort::open(self, config)?)),
             "dpdkvhostuser" | "dpdkvhostuserclient" => {
                 Ok(Box::new(vhost::VhostPort::open(self, config)?))

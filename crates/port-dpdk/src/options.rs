@@ -50,6 +50,11 @@ impl EthOptions {
     }
 }
 
+/// The device of a `dpdk` interface; empty if none is named.
+pub(crate) fn devargs(config: &PortConfig) -> &str {
+    get(&config.options, "dpdk-devargs").unwrap_or("")
+}
+
 fn dpdk_devargs(config: &PortConfig) -> Result<String, PortError> {
     let devargs = get(&config.options, "dpdk-devargs").map(String::from);
     devargs.ok_or_else(|| {

@@ -52,7 +52,9 @@ fn kernel_devices() {
     let before = devices().pools.in_use();
     af_packet_and_af_packet();
     tap_comes_and_goes();
-    memif_and_peer();
+    for roles in [["server", "client"], ["client", "server"]] {
+        memif_and_peer(roles);
+    }
     for _ in 0..3 {
         afxdp();
     }
@@ -66,17 +68,17 @@ fn af_packet_and_af_packet() {
     carry(&mut *a, &mut *b);
 }
 
-/// The other end is a process of its own, which sends back what it gets.
-fn memif_and_peer() {
+/// The other end is DPDK's driver in a process of its own, which sends back what it gets.
+fn memif_and_peer([own, peers]: [&str; 2]) {
     let socket = dir().join("memif.sock");
     let devargs = |role: &str| {
         format!("net_memif0,role={role},id=1,socket={},socket-abstract=no", socket.display())
     };
-    let mut port = open("memif", "dpdk", &devargs("server")).unwrap();
+    let mut port = open("memif", "dpdk", &devargs(own)).unwrap();
     let mut peer = Command::new("dpdk-testpmd")
         .args(["--no-pci", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry"])
         .args(["-l", "0,1", "--file-prefix", &format!("weft-peer-{}", std::process::id())])
-        .args(["--vdev", &devargs("client"), "--", "--forward-mode=io", "--port-topology=loop"])
+        .args(["--vdev", &devargs(peers), "--", "--forward-mode=io", "--port-topology=loop"])
         .args(["--auto-start", "--no-mlockall", "--total-num-mbufs=4096"])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::null())

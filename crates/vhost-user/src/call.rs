@@ -20,7 +20,7 @@ const IOCB_FLAG_RESFD: u32 = 1;
 
 /// The descriptor is not an eventfd.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoEventfd;
+pub struct NoEventfd;
 
 /// struct io_event of linux/aio_abi.h.
 type Completion = [u64; 4];
@@ -97,7 +97,7 @@ thread_local! {
 /// # Errors
 /// `fd` is not an eventfd, or is closed. Nothing was written to it.
 #[cold]
-pub(crate) fn signal(fd: RawFd) -> Result<(), NoEventfd> {
+pub fn signal(fd: RawFd) -> Result<(), NoEventfd> {
     CONTEXT.with_borrow_mut(|context| {
         let done = context.as_mut().map(|context| context.signal(fd));
         match done.map(|done| done.map_err(|e| e.raw_os_error())) {

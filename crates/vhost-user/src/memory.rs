@@ -19,7 +19,7 @@ const HUGETLBFS: i64 = 0x9584_58f6;
 const PAGE_BYTES: u64 = 4096;
 
 /// A mapped part of a file; unmapped when dropped.
-pub(crate) struct Mapping {
+pub struct Mapping {
     /// Address of the part's first byte, which need not be the start of the mapping.
     pub at: *mut u8,
     map: *mut libc::c_void,
@@ -62,9 +62,14 @@ fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
     Ok((stat.st_size as u64, page.max(PAGE_BYTES)))
 }
 
-/// Maps `size` bytes of a file from `offset` on. `event` is made readable when a page of the
-/// mapping is lost.
-pub(crate) fn map(
+/// Maps `size` bytes of a file from `offset` on, for reading and writing. `event` is made readable
+/// when a page of the mapping is lost (the owner truncated the file): it reads as zeros from then
+/// on.
+///
+/// # Errors
+/// The file is shorter, is on a file system whose pages may take long to be available, or cannot be
+/// mapped.
+pub fn map(
     file: BorrowedFd,
     offset: u64,
     size: u64,

@@ -1,320 +1,157 @@
-//! The socket of a memif device in server role. DPDK 22.11's driver trusts its clients: it ends the
-//! process when a client hangs up before the greeting, reads outside of its tables and of the
-//! shared memory by numbers in messages, and keeps descriptors of connections that failed. So the
-//! driver listens in a private directory only, and the socket that the operator named is served
-//! here: a client's messages are checked and kept until they are complete, and then sent to the
-//! driver together (`session`). A client that sends invalid messages is disconnected, with a line
-//! in the log.
+//! memif devices: packets in memory that two processes share (the memif protocol, version 2.0;
+//! DPDK's guide to its memif driver). Their arguments are those of DPDK's `net_memif`, but sockets
+//! and rings are served here: DPDK's driver trusts its peer, which ends the process with a message
+//! that is malformed, and reads or writes outside of the shared memory with a descriptor that is
+//! wild (docs/decisions/0047-memif-is-served-by-us.md).
 //!
-//! What is in the shared memory afterwards (descriptors of rings) is between the driver and the
-//! client: a client that may connect must still be trusted that far.
+//! Each connection has a thread of its own (`server`, `client`), which checks what the peer says
+//! (`message`), maps its memory (`memory`) and hands rings (`ring`) to the queues of the port
+//! (`port`). A peer that does something wrong is sent away, with a line in the log.
 
+mod client;
 mod devargs;
+mod memory;
 mod message;
-mod session;
+mod port;
+mod ring;
+#[cfg(test)]
+mod ring_tests;
+mod server;
 mod socket;
 
-use crate::{Warn, device_error};
-use devargs::ServerArgs;
-use dpdk::{Eal, EthDev};
-use message::{RingTarget, Rings};
-use port::PortError;
-use session::MemifPort;
-use socket::{Address, Socket};
-use std::collections::BTreeMap;
-use std::io::{Error, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+pub(crate) use devargs::Args;
+pub(crate) use port::MemifPort;
+pub(crate) use server::Memif;
+
+use memory::SharedMemory;
+use ring::{Buffers, Ring};
+use socket::{Received, Socket};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Clients at one socket, connected or not, at most.
-const MAX_SESSIONS: usize = 64;
-/// Number of the device that keeps the driver's socket open. It never starts.
-const KEEPER: u32 = u32::MAX;
+/// For all that a client has to say before it is connected, and for each answer of a server.
+const WAIT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// All memif servers of the process.
-pub(crate) struct Memif {
-    /// The directory in which the driver listens; no other user may enter it.
-    dir: PathBuf,
-    state: Mutex<State>,
+/// How a connection ended other than by our own will.
+enum End {
+    /// The peer went, or we are to stop.
+    Gone,
+    /// It is sent away with a reason.
+    Refused(message::Refusal),
 }
 
-#[derive(Default)]
-struct State {
-    listeners: BTreeMap<Address, Weak<Listener>>,
-    next_id: u32,
-    /// Keeps the driver's socket open: the driver never closes a socket on which it listened (and
-    /// no other file may get its number), so there is only one.
-    keeper: Option<EthDev>,
-}
-
-/// A socket that an operator named; closed when its last device is removed.
-struct Listener {
-    shared: Arc<Shared>,
-    /// Closing it makes the threads stop.
-    _running: UnixStream,
-}
-
-/// State that a listener's threads share.
-struct Shared {
-    address: Address,
-    /// The driver's socket.
-    private: PathBuf,
-    entries: Mutex<BTreeMap<u32, Arc<MemifPort>>>,
-    stop: UnixStream,
-    sessions: AtomicUsize,
-    warn: Option<Warn>,
-}
-
-/// A device that is about to be opened in server role.
-pub(crate) struct Claim {
-    listener: Arc<Listener>,
-    id: u32,
-    private_id: u32,
-    /// The arguments to attach it with.
-    pub devargs: String,
-}
-
-/// A device to which clients may connect, until this is dropped. It must be dropped before the
-/// device: the driver frees what it knows of a client without checking whether its own thread is
-/// using it.
-pub(crate) struct Served {
-    listener: Arc<Listener>,
-    id: u32,
-    /// Closing it makes the client's thread stop.
-    running: Option<UnixStream>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-impl Memif {
-    /// The driver's socket is made under `dir`, which is created when the first device is opened.
-    pub fn new(dir: &Path) -> Memif {
-        Memif { dir: dir.join("weftd.memif"), state: Mutex::default() }
+impl From<message::Refusal> for End {
+    fn from(reason: message::Refusal) -> Self {
+        End::Refused(reason)
     }
+}
 
-    fn private(&self) -> PathBuf {
-        self.dir.join("listen")
+/// The next message.
+fn read(from: &Socket) -> Result<(message::Message, Vec<OwnedFd>), End> {
+    let Received { bytes, fds, cut } = match from.receive() {
+        Ok(received) if !received.bytes.is_empty() => received,
+        _ => return Err(End::Gone),
+    };
+    if cut {
+        return Err("a message with too many descriptors".to_string().into());
     }
+    let message =
+        message::Message::from_bytes(&bytes).ok_or(match bytes.len() > message::SIZE {
+            true => format!("a message of more than {} bytes", message::SIZE),
+            false => format!("a message of {} bytes", bytes.len()),
+        })?;
+    Ok((message, fds))
+}
 
-    /// Listens as `devargs` say; None for other devices.
-    pub fn claim(
-        &self,
-        eal: Eal,
-        devargs: &str,
-        warn: &Option<Warn>,
-    ) -> Result<Option<Claim>, PortError> {
-        let Some(args) = ServerArgs::read(devargs) else { return Ok(None) };
-        let mut state = lock(&self.state);
-        self.keep(&mut state, eal)?;
-        let known = state.listeners.get(&args.address).and_then(Weak::upgrade);
-        let listener = match known {
-            Some(listener) => listener,
-            None => {
-                let failed = |e| PortError::Device(format!("memif socket {}: {e}", args.address));
-                let new = Listener::start(&args.address, self.private(), warn).map_err(failed)?;
-                state.listeners.retain(|_, l| l.strong_count() > 0);
-                state.listeners.insert(args.address.clone(), Arc::downgrade(&new));
-                new
+/// Until the peer goes, one of `ends` does, a worker finds a ring broken, or memory goes away
+/// (`event`).
+fn stay(
+    shared: &port::PortState,
+    peer: &Socket,
+    ends: &[BorrowedFd],
+    event: &OwnedFd,
+) -> Result<(), End> {
+    let mut fds = vec![peer.as_fd(), shared.broken_event.as_fd(), event.as_fd()];
+    fds.extend(ends);
+    loop {
+        let ready = wait(&fds, Duration::MAX);
+        if ready[0] {
+            let (message, _) = read(peer)?;
+            match message.kind() {
+                message::DISCONNECT => return Err(End::Gone),
+                message::ACK => {}
+                kind => return Err(format!("message {kind} of a peer that is connected").into()),
             }
-        };
-        if lock(&listener.shared.entries).contains_key(&args.id) {
-            let text = format!("memif socket {}: id {} is taken", args.address, args.id);
-            return Err(PortError::Device(text));
         }
-        state.next_id = (state.next_id + 1) % KEEPER;
-        let private_id = state.next_id;
-        let devargs = args.at(&self.private(), private_id);
-        Ok(Some(Claim { listener, id: args.id, private_id, devargs }))
-    }
-
-    fn keep(&self, state: &mut State, eal: Eal) -> Result<(), PortError> {
-        if state.keeper.is_none() {
-            let failed = |e| PortError::Device(format!("{}: {e}", self.dir.display()));
-            private_dir(&self.dir).map_err(failed)?;
-            let _ = std::fs::remove_file(self.private());
-            let devargs = format!("net_memif_keeper,role=server,id={KEEPER}");
-            let devargs =
-                format!("{devargs},socket={},socket-abstract=no", self.private().display());
-            state.keeper = Some(EthDev::attach(eal, &devargs).map_err(device_error)?);
+        if ready[1] {
+            let what = shared.broken().map_or("a broken ring", |error| error.text());
+            return Err(what.to_string().into());
         }
-        Ok(())
-    }
-}
-
-/// Makes a directory that no other user may enter, below one that exists or can be made. If it
-/// exists already, no other user may be able to enter it.
-fn private_dir(dir: &Path) -> std::io::Result<()> {
-    if let Some(parent) = dir.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-        other => return other,
-    }
-    let found = std::fs::symlink_metadata(dir)?;
-    // SAFETY: no arguments.
-    let own = found.uid() == unsafe { libc::geteuid() };
-    if found.is_dir() && own && found.mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    Err(Error::other("is there and is not a directory that only this user may enter"))
-}
-
-impl Drop for Memif {
-    fn drop(&mut self) {
-        if lock(&self.state).keeper.take().is_some() {
-            let _ = std::fs::remove_dir(&self.dir);
+        if ready[2] {
+            return Err("a region's file was made shorter".to_string().into());
+        }
+        if ready[3..].contains(&true) {
+            return Ok(());
         }
     }
 }
 
-impl Claim {
-    /// Accepts clients, when the device is running.
-    ///
-    /// # Errors
-    ///
-    /// No descriptor is free.
-    ///
-    /// # Errors
-    /// No descriptor is free.
-    pub fn serve(self, dev: &EthDev, n_rxq: usize, n_txq: usize) -> Result<Served, PortError> {
-        let pair = UnixStream::pair();
-        let (end, running) = pair.map_err(|e| PortError::Device(format!("memif: {e}")))?;
-        let rings = Rings { c2s: n_rxq as u16, s2c: n_txq as u16 };
-        let target = RingTarget { id: self.private_id, rings };
-        let entry = MemifPort { target, pause: dev.pause(), busy: Mutex::new(true), end };
-        lock(&self.listener.shared.entries).insert(self.id, Arc::new(entry));
-        Ok(Served { listener: self.listener, id: self.id, running: Some(running) })
-    }
+/// The rings at these places, for the queues in their order.
+fn rings(
+    memory: &Arc<SharedMemory>,
+    offers: Vec<message::RingOffer>,
+    receives: bool,
+    buffers: impl Fn(usize) -> Buffers,
+) -> Result<Vec<Ring>, message::Refusal> {
+    let ring = |(i, offer): (usize, message::RingOffer)| {
+        let ring = Ring::new(memory, offer.place, buffers(i), offer.signal, receives);
+        ring.map_err(|error| error.text().to_string())
+    };
+    offers.into_iter().enumerate().map(ring).collect()
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        let entry = lock(&self.listener.shared.entries).remove(&self.id);
-        self.running = None;
-        // The client's thread holds it until the driver has forgotten the client.
-        entry.into_iter().for_each(|entry| *lock(&entry.busy) = false);
-    }
-}
-
-impl Listener {
-    fn start(
-        address: &Address,
-        private: PathBuf,
-        warn: &Option<Warn>,
-    ) -> std::io::Result<Arc<Listener>> {
-        let socket = Socket::listen(address)?;
-        let (stop, _running) = UnixStream::pair()?;
-        let shared = Arc::new(Shared {
-            address: address.clone(),
-            private,
-            entries: Mutex::default(),
-            stop,
-            sessions: AtomicUsize::new(0),
-            warn: warn.clone(),
-        });
-        let listener = Arc::new(Listener { shared: shared.clone(), _running });
-        thread(move || accept(&shared, &socket))?;
-        Ok(listener)
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Address::Path(path) = &self.shared.address {
-            let _ = std::fs::remove_file(path);
+/// A new event that did not happen yet.
+fn eventfd() -> std::io::Result<OwnedFd> {
+    // SAFETY: makes a descriptor, which is ours.
+    unsafe {
+        match libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(std::io::Error::last_os_error()),
         }
     }
+}
+
+/// The event happened.
+fn set(event: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight bytes that live here; the descriptor does not block.
+    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Forgets that the event happened.
+fn clear(event: &OwnedFd) {
+    let mut count = 0u64;
+    // SAFETY: as in `set`.
+    unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
 fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name("memif".into()).spawn(run).map(drop)
 }
 
-/// Accepts clients until the listener is closed.
-fn accept(shared: &Arc<Shared>, socket: &Socket) {
+/// Waits until one of them can be read or is gone; which ones.
+fn wait(fds: &[BorrowedFd], most: Duration) -> Vec<bool> {
+    let item =
+        |fd: &BorrowedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut items: Vec<libc::pollfd> = fds.iter().map(item).collect();
+    let timeout = i32::try_from(most.as_millis()).unwrap_or(-1);
     loop {
-        let ready = session::wait(&[shared.stop(), socket.as_fd()], Duration::MAX);
-        if ready[0] {
-            return;
+        // SAFETY: as many items as the length says.
+        let n = unsafe { libc::poll(items.as_mut_ptr(), items.len() as libc::nfds_t, timeout) };
+        if n >= 0 || std::io::Error::last_os_error().kind() != ErrorKind::Interrupted {
+            return items.iter().map(|i| n > 0 && i.revents != 0).collect();
         }
-        let Ok(client) = socket.accept() else {
-            // No descriptor is free.
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        if shared.sessions.fetch_add(1, Ordering::Relaxed) >= MAX_SESSIONS {
-            shared.sessions.fetch_sub(1, Ordering::Relaxed);
-            shared.warn("too many clients at once");
-            continue;
-        }
-        let own = shared.clone();
-        let started = thread(move || {
-            session::serve(&own, &client);
-            own.sessions.fetch_sub(1, Ordering::Relaxed);
-        });
-        if let Err(e) = started {
-            shared.sessions.fetch_sub(1, Ordering::Relaxed);
-            shared.warn(&e.to_string());
-        }
-    }
-}
-
-impl Shared {
-    fn stop(&self) -> BorrowedFd<'_> {
-        self.stop.as_fd()
-    }
-
-    fn entry(&self, id: u32) -> Option<Arc<MemifPort>> {
-        lock(&self.entries).get(&id).cloned()
-    }
-
-    fn warn(&self, text: &str) {
-        if let Some(warn) = &self.warn {
-            warn(&format!("memif socket {}: {text}", self.address));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    #[test]
-    fn a_directory_of_somebody_else_is_refused() {
-        let base = std::env::temp_dir().join(format!("weft-memif-{}", std::process::id()));
-        let dir = base.join("weftd.memif");
-        private_dir(&dir).unwrap();
-        private_dir(&dir).expect("it is our own");
-        assert_eq!(std::fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
-        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o770)).unwrap();
-        assert!(private_dir(&dir).is_err(), "others may enter");
-        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
-        // SAFETY: no arguments.
-        if unsafe { libc::geteuid() } == 0 {
-            std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();
-            assert!(private_dir(&dir).is_err(), "another owner");
-        }
-        std::fs::remove_dir(&dir).unwrap();
-        symlink("/root", &dir).unwrap();
-        assert!(private_dir(&dir).is_err(), "a link");
-        std::fs::remove_dir_all(&base).unwrap();
-    }
-
-    #[test]
-    fn a_socket_is_the_groups_from_the_start() {
-        let path = std::env::temp_dir().join(format!("weft-memif-{}.sock", std::process::id()));
-        let _socket = Socket::listen(&Address::Path(path.clone())).unwrap();
-        let mode = std::fs::metadata(&path).unwrap().mode();
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(mode & 0o007, 0, "{mode:o}");
     }
 }

@@ -1,4 +1,4 @@
-//! Sequenced-packet sockets, which carry memif's messages and their descriptors.
+//! Sequenced-packet sockets that carry memif's messages and the descriptors that come with them.
 
 use super::message::{Message, SIZE};
 use std::io::{Error, ErrorKind, Result};
@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Connections that may wait to be accepted.
+/// Connections that wait to be accepted.
 const BACKLOG: i32 = 16;
-/// Mode of a socket's file, less the process's umask: owner and group may connect, as to
-/// ovs-vswitchd's own sockets.
+/// Who may connect, less the process's umask: the owner and the group, as at ovs-vswitchd's own
+/// sockets.
 const MODE: libc::mode_t = 0o770;
-/// Descriptors that are taken from one message; the kernel closes further ones and reports that.
+/// Descriptors taken from one message; the kernel closes what is too much and says so.
 const MOST_FDS: usize = 4;
 
 /// Where a socket listens.
@@ -52,12 +52,12 @@ impl Address {
     }
 }
 
-/// The result of one receive call.
+/// What one receive call brought.
 pub(crate) struct Received {
-    /// The bytes; at most one more than a message has.
+    /// At most one byte more than a message has.
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
-    /// True: more descriptors came than fit.
+    /// More descriptors came than fit.
     pub cut: bool,
 }
 
@@ -81,7 +81,7 @@ impl Socket {
         unsafe { Ok(Socket(OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?))) }
     }
 
-    /// Listens; replaces a file on which no process listens any more.
+    /// Listens; a file that no process listens on any more is replaced.
     pub fn listen(address: &Address) -> Result<Socket> {
         let socket = Socket::new()?;
         if let Err(error) = socket.bind(address) {
@@ -102,8 +102,7 @@ impl Socket {
 
     fn bind(&self, address: &Address) -> Result<()> {
         let (raw, len) = address.raw()?;
-        // The file gets the socket's mode when it is made, so there is no moment in which others
-        // may connect.
+        // The file gets the socket's mode, so that there is no moment in which others may connect.
         // SAFETY: the socket is ours.
         check(unsafe { libc::fchmod(self.0.as_raw_fd(), MODE) })?;
         // SAFETY: the address is valid for `len` bytes.
@@ -126,14 +125,8 @@ impl Socket {
         }
     }
 
-    /// Ends sending; the other end sees the end.
-    pub fn finish(&self) {
-        // SAFETY: the socket is ours.
-        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_WR) };
-    }
-
-    /// Sends a message, with a descriptor if it has one. Never waits: a peer that does not read
-    /// loses messages.
+    /// Sends a message, with a descriptor if it has one. Never waits: whoever does not read
+    /// answers has no claim to more.
     pub fn send(&self, message: &Message, fd: Option<BorrowedFd>) -> Result<()> {
         let bytes = message.bytes();
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: SIZE };
@@ -158,7 +151,7 @@ impl Socket {
         }
     }
 
-    /// Receives what is there. No bytes: the other end has closed.
+    /// What is there. No bytes: the other end is gone.
     pub fn receive(&self) -> Result<Received> {
         let mut bytes = vec![0u8; SIZE + 1];
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -190,7 +183,7 @@ impl Socket {
     }
 }
 
-/// Memory for control data, aligned as the kernel needs it: a header of 16 bytes, and descriptors.
+/// Room for control data, aligned as the kernel wants it: a header of 16 bytes and descriptors.
 #[repr(C, align(8))]
 #[derive(Default)]
 struct Control([u8; 16 + 4 * MOST_FDS]);

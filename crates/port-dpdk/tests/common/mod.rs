@@ -14,11 +14,22 @@ pub fn log() -> String {
     LOG.lock().unwrap().join("\n")
 }
 
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Every warning of a port so far.
+#[allow(dead_code)]
+pub fn warnings() -> String {
+    WARNINGS.lock().unwrap().join("\n")
+}
+
 static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
     let log = Some((|line: &str| LOG.lock().unwrap().push(line.into())) as fn(&str));
     let config = EalConfig { log, pci: true, ..Default::default() };
     let pools = Arc::new(Pools::new(Eal::init(&config).expect("EAL starts")).expect("pools"));
-    Devices::new(pools, dir())
+    let warn = |line: &str| WARNINGS.lock().unwrap().push(line.into());
+    let mut devices = Devices::new(pools, dir());
+    devices.warn = Some(Arc::new(warn));
+    devices
 });
 
 /// The test process's devices.
