@@ -21,7 +21,7 @@ pub(crate) struct Batch<'k, 'a, T> {
     pub keys: &'k [&'k Key],
     pub version: u64,
     pub best: [Option<Handle<'a, T>>; BATCH],
-    /// Words of keys that were looked at, a bit each.
+    /// Words of keys that were read, a bit each.
     pub looked: u64,
 }
 

@@ -21,9 +21,9 @@
 //!
 //! # Un-wildcarding
 //! [`Classifier::lookup`] marks every bit its outcome depended on: any key that agrees on the
-//! marked bits gets the same outcome. Subtables look at a key in stages (metadata, L2, L3, L4) and
-//! a miss marks only what the stages so far looked at; tries of the IPv4 prefixes in use tell when
-//! a few address bits suffice. Marking more than necessary is allowed (it makes datapath
+//! marked bits gets the same outcome. Subtables compare a key in stages (metadata, L2, L3, L4) and
+//! a miss marks only the bits of the stages compared so far; tries of the IPv4 prefixes in use show
+//! when a few address bits suffice. Marking more than necessary is allowed (it makes datapath
 //! flows narrower, not wrong); marking less never is.
 //!
 //! # Invariants

@@ -1,4 +1,4 @@
-//! The order in which a subtable looks at a key, in stages: metadata, L2, L3, L4.
+//! The order in which a subtable compares a key, in stages: metadata, L2, L3, L4.
 //!
 //! If a lookup finds after a stage that no rule agrees so far, it leaves the bits of later stages
 //! wildcarded: a packet that matches no rule because of its port does not depend on its addresses.

@@ -93,7 +93,7 @@ pub(crate) fn prereq(field: Field) -> Prereq {
     }
 }
 
-/// Adds the bits that [`met`] looks at to `wc`.
+/// Adds the bits that [`met`] reads to `wc`.
 pub(crate) fn look(prereq: Prereq, wc: &mut Mask) {
     match prereq {
         Prereq::None => {}

@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(bytes[header + record + 16..], [7; 60]);
     }
 
-    /// Who sends over a wire fills no more memory than a queue may have.
+    /// A sender over a wire fills no more memory than a queue may have.
     #[test]
     fn packets_that_wait_are_bounded() {
         let path = std::env::temp_dir().join(format!("dummy-flood-{}", std::process::id()));

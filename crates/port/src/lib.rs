@@ -1,7 +1,7 @@
 //! The port contract, and the drivers that need no DPDK (kernel devices and TAPs).
 //!
 //! *Place*: devices row. *Knows*: packets, names, file descriptors, netlink. *Does not know*:
-//! flows, OpenFlow, OVSDB, threads (whoever calls a queue owns it).
+//! flows, OpenFlow, OVSDB, threads (the caller of a queue owns it).
 //!
 //! A [`Port`] is the control side's handle; its queues are taken out once and moved to the thread
 //! that serves them. Calls are per burst, so the `dyn` costs nothing per packet.

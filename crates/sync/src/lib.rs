@@ -9,8 +9,8 @@
 //! - What is retired is dropped on the thread of the domain's one [`Writer`], after every
 //!   registered reader has passed a quiescent point (QSBR). The quiescent point of a PMD thread is
 //!   the end of its loop.
-//! - Whoever reads has a [`Guard`], which lives no longer than what is read: the compiler ends both
-//!   before the next quiescent point.
+//! - A reader has a [`Guard`], which the references that it reads cannot outlive: the compiler ends
+//!   both before the next quiescent point.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod atomics;

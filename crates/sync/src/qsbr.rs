@@ -85,7 +85,7 @@ impl Domain {
     }
 
     /// Starts a grace period: everything published before this call is seen by every reader once
-    /// [`Domain::passed`] says so.
+    /// [`Domain::passed`] returns true.
     pub fn grace(&self) -> Grace {
         Grace(self.inner.epoch.fetch_add(1, Ordering::SeqCst) + 1)
     }
@@ -149,8 +149,8 @@ impl Drop for Writer {
     }
 }
 
-/// Whoever has this may read what is published in the domain, and keep it for `'g`: meanwhile
-/// nothing that was published is freed. Made by [`Reader::pin`] and [`Writer::pin`].
+/// Permits its owner to read values published in the domain, and to keep references for `'g`:
+/// during that time no published value is freed. Made by [`Reader::pin`] and [`Writer::pin`].
 ///
 /// ```
 /// let domain = sync::Domain::new();

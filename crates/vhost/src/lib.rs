@@ -2,10 +2,10 @@
 //! memory and into it, for split and packed rings.
 //!
 //! *Place*: between `packet` and the drivers. *Knows*: rings, descriptors, the virtio-net header.
-//! *Does not know*: sockets, the vhost-user protocol, DPDK, threads (whoever holds a [`Ring`]
+//! *Does not know*: sockets, the vhost-user protocol, DPDK, threads (the holder of a [`Ring`]
 //! owns it).
 //!
-//! A guest is hostile until proven otherwise, and there is no proof:
+//! A guest is treated as hostile at all times:
 //!
 //! - Guest memory is only touched through raw pointers, by the functions of `raw`. No reference
 //!   to it ever exists, as the guest may change it at any time.

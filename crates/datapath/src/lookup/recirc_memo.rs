@@ -241,7 +241,7 @@ mod tests {
             (prediction.megaflow, prediction.program, prediction.more),
             (megaflow, 5, false)
         );
-        // What the mask does not look at does not matter; what it looks at does.
+        // Fields outside the mask do not matter; fields in the mask do.
         let mut same = line(&one);
         bytes_mut(&mut same)[at::TTL] = 9;
         assert!(t.predict_recirculated(&same).is_some());

@@ -154,7 +154,7 @@ impl Rx {
     }
 
     /// Lets the `k`-th queue of this vector prefetch what it will read, unless it was empty the
-    /// last time: then the index that says so is in this core's cache.
+    /// last time: then its index is still in this core's cache.
     #[inline]
     fn prepare(&mut self, k: usize, phase: usize) {
         if let Some(q) = self.order.get(k)

@@ -409,8 +409,8 @@ mod tests {
         assert!(t.shown.groups.is_empty() && t.shown.routers.is_empty());
     }
 
-    /// A guest on a trunk can be a router in each VLAN: a turn ends those that it removes, and
-    /// looks at one more.
+    /// A guest on a trunk can be a router in each VLAN: a turn removes some, and reads one
+    /// more.
     #[test]
     fn routers_leave_oldest_first_and_some_a_turn() {
         const ROUTERS: u16 = 1000;

@@ -163,7 +163,7 @@ impl Table {
         Table { rules: Classifier::new(domain), clauses, bare }
     }
 
-    /// The best rule for `key` at `version`. Adds the bits that were looked at to `wc`, and the
+    /// The best rule for `key` at `version`. Adds the bits that were read to `wc`, and the
     /// steps for conjunctive matches and very many masks to `steps`.
     #[inline]
     pub fn lookup<'a>(
@@ -224,7 +224,7 @@ impl Table {
     }
 
     /// The best rules for at most [`classifier::BATCH`] keys, without conjunctive matches. Returns
-    /// which words of keys were looked at, a bit each.
+    /// which words of keys were read, a bit each.
     pub fn lookup_all<'a>(
         &'a self,
         guard: Guard<'a>,

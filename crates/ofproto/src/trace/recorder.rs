@@ -36,7 +36,7 @@ pub(crate) struct Recorder {
     pub done: Vec<Node>,
     pub final_key: Option<Key>,
     /// The options of the received packet, those that it has at the end, and the bits that were
-    /// looked at.
+    /// read.
     pub options: [Vec<TunMetadata>; 3],
     /// True: NORMAL's learning is shown, since it will be kept.
     pub learning: bool,

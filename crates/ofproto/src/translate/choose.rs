@@ -92,7 +92,7 @@ fn link(algorithm: u16, hash: u64, n: u32, arg: u32) -> u32 {
     }
 }
 
-/// The hash that [`hash_fields`] names; adds the bits that it looks at to `wc`.
+/// The hash that [`hash_fields`] names; adds the bits that it reads to `wc`.
 fn hash_of(what: u16, basis: u16, key: &Key, wc: &mut Mask) -> u64 {
     let one = |f: Field, key: &Key, wc: &mut Mask| {
         f.unwildcard(wc);

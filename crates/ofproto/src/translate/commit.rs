@@ -78,7 +78,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// Adds a set operation for the differences in a group, with the bits that were looked at.
+    /// Adds a set operation for the differences in a group, with the bits that were read.
     fn set_group(&mut self, group: Group) -> bool {
         let differs = |&(at, len): &(usize, usize)| {
             self.key.bytes()[at..at + len] != self.base.bytes()[at..at + len]

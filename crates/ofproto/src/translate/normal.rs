@@ -180,7 +180,7 @@ impl<'a> Xlate<'a, '_> {
         self.key = own;
     }
 
-    /// Adds the VLAN tag to the bits that the decision looks at.
+    /// Adds the VLAN tag to the bits that the decision reads.
     pub(super) fn look_at_tags(&mut self) {
         self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | 0x1fff);
         if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 {

@@ -24,7 +24,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// Removes the bits of these headers from those that were looked at.
+    /// Removes the bits of these headers from those that were read.
     pub(super) fn forget_own(&mut self) {
         let Some(own) = self.packet.layers.own.take() else { return };
         for bytes in [own.headers.bytes(), at::IPV6_SRC..at::TUN_DST] {

@@ -44,7 +44,7 @@ pub(super) struct Outer<'o> {
     pub fields: Vec<TunMetadata>,
     /// Fields `tun_metadataN` of the received packet, for `ofproto/trace`.
     pub first: Vec<TunMetadata>,
-    /// Bits of the fields `tun_metadataN` that were looked at, for `ofproto/trace`.
+    /// Bits of the fields `tun_metadataN` that were read, for `ofproto/trace`.
     pub wc: Vec<TunMetadata>,
     /// The other fields of the received outer header.
     pub outer: frozen::Outer,
@@ -229,7 +229,7 @@ impl Headers {
     }
 }
 
-/// Headers that the actions added, and the bits that had been looked at before.
+/// Headers that the actions added, and the bits that had been read before.
 pub(super) struct Own {
     pub headers: Headers,
     pub seen: Mask,

@@ -124,7 +124,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
-    /// The options of the received packet, those that it has now, and the bits that were looked at.
+    /// The options of the received packet, those that it has now, and the bits that were read.
     pub(crate) fn options_seen(&self) -> [Vec<TunMetadata>; 3] {
         let of_packet = |m: &TunMetadata| match tlv::get(&self.tunnel.first, m.index) {
             Some(t) if t.value.len() == m.mask.len() => {

@@ -1,7 +1,7 @@
 //! A translation: from a packet, or a controller's actions, to a decision.
 //!
 //! Actions change the packet's headers in `key`. An output commits the difference between `key` and
-//! `base` as operations. `wc` collects the bits that were looked at.
+//! `base` as operations. `wc` collects the bits that were read.
 
 use super::effects::Effects;
 use super::frozen::{self, State};

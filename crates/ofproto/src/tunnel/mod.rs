@@ -163,7 +163,7 @@ impl Tunnels {
         None
     }
 
-    /// Adds the bits that [`Tunnels::receiver`] looks at to `wc`: as few as distinguish the port's
+    /// Adds the bits that [`Tunnels::receiver`] reads to `wc`: as few as distinguish the port's
     /// tunnels, so that peers that are treated alike share megaflows.
     pub fn look(&self, key: &Key, wc: &mut Mask) {
         wc.set_u8(at::FLAGS, wc.u8(at::FLAGS) | flag::TUNNEL);
@@ -180,7 +180,7 @@ impl Tunnels {
     }
 
     /// The datapath port and kind of the tunnels on a UDP port, and the bits of the port number
-    /// that had to be looked at.
+    /// that had to be read.
     pub fn listener(&self, udp: u16) -> (Option<(PortNo, TunnelKind)>, u16) {
         let mut mask = 0u16;
         for (dp, l) in self.listening.iter().filter(|(_, l)| l.kind != TunnelKind::Gre) {
