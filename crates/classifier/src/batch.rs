@@ -1,5 +1,5 @@
-//! Lookups of several keys side by side, for who does not ask what decided: each step asks the
-//! memory for what the next one of all keys reads.
+//! Lookups of several keys together, for callers that do not need the bits that decided: each step
+//! prefetches what the next one reads, for all keys.
 
 use flow::{Key, Mask};
 use sync::Guard;
@@ -10,24 +10,23 @@ use crate::prefix_trie;
 use crate::rule::{Rule, significant};
 use crate::search::Search;
 
-/// Keys that are looked up side by side.
+/// Keys that are looked up together, at most.
 pub const BATCH: usize = 16;
 
-/// Places to look at, up to which each is looked at for all keys, without asking filters and tries
-/// beforehand.
+/// Subtables up to which each is searched for all keys, without asking filters and tries first.
 const UNFILTERED_SUBTABLES_MAX: usize = 8;
 
-/// What is known of the keys of a batch so far.
+/// What is known so far of the keys of a batch.
 pub(crate) struct Batch<'k, 'a, T> {
     pub keys: &'k [&'k Key],
     pub version: u64,
     pub best: [Option<Handle<'a, T>>; BATCH],
-    /// Words of keys that were looked at, a bit each.
+    /// Words of keys that were read, a bit each.
     pub looked: u64,
 }
 
 impl<T> Batch<'_, '_, T> {
-    /// Of what priority a rule for key `i` must be at least.
+    /// The least priority that a rule for key `i` must have.
     #[inline]
     pub fn least(&self, i: usize) -> u32 {
         self.best[i].map_or(0, |b| u32::from(b.priority()) + 1)
@@ -35,9 +34,9 @@ impl<T> Batch<'_, '_, T> {
 }
 
 impl<T: Send + Sync + 'static> Classifier<T> {
-    /// The rules that [`Classifier::lookup`] finds for each of these keys, at most [`BATCH`], in
-    /// `found`. Returns which words of keys decided, bit i is word i: those of what was found, and
-    /// for every rule that was not one in which it differs.
+    /// Writes the rules that [`Classifier::lookup`] finds for each of these keys, at most
+    /// [`BATCH`], to `found`. Returns which words of keys decided, bit i for word i: the words of
+    /// rules that were found, and for every rule that does not match one word in which it differs.
     pub fn lookup_all<'a>(
         &'a self,
         guard: Guard<'a>,

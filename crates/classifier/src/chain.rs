@@ -1,4 +1,4 @@
-//! Rules that share a place, by falling priority, newer ones first among equals.
+//! Chains: rules that share a place, by falling priority; of equal priority the newest is first.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use crate::rule::Rule;
 
-/// A rule that is linked, or was when a guard of `'a` was made, and was made by `Arc::into_raw`: it
-/// is alive for `'a`, and so is what it leads to.
+/// A rule that is linked, or was when a guard of `'a` was made, and was made by `Arc::into_raw`. It
+/// is alive for `'a`, and so are the rules behind it.
 pub(crate) struct Handle<'a, T> {
     rule: NonNull<Rule<T>>,
     alive: PhantomData<&'a Rule<T>>,
@@ -32,7 +32,11 @@ impl<T> std::ops::Deref for Handle<'_, T> {
 }
 
 impl<'a, T> Handle<'a, T> {
-    /// Of a linked rule; None of null.
+    /// A handle of a linked rule; None for null.
+    ///
+    /// # Safety
+    ///
+    /// As [`Handle`] demands.
     ///
     /// # Safety
     /// As the type says.
@@ -48,13 +52,13 @@ impl<'a, T> Handle<'a, T> {
         unsafe { self.rule.as_ref() }
     }
 
-    /// Where the rule is.
+    /// The rule's address.
     #[inline]
     pub fn pointer(self) -> *mut Rule<T> {
         self.rule.as_ptr()
     }
 
-    /// The rule behind it.
+    /// The next rule of the chain.
     #[inline]
     pub fn next(self) -> Option<Self> {
         // SAFETY: a rule that is linked now, or was when this one was unlinked, which is not before
@@ -62,7 +66,7 @@ impl<'a, T> Handle<'a, T> {
         unsafe { Handle::new(self.get().next.load(Ordering::Acquire)) }
     }
 
-    /// A counted handle.
+    /// A counted reference to the rule.
     pub fn share(self) -> Arc<Rule<T>> {
         let rule = self.rule.as_ptr();
         // SAFETY: made by Arc::into_raw and alive, so at least one strong count exists.
@@ -84,7 +88,12 @@ pub(crate) fn chain<'a, T: 'a>(head: Option<Handle<'a, T>>) -> impl Iterator<Ite
     })
 }
 
-/// Puts a rule where it belongs; the chain's first rule then, to be published if it is another.
+/// Links a rule at its place in the chain. Returns the chain's first rule, which the caller
+/// publishes if it is another.
+///
+/// # Safety
+///
+/// `head` is null or a linked rule; the caller is the only writer.
 ///
 /// # Safety
 /// `head` is null or a linked rule; the caller is the only writer.
@@ -106,8 +115,12 @@ pub(crate) unsafe fn link<T>(head: *mut Rule<T>, rule: Arc<Rule<T>>) -> *mut Rul
     }
 }
 
-/// Takes a rule out: the chain's handle on it, and the chain's first rule then. If that is another,
-/// the caller publishes it. None if the rule is not here.
+/// Unlinks a rule. Returns the chain's reference to it, and the chain's first rule, which the
+/// caller publishes if it is another. None: the rule is not in the chain.
+///
+/// # Safety
+///
+/// As [`link`].
 ///
 /// # Safety
 /// As [`link`].
@@ -133,7 +146,11 @@ pub(crate) unsafe fn unlink<T>(
     Some((unsafe { Arc::from_raw(target) }, head))
 }
 
-/// Gives up a whole chain.
+/// Drops the chain's references to all its rules.
+///
+/// # Safety
+///
+/// `head` is null or a linked rule; no thread reads or writes the chain any more.
 ///
 /// # Safety
 /// `head` is null or a linked rule; no thread reads or writes the chain any more.

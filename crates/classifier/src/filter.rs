@@ -1,19 +1,20 @@
-//! The counted set of hash prefixes of a stage: "does any rule agree with the key so far?"
+//! A counted set of hash prefixes at one stage of a subtable: it answers whether any rule agrees
+//! with the key so far.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Low bits of a cell: how many rules have the prefix. The upper 48 bits are of its hash, with the
-/// top bit set so that no cell in use is zero.
+/// The low bits of a cell: the number of rules with the prefix. The upper 48 bits are of its hash,
+/// with the top bit set so that no cell in use is zero.
 const COUNT_MASK: u64 = 0xffff;
 const CELL_USED_BIT: u64 = 1 << 63;
 const CELLS_MIN: usize = 4;
 
-/// Open addressing over cells of 47 bits of hash and a 16-bit count. A count that reached its
-/// limit stays there. One writer; readers need no lock. Two prefixes look the same with a
-/// probability of about 2^-47, which makes a lookup mark more bits than necessary, not less.
+/// Open addressing over cells of 47 bits of hash and a 16-bit count. A count that has reached its
+/// limit stays there. One writer; readers need no lock. Two prefixes are confused with a
+/// probability of about 2^-47, which makes a lookup mark more bits than necessary, never fewer.
 pub(crate) struct Filter {
     cells: Box<[AtomicU64]>,
-    /// Cells in use or once used; the writer's.
+    /// Number of cells that are or were in use. Only the writer uses this.
     dirty: AtomicUsize,
 }
 
@@ -24,22 +25,22 @@ impl Filter {
         Filter { cells: (0..size).map(|_| AtomicU64::new(0)).collect(), dirty: AtomicUsize::new(0) }
     }
 
-    /// Heap bytes.
+    /// Heap memory, bytes.
     pub fn bytes(&self) -> usize {
         self.cells.len() * 8
     }
 
-    /// May another prefix be added in place?
+    /// True if another prefix can be added in place.
     pub fn has_room(&self) -> bool {
         (self.dirty.load(Ordering::Relaxed) + 1) * 2 <= self.cells.len()
     }
 
-    /// The cell of the prefix, or else the empty one that ends its probe run, and its content.
+    /// The index and content of the prefix's cell, or of the empty cell that ends its probe run.
     #[inline]
     fn probe(&self, hash: u64) -> (usize, u64) {
         let hash = hash | CELL_USED_BIT;
         let mask = self.cells.len() - 1;
-        // From the bits that a cell keeps, so that growing needs no rule.
+        // From the bits that a cell keeps, so that growing needs no rules.
         let mut i = (hash >> 16) as usize & mask;
         loop {
             let cell = self.cells[i].load(Ordering::Acquire);
@@ -50,13 +51,13 @@ impl Filter {
         }
     }
 
-    /// False: surely no rule has this prefix.
+    /// False if certainly no rule has this prefix.
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         self.probe(hash).1 & COUNT_MASK != 0
     }
 
-    /// Counts one more rule; there must be room.
+    /// Adds a rule. There must be room.
     pub fn add(&self, hash: u64) {
         let (i, cell) = self.probe(hash);
         if cell == 0 {
@@ -70,7 +71,7 @@ impl Filter {
         }
     }
 
-    /// As [`Filter::add`] on a set that no thread reads yet: makes room.
+    /// Adds a rule to a set that no thread reads yet; makes room if necessary.
     pub fn add_or_grow(&mut self, hash: u64) {
         if !self.has_room() {
             let new = Filter::new(self.cells.len() * 4);
@@ -82,14 +83,14 @@ impl Filter {
         self.add(hash);
     }
 
-    /// Copies a cell of another set.
+    /// Adds a cell of another set.
     fn put(&self, cell: u64) {
         let (i, _) = self.probe(cell);
         self.cells[i].store(cell, Ordering::Relaxed);
         self.dirty.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one rule less.
+    /// Removes a rule.
     pub fn sub(&self, hash: u64) {
         let (i, cell) = self.probe(hash);
         if cell & COUNT_MASK != COUNT_MASK && cell & COUNT_MASK != 0 {

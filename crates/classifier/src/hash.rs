@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-/// Two secret words; the multiplier is odd and has bits in both halves.
+/// Two secret words; the multiplier is odd, and has bits in both halves.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret {
     seed: u64,
@@ -11,7 +11,7 @@ pub(crate) struct Secret {
 }
 
 impl Secret {
-    /// The process's secret, drawn from the system's randomness once.
+    /// The process's secret, drawn once from the system's randomness.
     pub fn get() -> Secret {
         static SECRET: OnceLock<Secret> = OnceLock::new();
         *SECRET.get_or_init(|| {
@@ -26,7 +26,7 @@ impl Secret {
         self.seed
     }
 
-    /// The hash `h` extended by `word`.
+    /// Extends the hash `h` by `word`.
     #[inline]
     pub fn mix(self, h: u64, word: u64) -> u64 {
         let product = u128::from(h ^ word) * u128::from(self.factor);

@@ -21,9 +21,9 @@
 //!
 //! # Un-wildcarding
 //! [`Classifier::lookup`] marks every bit its outcome depended on: any key that agrees on the
-//! marked bits gets the same outcome. Subtables look at a key in stages (metadata, L2, L3, L4) and
-//! a miss marks only what the stages so far looked at; tries of the IPv4 prefixes in use tell when
-//! a few address bits suffice. Marking more than necessary is allowed (it makes datapath
+//! marked bits gets the same outcome. Subtables compare a key in stages (metadata, L2, L3, L4) and
+//! a miss marks only the bits of the stages compared so far; tries of the IPv4 prefixes in use show
+//! when a few address bits suffice. Marking more than necessary is allowed (it makes datapath
 //! flows narrower, not wrong); marking less never is.
 //!
 //! # Invariants
@@ -75,23 +75,23 @@ use subtable::{Owned, Subtable, Wanted};
 
 struct Writer<T: Send + Sync + 'static> {
     by_mask: HashMap<Shape, Owned<T>>,
-    /// Of the prefix trie.
+    /// Priorities of the rules in the prefix trie.
     priorities: Priorities,
     serial: u64,
-    /// Entries and pieces of published lists that were copied for later ones.
+    /// Number of entries and pieces of published lists that were copied for later lists.
     copied: usize,
-    /// Rules that live in a subtable of another mask than their own.
+    /// Number of rules in subtables whose mask is not the rule's own.
     merged: usize,
 }
 
 impl<T: Send + Sync + 'static> Writer<T> {
-    /// For reading the table whose writer this is, whose lock the caller has.
+    /// A guard for reading this table. The caller has the writer's lock.
     fn guard(&self) -> Guard<'_> {
-        // SAFETY: the table is changed under the lock alone, and not while this is borrowed.
+        // SAFETY: the table is changed only under the lock, and not while this is borrowed.
         unsafe { Guard::unprotected() }
     }
 
-    /// The mask of the subtable that a new rule goes to.
+    /// The mask of the subtable in which a new rule is linked.
     fn subtable_for(&self, rule: &Rule<T>) -> Shape {
         let own = rule.shape();
         if self.by_mask.contains_key(&own) || self.by_mask.len() < merge::UNMERGED_SUBTABLES_MAX {
@@ -102,7 +102,7 @@ impl<T: Send + Sync + 'static> Writer<T> {
         merge::coarser_masks(&rule.mask()).iter().map(Shape::of).find(has_room).unwrap_or(own)
     }
 
-    /// Masks of the subtables that a rule of this mask may be in.
+    /// Masks of the subtables in which a rule with this mask may be.
     fn subtables_for(&self, own: Shape, mask: &Mask) -> Vec<Shape> {
         let mut all = vec![own];
         if self.merged > 0 {
@@ -112,20 +112,20 @@ impl<T: Send + Sync + 'static> Writer<T> {
     }
 }
 
-/// The table's handle on a rule that it has unlinked, and that readers may still use: it is given
-/// up by [`Unlinked::retire`], and leaked otherwise.
+/// The table's reference to a rule that it has unlinked and that readers may still use.
+/// [`Unlinked::retire`] drops it; otherwise it is leaked.
 #[must_use = "readers may still use the rule"]
 pub struct Unlinked<T>(ManuallyDrop<Arc<Rule<T>>>);
 
 impl<T: Send + Sync + 'static> Unlinked<T> {
-    /// Gives up handles when no reader can use their rules. `domain`: the tables'.
+    /// Drops references when no reader can use their rules. `domain`: that of the tables.
     pub fn retire(all: Vec<Self>, domain: &Domain) {
         let handles = all.into_iter().map(|unlinked| ManuallyDrop::into_inner(unlinked.0));
         domain.retire(handles.collect::<Vec<_>>());
     }
 }
 
-/// Of how many subtables, the most important ones, the memory is asked for ahead of lookups.
+/// Number of subtables, those with the highest priorities, that are prefetched ahead of lookups.
 const PREPARED_SUBTABLES: usize = 4;
 
 /// A table of prioritised rules; see the crate's documentation.
@@ -141,7 +141,7 @@ pub struct Classifier<T: Send + Sync + 'static> {
     tries: Tries,
     writer: Mutex<Writer<T>>,
     rules: AtomicUsize,
-    /// May rules stand in the prefix trie?
+    /// True: rules may be in the prefix trie.
     by_prefix_trie: bool,
     domain: Domain,
 }
@@ -166,29 +166,29 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
     }
 
-    /// As [`Classifier::new`], with all rules in subtables, where [`Classifier::lookup_each`] finds
-    /// them.
+    /// As [`Classifier::new`], with all rules in subtables, so that [`Classifier::lookup_each`]
+    /// finds them.
     pub fn without_prefix_trie(domain: Domain) -> Self {
         Classifier { by_prefix_trie: false, ..Self::new(domain) }
     }
 
-    /// Number of linked rules, of whatever version.
+    /// Number of linked rules of all versions.
     pub fn len(&self) -> usize {
         self.rules.load(Ordering::Relaxed)
     }
 
-    /// No rule linked?
+    /// True if no rule is linked.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Places that a lookup may have to look at: subtables, and the prefix trie.
+    /// Number of places that a lookup may have to visit: subtables, and the prefix trie.
     pub fn subtables(&self) -> usize {
         let writer = self.lock();
         writer.by_mask.len() + usize::from(writer.priorities.max().is_some())
     }
 
-    /// Heap bytes of hash arrays and linked rules (not of what values point to).
+    /// Heap memory of hash arrays and linked rules, bytes, without what values point to.
     pub fn bytes(&self) -> usize {
         let writer = self.lock();
         let each = |o: &Owned<T>| o.bytes() + o.all().map(|r| r.bytes() + 16).sum::<usize>();
@@ -236,9 +236,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
     }
 
-    /// Unlinks a rule now; readers that hold it may go on using it until their next quiescent
-    /// point. False if it is not linked here. The table's handle is given up through
-    /// [`Domain::retire`], so the owner must call [`sync::Writer::reclaim`] now and then.
+    /// Unlinks a rule; readers that hold it may use it until their next quiescent point. False: it
+    /// is not linked here. The table's reference is dropped through [`Domain::retire`], so the
+    /// owner must call [`sync::Writer::reclaim`] now and then.
     pub fn remove(&self, rule: &Arc<Rule<T>>) -> bool {
         match self.take(rule) {
             Some(handle) => {
@@ -249,12 +249,13 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
     }
 
-    /// As [`Classifier::remove`], for many: gives the table's handle to the caller, who retires it.
+    /// Unlinks a rule and returns the table's reference, which the caller retires: to remove many
+    /// rules.
     pub fn unlink(&self, rule: &Arc<Rule<T>>) -> Option<Unlinked<T>> {
         self.take(rule).map(|handle| Unlinked(ManuallyDrop::new(handle)))
     }
 
-    /// Unlinks a rule. Readers may still use it.
+    /// Unlinks a rule, which readers may still use; returns the table's reference.
     fn take(&self, rule: &Arc<Rule<T>>) -> Option<Arc<Rule<T>>> {
         let mut writer = self.lock();
         if let Some(place) = prefix_trie::place(&rule.key(), &rule.mask())
@@ -310,7 +311,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         found.map(Handle::share)
     }
 
-    /// All rules of whatever version, in no order. A snapshot: the table may change meanwhile.
+    /// All rules of all versions, in no order. A snapshot: the table may change meanwhile.
     pub fn iter(&self) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
         let writer = self.lock();
         let mut out = Vec::new();
@@ -319,8 +320,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         out.into_iter()
     }
 
-    /// All rules, of whatever version, at least as specific as (`key`,`mask`): what a non-strict
-    /// flow-mod or a statistics request means. A snapshot, in no order.
+    /// All rules of all versions that are at least as specific as (`key`,`mask`): those that a
+    /// non-strict flow-mod or a statistics request selects. A snapshot, in no order.
     pub fn iter_loose(
         &self,
         key: &Key,
@@ -330,9 +331,9 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.pick_loose(key, mask, &mut looks, |_| true).into_iter().flatten()
     }
 
-    /// Those of [`Classifier::iter_loose`] that `want` accepts. None if that takes looking at more
-    /// than `looks` rules, from which those looked at are taken. `want` is called under the
-    /// writer's lock, so it must not call the classifier.
+    /// The rules of [`Classifier::iter_loose`] that `want` accepts. None if that takes examining
+    /// more than `looks` rules, from which examined rules are subtracted. `want` is called under
+    /// the writer's lock, so it must not call the classifier.
     pub fn pick_loose(
         &self,
         key: &Key,
@@ -363,7 +364,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         all.then_some(out)
     }
 
-    /// All rules, of whatever version, of this priority that share at least one packet with
+    /// All rules of all versions with this priority that share at least one packet with
     /// (`key`,`mask`) (OpenFlow's CHECK_OVERLAP; a rule with the same match counts).
     pub fn overlapping(
         &self,
@@ -407,8 +408,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.lookup_counted(guard, key, version, wildcards, &mut 0)
     }
 
-    /// As [`Classifier::lookup`]; adds to `tried` at how many places it looked: subtables, and the
-    /// prefix trie.
+    /// As [`Classifier::lookup`]; adds the number of visited places (subtables, and the prefix
+    /// trie) to `tried`.
     #[inline]
     pub fn lookup_counted<'a>(
         &'a self,
@@ -421,13 +422,17 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.best(guard, key, version, wildcards, tried).map(Handle::get)
     }
 
-    /// At how many places a lookup looks at most.
+    /// The most places that a lookup visits.
     pub fn places(&self, guard: Guard<'_>) -> usize {
         self.list.read(guard).len()
     }
 
-    /// Calls `each` with all matching rules of at least this priority visible at `version`, in no
-    /// order. Sets in `wildcards` the bits of `key` that decided which these are.
+    /// Calls `each` with all matching rules that have at least this priority and are visible at
+    /// `version`, in no order. Sets in `wildcards` the bits of `key` that decided which these are.
+    ///
+    /// # Panics
+    ///
+    /// The classifier may have rules in its prefix trie.
     ///
     /// # Panics
     /// Of a classifier that may have rules in its prefix trie.
@@ -450,7 +455,7 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
     }
 
-    /// Asks the memory for what looking these keys up will read, where that is far.
+    /// Prefetches what looking these keys up reads, if it is probably not in the cache.
     pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
         let list = self.list.read(guard);
         for entry in list.iter().take(PREPARED_SUBTABLES) {
@@ -500,8 +505,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Publishes that the highest priority of a subtable, or of the prefix trie, is another: none
-    /// before there is a rule, and after the last has gone.
+    /// Publishes the highest priority of a subtable or of the prefix trie, after it changed: None
+    /// before there is a rule, and after the last one was removed.
     fn publish_change(
         &self,
         writer: &mut Writer<T>,

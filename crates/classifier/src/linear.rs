@@ -1,4 +1,4 @@
-//! The slow twin: a list of rules in order of priority.
+//! The twin: a list of rules by priority.
 
 use flow::{Key, Mask};
 
@@ -7,7 +7,7 @@ use crate::rule::Rule;
 /// A linear scan that defines what a [`crate::Classifier`] must find.
 #[derive(Default)]
 pub struct Linear<T> {
-    /// By falling priority; newer first among equals.
+    /// Rules by falling priority; of equal priority the newest is first.
     rules: Vec<std::sync::Arc<Rule<T>>>,
 }
 
@@ -35,7 +35,7 @@ impl<T> Linear<T> {
         &self.rules
     }
 
-    /// The first visible match. Marks every bit of every rule looked at.
+    /// The first visible match. Marks every bit of every rule that it examines.
     pub fn lookup(&self, key: &Key, version: u64, wildcards: &mut Mask) -> Option<&Rule<T>> {
         let mut visible = self.rules.iter().filter(|r| r.visible(version));
         visible

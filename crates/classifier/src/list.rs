@@ -1,8 +1,8 @@
-//! The subtables in the order in which lookups go through them, as readers find it.
+//! The list of subtables in the order of lookups, as readers see it.
 //!
-//! What is published never changes. A new list shares with the one before all pieces but the one
-//! that a change is in: a table of many masks takes a new one for the price of a piece, and of the
-//! row of all pieces, which is as much shorter than the list as a piece has entries.
+//! What is published never changes. A new list shares all pieces with the one before, except the
+//! one that changed. So adding to a table of many masks costs a copy of one piece and of the row of
+//! pieces, which is shorter than the list by the number of entries in a piece.
 
 use std::cmp::Reverse;
 use std::iter::once;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use crate::subtable::Subtable;
 
-/// Entries of a piece; with more it is cut in two.
+/// Entries of a piece; one with more is divided.
 const PIECE_ENTRIES_MAX: usize = 64;
 
-/// A subtable, or the prefix trie, as readers find it.
+/// A subtable, or the prefix trie, as an entry of the list.
 pub(crate) struct Listed<T: Send + Sync + 'static> {
-    /// At least the highest priority there.
+    /// At least the highest priority of its rules.
     pub max_priority: u16,
     /// None: the prefix trie.
     pub subtable: Option<Arc<Subtable<T>>>,
@@ -27,7 +27,7 @@ impl<T: Send + Sync + 'static> Clone for Listed<T> {
     }
 }
 
-/// By falling maximum priority, and among equals by age. No two entries have the same place.
+/// An entry's place: by falling maximum priority, then by age. No two entries have the same.
 type Place = (Reverse<u16>, u64);
 
 impl<T: Send + Sync + 'static> Listed<T> {
@@ -38,7 +38,7 @@ impl<T: Send + Sync + 'static> Listed<T> {
 
 type Piece<T> = Arc<[Listed<T>]>;
 
-/// All entries. Short lists are one piece, and then the second row of pieces is not looked at.
+/// All entries. A short list is one piece, and its row of pieces is not read.
 pub(crate) struct List<T: Send + Sync + 'static> {
     first: Piece<T>,
     rest: Box<[Piece<T>]>,
@@ -68,8 +68,8 @@ impl<T: Send + Sync + 'static> List<T> {
         self.pieces().flatten()
     }
 
-    /// The list without one entry, if `old` is Some, and with another, if `new` is. Adds to
-    /// `copied` how many entries and pieces were copied for that.
+    /// The list without the entry `old`, if Some, and with the entry `new`, if Some. Adds the
+    /// number of entries and pieces that were copied to `copied`.
     pub fn changed(
         &self,
         old: Option<Listed<T>>,
@@ -92,7 +92,7 @@ impl<T: Send + Sync + 'static> List<T> {
     }
 }
 
-/// Index of the piece in which an entry of this place is, or belongs.
+/// Index of the piece in which an entry with this place is, or belongs.
 fn piece_of<T: Send + Sync + 'static>(pieces: &[Piece<T>], place: Place) -> usize {
     let before = |p: &Piece<T>| p.first().is_none_or(|e| e.place() <= place);
     pieces.partition_point(before).saturating_sub(1)
@@ -116,8 +116,8 @@ fn insert<T: Send + Sync + 'static>(
     }
 }
 
-/// Takes an entry out. Neighbours that are a piece together, with room for as many entries again,
-/// become one.
+/// Removes an entry. Two neighbouring pieces are joined if the result has room for as many entries
+/// again.
 fn remove<T: Send + Sync + 'static>(pieces: &mut Vec<Piece<T>>, place: Place, copied: &mut usize) {
     let i = piece_of(pieces, place);
     let Ok(at) = pieces[i].binary_search_by_key(&place, Listed::place) else { return };

@@ -1,23 +1,24 @@
-//! Which subtable a rule lives in when there are many masks: one with a coarser mask, that it
-//! shares with rules of other masks (the merged tuples of TupleMerge, Daly et al. 2019).
+//! Which subtable a rule is in when there are many masks: one with a coarser mask, which rules of
+//! several masks share (the merged tuples of TupleMerge, Daly et al. 2019).
 //!
 //! A lookup costs a probe per subtable, and sets of five-tuple rules have thousands of masks. A
-//! rule may stand under any mask that its own contains: then its chain has rules of several masks,
-//! which a lookup compares one by one. A chain that is crowded sends rules to the next finer mask.
+//! rule may be under any mask that its own mask contains: then its chain has rules of several
+//! masks, which a lookup compares one by one. A rule whose chain is full goes to the next finer
+//! mask.
 
 use flow::{Mask, at};
 
-/// Up to this many subtables every mask has its own.
+/// Subtables up to which every mask has its own.
 pub(crate) const UNMERGED_SUBTABLES_MAX: usize = 8;
-/// Rules in a chain, from which on it takes no rule of another mask.
+/// Rules in a chain from which on it takes no rule of another mask.
 pub(crate) const MERGED_CHAIN_RULES_MAX: usize = 24;
 
 /// Prefix lengths that a coarse mask keeps of IPv4 addresses, by level.
 const V4: [&[u32]; 3] = [&[24, 16, 8], &[32, 24, 16, 8], &[32, 28, 24, 20, 16, 12, 8, 4]];
-/// The same of IPv6 addresses.
+/// Prefix lengths that a coarse mask keeps of IPv6 addresses, by level.
 const V6: [&[u32]; 3] = [&[64, 48, 32, 16], &[128, 64, 48, 32, 16], &[128, 96, 64, 56, 48, 32, 16]];
 
-/// Masks for a rule of this mask, coarsest first.
+/// The masks under which a rule with this mask may be, coarsest first.
 pub(crate) fn coarser_masks(mask: &Mask) -> [Mask; 3] {
     [0, 1, 2].map(|level| coarse(mask, level))
 }
@@ -47,7 +48,7 @@ fn coarse(mask: &Mask, level: usize) -> Mask {
     out
 }
 
-/// The longest of these lengths that is not longer.
+/// The longest of these lengths that is not longer than `length`.
 fn cut(length: u32, of: &[u32]) -> u32 {
     of.iter().copied().find(|l| *l <= length).unwrap_or(0)
 }

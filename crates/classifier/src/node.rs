@@ -1,4 +1,4 @@
-//! Nodes of a prefix trie: rules of a prefix, side by side in blocks, and nodes for the next byte
+//! Nodes of a prefix trie: the rules of a prefix, in blocks, and the child nodes by the next byte
 //! of the address.
 
 use std::marker::PhantomData;
@@ -18,24 +18,24 @@ use sync::prefetch;
 /// The word of ports, protocol, TOS, TTL and fragments.
 pub(crate) const L4: usize = at::TP_SRC / 8;
 
-/// Rules in a block.
+/// Rules of a block.
 pub(crate) const LANES: usize = 4;
 
-/// Bytes of an address; nodes of this depth are about whole addresses.
+/// Bytes of an address: nodes of this depth stand for whole addresses.
 pub(crate) const DEPTHS: u8 = 4;
 
 const PRIORITY_SHIFT: u32 = 48;
 const ADDRESS: usize = (1 << PRIORITY_SHIFT) - 2;
-/// In a rule's word: the rule looks at more than its record has.
+/// Bit of a rule's word: the rule matches on more than its record has.
 const MORE_BLOCKS_BIT: usize = 1;
 
-/// Both IPv4 addresses of a key: source above destination.
+/// Both IPv4 addresses of a key: the source in the upper half, the destination in the lower.
 #[inline]
 pub(crate) fn addresses(key: &Key) -> u64 {
     u64::from_be(key.words[WORD])
 }
 
-/// A rule as blocks have it.
+/// A rule, in the form that blocks have.
 pub(crate) struct Record<'g, T> {
     addresses: u64,
     address_mask: u64,
@@ -53,7 +53,7 @@ impl<T> Clone for Record<'_, T> {
 impl<T> Copy for Record<'_, T> {}
 
 impl<'g, T> Record<'g, T> {
-    /// Of a rule.
+    /// The record of a rule.
     pub fn new(rule: Handle<'g, T>) -> Record<'g, T> {
         let (key, mask) = (rule.key(), rule.mask());
         let known = |i: usize| [at::ETH_TYPE / 8, WORD, L4].contains(&i);
@@ -83,7 +83,7 @@ impl<'g, T> Record<'g, T> {
     }
 }
 
-/// A pointer to a rule as [`Handle`] has it, with its priority; null where there is none.
+/// A pointer to a rule as [`Handle`] has it, with the rule's priority; null: no rule.
 pub(crate) struct Word<'g, T>(*mut Rule<T>, PhantomData<&'g Rule<T>>);
 
 impl<T> Clone for Word<'_, T> {
@@ -95,25 +95,25 @@ impl<T> Clone for Word<'_, T> {
 impl<T> Copy for Word<'_, T> {}
 
 impl<'g, T> Word<'g, T> {
-    /// The rule's, 0 if there is none.
+    /// The rule's priority; 0 if there is no rule.
     #[inline]
     pub fn priority(self) -> u16 {
         (self.0.addr() >> PRIORITY_SHIFT) as u16
     }
 
-    /// Does the rule look at more than its record has?
+    /// True if the rule matches on more than its record has.
     #[inline]
     pub fn more(self) -> bool {
         self.0.addr() & MORE_BLOCKS_BIT != 0
     }
 
-    /// Where the rule is.
+    /// The rule's address.
     #[inline]
     pub fn pointer(self) -> *mut Rule<T> {
         self.0.map_addr(|a| a & ADDRESS)
     }
 
-    /// Is there none?
+    /// True if there is no rule.
     #[inline]
     pub fn is_null(self) -> bool {
         self.0.is_null()
@@ -127,9 +127,9 @@ impl<'g, T> Word<'g, T> {
     }
 }
 
-/// Four rules; a packet that has other addresses reads no more than the first line. One writer
-/// changes blocks in place: a rule's word is written last when it comes and first when it goes, and
-/// its place is not used again.
+/// Four rules; a packet with other addresses reads only the first line. One writer changes blocks
+/// in place: a rule's word is written last when it is added, and first when it is removed, and its
+/// lane is not used again.
 #[repr(align(64))]
 pub(crate) struct Block<T> {
     addresses: [AtomicU64; LANES],
@@ -143,7 +143,7 @@ impl<T> Block<T> {
     fn new() -> Block<T> {
         let zero = || [const { AtomicU64::new(0) }; LANES];
         Block {
-            // With masks of zero, no packet has these.
+            // No packet has these addresses under masks of zero.
             addresses: [const { AtomicU64::new(1) }; LANES],
             address_masks: zero(),
             l4: zero(),
@@ -152,12 +152,12 @@ impl<T> Block<T> {
         }
     }
 
-    /// Itself with each lane.
+    /// This block, with each of its lanes.
     pub fn lanes(&self) -> impl Iterator<Item = (&Block<T>, usize)> {
         (0..LANES).map(move |i| (self, i))
     }
 
-    /// Lanes whose prefixes have these addresses in them, a bit each.
+    /// The lanes whose prefixes contain these addresses, a bit each.
     #[inline]
     pub fn having(&self, addresses: u64) -> u32 {
         (0..LANES).fold(0, |found, i| {
@@ -167,22 +167,22 @@ impl<T> Block<T> {
         })
     }
 
-    /// Is a lane's rule away from these addresses by bits that are marked? Looks at the first line
-    /// only.
+    /// True if a lane's rule differs from these addresses in bits that are marked. Reads the first
+    /// line only.
     #[inline]
     pub fn is_away(&self, lane: usize, addresses: u64, marked: u64) -> bool {
         let differ = addresses ^ self.addresses[lane].load(Ordering::Relaxed);
         differ & self.address_masks[lane].load(Ordering::Relaxed) & marked != 0
     }
 
-    /// Asks for what is looked at when addresses agree.
+    /// Prefetches what is read when addresses agree.
     #[inline]
     pub fn prefetch_rest(&self) {
         prefetch(&raw const self.l4);
         prefetch(&raw const self.rules);
     }
 
-    /// Does a key's word agree with a rule on ports and protocol?
+    /// True if a key's word agrees with a rule's ports and protocol.
     #[inline]
     pub fn agrees(&self, lane: usize, l4: u64) -> bool {
         l4 & self.l4_masks[lane].load(Ordering::Relaxed) == self.l4[lane].load(Ordering::Relaxed)
@@ -194,7 +194,7 @@ impl<T> Block<T> {
         Word(self.rules[lane].load(Ordering::Acquire), PhantomData)
     }
 
-    /// All of a lane.
+    /// The record of a lane.
     #[inline]
     pub fn record<'g>(&'g self, guard: Guard<'g>, lane: usize) -> Record<'g, T> {
         Record {
@@ -222,8 +222,8 @@ impl<T> Block<T> {
 }
 
 impl<T> Record<'_, T> {
-    /// Marks something in which the key differs, if that is in the record: nothing new if what is
-    /// marked does, else a prefix of an address, else a bit of ports and protocol. False: it
+    /// Marks something in which the key differs from the record: nothing new if it differs in
+    /// marked bits, else a prefix of an address, else a bit of ports and protocol. False: the key
     /// agrees.
     #[inline]
     pub fn exclude(&self, key: &Key, marked: &mut Mask) -> bool {
@@ -244,30 +244,30 @@ impl<T> Record<'_, T> {
     }
 }
 
-/// The nodes below one, by the next byte of the address.
+/// The child nodes, by the next byte of the address.
 pub(crate) type Children<T> = [Link<Node<T>>; 256];
 
-/// Rules whose prefix begins with the node's own, unless they are with its children or with the
-/// node across.
+/// The rules whose prefix begins with the node's prefix, except those in its children or in its
+/// source trie.
 #[repr(align(64))]
 pub(crate) struct Node<T> {
-    /// Which children there are.
+    /// Which children exist, a bit each.
     bitmap: [AtomicU64; 4],
-    /// The number of blocks is in the upper bits.
+    /// The blocks; the upper bits of the pointer are their number.
     body: AtomicPtr<Block<T>>,
     children: Link<Children<T>>,
-    /// Of destinations only: its rules by source, from a root on, when they are many.
+    /// For a destination's node with many rules: a trie of its rules by source.
     source_trie: Link<Node<T>>,
     /// At least the highest priority of the rules here.
     max: AtomicU16,
-    /// And of those below and across.
+    /// At least the highest priority of the rules in children and the source trie.
     reach: AtomicU16,
-    /// Rules here, and lanes that were used for any.
+    /// Number of rules here; then the number of lanes that were ever used.
     live: AtomicU8,
     used: AtomicU8,
-    /// Whole bytes of the prefix.
+    /// Number of whole bytes of the prefix.
     pub depth: u8,
-    /// Which address: 0 destination, 1 source.
+    /// The address of the trie: 0 destination, 1 source.
     pub along: u8,
 }
 
@@ -295,7 +295,7 @@ impl<T: 'static> Node<T> {
         self.max.load(Ordering::Acquire)
     }
 
-    /// At least the highest priority of the rules here, below and across.
+    /// At least the highest priority of the rules here, in children, and in the source trie.
     #[inline]
     pub fn reach(&self) -> u16 {
         self.reach.load(Ordering::Acquire)
@@ -318,7 +318,7 @@ impl<T: 'static> Node<T> {
         }
     }
 
-    /// Asks for the first lines of its blocks.
+    /// Prefetches the first lines of its blocks.
     #[inline]
     pub fn prefetch_blocks(&self) {
         let word = self.body.load(Ordering::Acquire);
@@ -333,13 +333,13 @@ impl<T: 'static> Node<T> {
         (address << (8 * self.depth) >> 24) as usize & 0xff
     }
 
-    /// Is there a child for this byte?
+    /// True if there is a child for this byte.
     #[inline]
     pub fn has(&self, byte: usize) -> bool {
         self.bitmap[byte / 64].load(Ordering::Acquire) >> (byte % 64) & 1 != 0
     }
 
-    /// Where the child of a byte would be.
+    /// The link to the child of a byte.
     #[inline]
     pub fn slot<'g>(&'g self, guard: Guard<'g>, byte: usize) -> Option<&'g Link<Node<T>>> {
         self.children.get(guard).map(|c| &c[byte])
@@ -351,20 +351,20 @@ impl<T: 'static> Node<T> {
         self.slot(guard, byte)?.get(guard)
     }
 
-    /// The root of its rules by source.
+    /// The root of the node's source trie.
     #[inline]
     pub fn source_trie<'g>(&'g self, guard: Guard<'g>) -> Option<&'g Node<T>> {
         self.source_trie.get(guard)
     }
 
-    /// Bits of a byte that tell it from the bytes of all other children.
+    /// Number of a byte's upper bits that distinguish it from the bytes of all other children.
     pub fn bits_apart(&self, byte: usize) -> u8 {
         let bitmap = self.bitmap.each_ref().map(|w| w.load(Ordering::Acquire));
         let bitmap: [u64; 4] = std::array::from_fn(|w| match w == byte / 64 {
             true => bitmap[w] & !(1 << (byte % 64)),
             false => bitmap[w],
         });
-        // Of 2^n bytes around it, are any there besides? From all down to two.
+        // Whether there are others among the 2^n bytes around it, from all bytes down to two.
         let others = |bits: u32| {
             let (size, from) = (256 >> bits, byte & !((256 >> bits) - 1));
             match size {
@@ -375,7 +375,7 @@ impl<T: 'static> Node<T> {
         (0..8).take_while(|bits| others(*bits)).count() as u8
     }
 
-    /// What lives here.
+    /// The rules here.
     pub fn records<'g>(&'g self, guard: Guard<'g>) -> impl Iterator<Item = Record<'g, T>> {
         let lanes = self.blocks(guard).iter().flat_map(Block::lanes);
         let all = lanes.map(move |(b, i)| b.record(guard, i));
@@ -388,7 +388,7 @@ impl<T: 'static> Node<T> {
         all.filter_map(move |(byte, c)| Some((byte, c.get(guard)?)))
     }
 
-    /// Heap bytes.
+    /// Heap memory, bytes.
     pub fn bytes(&self, guard: Guard<'_>) -> usize {
         let children = !self.children.is_null();
         let own = size_of_val(self.blocks(guard));
@@ -396,9 +396,9 @@ impl<T: 'static> Node<T> {
     }
 }
 
-/// The writer's: `unsafe` methods are for the only one.
+/// Methods for the writer: `unsafe` ones are for the only writer.
 impl<T: Send + Sync + 'static> Node<T> {
-    /// Counts a rule to come, here or further on.
+    /// Announces a rule to be added, here or below.
     pub fn announce(&self, priority: u16) {
         self.reach.fetch_max(priority, Ordering::AcqRel);
     }
@@ -408,7 +408,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         self.max.fetch_max(record.rule.priority(), Ordering::AcqRel);
         self.announce(record.rule.priority());
         let used = usize::from(self.used.load(Ordering::Relaxed));
-        // SAFETY: this is the writer, and what it reads it does not replace before it is done.
+        // SAFETY: this is the writer, and does not replace what it reads before it is done.
         let guard = unsafe { Guard::unprotected() };
         match self.blocks(guard).get(used / LANES) {
             Some(block) => {
@@ -424,7 +424,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
     }
 
-    /// Takes a rule out; false if it is not here.
+    /// Removes a rule; false: it is not here.
     pub unsafe fn take(&self, rule: &Rule<T>, domain: &Domain) -> bool {
         // SAFETY: as in `add`.
         let guard = unsafe { Guard::unprotected() };
@@ -466,7 +466,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         self.live.store(records.len() as u8, Ordering::Relaxed);
     }
 
-    /// Makes room for children, who get these rules.
+    /// Adds room for children, to which these rules are moved.
     pub unsafe fn deepen(&self, records: &[Record<'_, T>], domain: &Domain) {
         drop(self.children.fill(Box::new([const { Link::null() }; 256])));
         for r in records {
@@ -479,7 +479,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
     }
 
-    /// Makes a root of rules by source, which gets these rules.
+    /// Makes a source trie, to which these rules are moved.
     pub unsafe fn spread(&self, records: &[Record<'_, T>], domain: &Domain) {
         let root = Node::new(0, 1);
         // SAFETY: the caller's promise.
@@ -488,12 +488,12 @@ impl<T: Send + Sync + 'static> Node<T> {
         drop(self.source_trie.fill(Box::new(root)));
     }
 
-    /// Did [`Node::deepen`] happen?
+    /// True if the node has room for children.
     pub fn is_deep(&self) -> bool {
         !self.children.is_null()
     }
 
-    /// The child of a byte, made if there is none. There is room for children.
+    /// The child of a byte, which is made if there is none. The node has room for children.
     pub unsafe fn make<'g>(&'g self, guard: Guard<'g>, byte: usize) -> Option<&'g Node<T>> {
         let slot = self.slot(guard, byte)?;
         if slot.is_null() {
@@ -503,7 +503,8 @@ impl<T: Send + Sync + 'static> Node<T> {
         slot.get(guard)
     }
 
-    /// After a rule of this priority went: what it reaches now. False: there is nothing left.
+    /// Updates what the node reaches, after a rule of this priority was removed. False: nothing is
+    /// left.
     pub fn settle(&self, guard: Guard<'_>, priority: u16) -> bool {
         let rest = || self.below(guard).map(|(_, c)| c).chain(self.source_trie(guard));
         if self.live() == 0 && rest().next().is_none() {
@@ -516,7 +517,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         true
     }
 
-    /// Unlinks a child, or the node across, that has nothing.
+    /// Unlinks a child, or the source trie, that is empty.
     pub unsafe fn cut(&self, gone: &Node<T>, byte: usize, domain: &Domain) {
         let link = match gone.along == self.along {
             // SAFETY: this is the writer, and children are as many as ever.
@@ -545,7 +546,11 @@ unsafe fn owned<T>(word: *mut Block<T>) -> Option<Box<[Block<T>]>> {
     (n > 0).then(|| unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, n)) })
 }
 
-/// Gives up the table's handles on the rules of a node and of all further on.
+/// Drops the table's references to the rules of a node and of all nodes below.
+///
+/// # Safety
+///
+/// No thread reads or writes the nodes any more, except to drop them.
 ///
 /// # Safety
 /// No thread reads or writes the nodes any more, but to drop them.

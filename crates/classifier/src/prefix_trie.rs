@@ -1,17 +1,17 @@
-//! Where the rules of access lists live: a trie of destination prefixes, a byte at a time, and
-//! where many rules share a destination a trie of their sources across it (a hierarchical trie,
-//! Gupta and McKeown 2001; nodes that split only when they are full are a burst trie's, Heinz et
-//! al. 2002).
+//! The prefix trie, which holds the rules of access lists: a trie of destination prefixes, a byte
+//! at a time, and where many rules share a destination a trie of their sources (a hierarchical
+//! trie, Gupta and McKeown 2001; nodes that split only when they are full are those of a burst
+//! trie, Heinz et al. 2002).
 //!
-//! Five-tuple rules have thousands of masks, and a hash table for each, even for several together,
-//! costs a lookup a probe. Here it follows a few pointers, and what decided are a prefix of either
-//! address and a few bits of what is left, whatever the rules elsewhere look at. A rule stands in
-//! one place: changes are local.
+//! Five-tuple rules have thousands of masks. A hash table for each, even if several share one,
+//! costs a lookup a probe. Here a lookup follows a few pointers, and the bits that decide are a
+//! prefix of either address and a few bits of the rest, whatever the rules elsewhere look like.
+//! Each rule is in one place, so changes are local.
 //!
-//! A rule is as near to the root as there is room: a node that is full hands those with longer
-//! prefixes to children, or all of them across. Readers may meet that half done, so `moves` is
-//! counted between the arrival at the new place and the departure from the old one, and who sees it
-//! change looks again.
+//! A rule is as near to the root as there is room: a full node moves its rules with longer prefixes
+//! to children, or all of them to its source trie. Readers may see a move half done. So `moves` is
+//! counted between a rule's arrival at the new place and its departure from the old one, and a
+//! reader that sees the count change searches again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,34 +24,32 @@ use crate::node::{self, DEPTHS, Node, Record};
 use crate::prefixes;
 use crate::rule::Rule;
 
-/// Rules of a node, from which on it hands some on.
+/// Rules of a node from which on some are moved.
 const NODE_RULES_MAX: usize = 16;
 
-/// Rules that prefixes cannot tell apart, from which on there is no place for one more: they
-/// go by hash.
+/// Rules with the same prefixes from which on further ones go to subtables.
 const SAME_PREFIX_RULES_MAX: usize = 64;
 
-/// Bytes that rules here may look at, besides the Ethertype: addresses, ports, protocol, TOS, TTL,
-/// fragments and TCP flags.
+/// Key bytes that rules here may match on, besides the Ethertype: addresses, ports, protocol, TOS,
+/// TTL, fragments and TCP flags.
 const L3_L4: std::ops::Range<usize> = at::IP_SRC..at::TCP_FLAGS + 2;
 
-/// The words that those are in.
+/// The words with these bytes.
 pub(crate) const LOOKED_WORDS: u64 = {
     let last = (L3_L4.end - 1) / 8;
     (1 << (at::ETH_TYPE / 8)) | ((2 << last) - (1 << (L3_L4.start / 8)))
 };
 
-/// Nodes on the way to a rule, at most.
+/// Nodes on the path to a rule, at most.
 const PATH_NODES_MAX: usize = 2 * (DEPTHS as usize + 1);
 
 /// The destination and the source prefix of a rule.
 pub(crate) type Place = [(u32, u8); 2];
 
-/// A trie of destination prefixes with tries of sources across it. Readers share it with the one
-/// writer.
+/// A trie of destination prefixes, with tries of sources. Readers share it with the one writer.
 pub(crate) struct PrefixTrie<T: Send + Sync + 'static> {
     pub root: Node<T>,
-    /// How often rules were moved.
+    /// Number of times that rules were moved.
     pub moves: AtomicU64,
 }
 
@@ -68,8 +66,8 @@ impl<T: Send + Sync + 'static> Drop for PrefixTrie<T> {
     }
 }
 
-/// Where a rule of this match stands: its destination and source prefixes. None: not in a prefix
-/// trie.
+/// The place of a rule with this match: its destination and source prefixes. None: it cannot be in
+/// a prefix trie.
 pub(crate) fn place(key: &Key, mask: &Mask) -> Option<Place> {
     let allowed = |byte: usize| L3_L4.contains(&byte) || (at::ETH_TYPE..at::VLAN).contains(&byte);
     let few = mask.bytes().iter().enumerate().all(|(i, b)| *b == 0 || allowed(i));
@@ -88,19 +86,19 @@ fn addresses([dst, src]: Place) -> u64 {
     u64::from(src.0) << 32 | u64::from(dst.0)
 }
 
-/// Is the prefix long enough for a child of this node?
+/// True if the prefix is long enough for a child of this node.
 fn goes_below<T: 'static>(node: &Node<T>, place: Place) -> bool {
     node.depth < DEPTHS && place[usize::from(node.along)].1 >= 8 * (node.depth + 1)
 }
 
-/// The byte of the child that a rule at this place is in or goes to from here.
+/// The byte of the child in which a rule of this place is, or belongs, below this node.
 fn byte_below<T: Send + Sync + 'static>(node: &Node<T>, place: Place) -> Option<usize> {
     (node.is_deep() && goes_below(node, place)).then(|| node.byte(addresses(place)))
 }
 
-/// The `unsafe` methods are for the only writer.
+/// Methods: `unsafe` ones are for the only writer.
 impl<T: Send + Sync + 'static> PrefixTrie<T> {
-    /// The node where rules of this place are, if there is one, after all on the way to it.
+    /// The node for rules of this place, if there is one, behind all nodes on the path to it.
     fn way<'g>(
         &'g self,
         guard: Guard<'g>,
@@ -125,13 +123,13 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         way[n.checked_sub(1)?]
     }
 
-    /// Has the place of this match as many rules as it should have?
+    /// True if the place has as many rules as it may have.
     pub fn is_full(&self, guard: Guard<'_>, place: Place) -> bool {
         self.node_for(guard, place)
             .is_some_and(|n| n.live() >= SAME_PREFIX_RULES_MAX && !splits(n, guard, place))
     }
 
-    /// The rules with these prefixes, and others.
+    /// The rules with these prefixes, among others.
     pub fn same<'g>(
         &'g self,
         guard: Guard<'g>,
@@ -141,8 +139,8 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         records.filter_map(|r| r.rule().get())
     }
 
-    /// The rules whose prefixes may have something in common with those of a match, until `each`
-    /// is false: then it is, too.
+    /// Calls `each` with the rules that may share packets with a match, until it returns false;
+    /// returns false then.
     pub fn around(
         &self,
         guard: Guard<'_>,
@@ -191,7 +189,7 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         }
     }
 
-    /// Hands rules on to children or across.
+    /// Moves rules to children or to the source trie.
     unsafe fn split(&self, node: &Node<T>, place: Place, domain: &Domain) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -209,7 +207,7 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         }
     }
 
-    /// Unlinks a rule and gives back the handle on it; None if it is not here.
+    /// Unlinks a rule and returns the reference to it; None: it is not here.
     pub unsafe fn unlink(
         &self,
         rule: &Rule<T>,
@@ -237,7 +235,7 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         }
     }
 
-    /// Heap bytes of the nodes.
+    /// Heap memory of the nodes, bytes.
     pub fn bytes(&self, guard: Guard<'_>) -> usize {
         let mut sum = 0;
         let all = [(0, 0); 2];
@@ -249,15 +247,15 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
     }
 }
 
-/// Can a node hand on some of its rules, or this one?
+/// True if a node can move some of its rules, or this one.
 fn splits<T: Send + Sync + 'static>(node: &Node<T>, guard: Guard<'_>, place: Place) -> bool {
     let any = |f: &dyn Fn(Place) -> bool| f(place) || node.records(guard).any(|r| f(r.place()));
     let below = !node.is_deep() && any(&|p| goes_below(node, p));
     below || node.along == 0 && any(&|p| p[1].1 >= 8)
 }
 
-/// All nodes that may have rules at places that have something in common with this one, until
-/// `each` is false.
+/// Calls `each` with all nodes that may have rules whose places overlap this one, until it returns
+/// false.
 fn around<T: 'static>(
     node: &Node<T>,
     guard: Guard<'_>,

@@ -1,16 +1,16 @@
-//! The tries of a table, and what one lookup learned from them.
+//! The address tries of a table, and what one lookup has learned from them.
 
 use flow::{Key, Mask, at};
 use sync::{Domain, Guard, Published};
 
 use crate::trie::{Counted, PrefixAnswer, upper};
 
-/// Places of the fields with a trie: the IPv4 (or ARP) addresses.
+/// Offsets of the fields with a trie: the IPv4 (or ARP) addresses.
 pub(crate) const FIELDS: [usize; 2] = [at::IP_DST, at::IP_SRC];
-/// The word that holds them.
+/// The word with both fields.
 pub(crate) const WORD: usize = at::IP_SRC / 8;
 
-/// Prefix lengths of a mask in each of the fields; 0: none, or not a prefix.
+/// Prefix lengths of a mask in each of the fields; 0: no prefix, or not a prefix mask.
 pub(crate) type Lengths = [u8; FIELDS.len()];
 
 pub(crate) fn lengths(mask: &Mask) -> Lengths {
@@ -20,13 +20,13 @@ pub(crate) fn lengths(mask: &Mask) -> Lengths {
     })
 }
 
-/// Marks the upper bits of the address at this place.
+/// Marks the upper bits of the address at this offset.
 #[inline]
 pub(crate) fn mark(wildcards: &mut Mask, at: usize, bits: u8) {
     wildcards.set_u32(at, wildcards.u32(at) | upper(bits));
 }
 
-/// One trie per field; `None` once it would have grown too large, until the table is empty again.
+/// One trie per field. None: it grew too large, and stays None until the table is empty again.
 pub(crate) struct Tries {
     each: [Published<Option<Counted>>; FIELDS.len()],
 }
@@ -37,6 +37,10 @@ impl Tries {
     }
 
     /// Counts a rule before it is linked. `first`: the table is empty.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     ///
     /// # Safety
     /// The caller is the only writer.
@@ -59,7 +63,11 @@ impl Tries {
         }
     }
 
-    /// Forgets a rule after it was unlinked.
+    /// Removes a rule from the counts after it was unlinked.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     ///
     /// # Safety
     /// The caller is the only writer.
@@ -77,7 +85,7 @@ impl Tries {
 /// What one lookup knows about the prefixes of its key.
 pub(crate) struct Prefixes<'a> {
     tries: &'a Tries,
-    /// None: not asked yet, or there is no trie.
+    /// None: the trie was not asked yet, or there is none.
     answers: [Option<PrefixAnswer>; FIELDS.len()],
     asked: bool,
 }
@@ -87,7 +95,7 @@ impl<'a> Prefixes<'a> {
         Prefixes { tries, answers: [None; FIELDS.len()], asked: false }
     }
 
-    /// Do address bits that are marked anyhow exclude rules with these prefix lengths?
+    /// True if marked address bits exclude all rules with these prefix lengths.
     #[inline]
     pub fn excluded(&self, lengths: Lengths, wildcards: &Mask) -> bool {
         let each = self.answers.iter().zip(FIELDS).zip(lengths);
@@ -98,8 +106,8 @@ impl<'a> Prefixes<'a> {
         })
     }
 
-    /// Is it certain from an address alone that no rule with these prefix lengths matches `key`?
-    /// Then marks the address bits that say so.
+    /// True if an address alone excludes all rules with these prefix lengths; then marks the bits
+    /// of the address that do so.
     pub fn exclude(
         &mut self,
         guard: Guard<'a>,

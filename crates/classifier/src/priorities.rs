@@ -1,4 +1,4 @@
-//! How many rules there are of each priority; the writer's.
+//! The number of rules of each priority, as the writer keeps it.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 pub(crate) struct Priorities(BTreeMap<u16, u32>);
 
 impl Priorities {
-    /// The highest, if there is any rule.
+    /// The highest priority; None: there is no rule.
     pub fn max(&self) -> Option<u16> {
         self.0.last_key_value().map(|(p, _)| *p)
     }
 
-    /// Counts one more rule.
+    /// Counts a rule.
     pub fn add(&mut self, priority: u16) {
         *self.0.entry(priority).or_default() += 1;
     }
 
-    /// Counts one rule less.
+    /// Removes a rule from the count.
     pub fn sub(&mut self, priority: u16) {
         if let Some(n) = self.0.get_mut(&priority) {
             *n -= 1;
@@ -27,7 +27,7 @@ impl Priorities {
         }
     }
 
-    /// Is there a rule of this priority?
+    /// True if there is a rule of this priority.
     pub fn has(&self, priority: u16) -> bool {
         self.0.contains_key(&priority)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::stage::Step;
 use flow::{Key, Mask, WORDS, at};
 
-/// A version no reader ever reaches: "not removed" or "not yet added".
+/// A version that no reader ever reaches: "not removed", or "not yet added".
 pub const NEVER: u64 = u64::MAX;
 
 /// The set of words with at least one bit in a mask; bit `i` stands for word `i`.
@@ -23,8 +23,8 @@ pub(crate) fn bits(mut map: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// One of these bits of word `i`: of addresses the one that the shortest prefix has, of the word
-/// with protocol and ports rather the protocol's.
+/// One of these bits of word `i`: in a word of addresses the bit that the shortest prefix contains,
+/// in the word with protocol and ports preferably the protocol's.
 pub(crate) fn one_bit(i: usize, of: u64) -> u64 {
     if i == at::TP_SRC / 8 {
         return 1 << (63 - of.leading_zeros());
@@ -33,10 +33,10 @@ pub(crate) fn one_bit(i: usize, of: u64) -> u64 {
     u64::from_be(first)
 }
 
-/// Most rules look at no more words than this.
+/// Words that are stored in place: most rules match on no more.
 const INLINE_WORDS_MAX: usize = 3;
 
-/// Key words, then as many mask words. Few are kept in place: a reader follows no pointer to them.
+/// Key words, then as many mask words. If they are few they are stored in place, without a pointer.
 #[derive(Clone)]
 enum Words {
     Few(u8, [u64; 2 * INLINE_WORDS_MAX]),
@@ -77,10 +77,10 @@ fn words(key: &Key, mask: &Mask, map: u64) -> Words {
     Words::Few(n as u8, few)
 }
 
-/// A match with a priority, the versions it lives in, and a value.
+/// A match with a priority, the versions at which it is visible, and a value.
 ///
-/// Only the words that the mask touches are stored. A rule goes into one classifier, once: after
-/// [`crate::Classifier::remove`] it cannot be inserted again (make a new one).
+/// Only the words with mask bits are stored. A rule is inserted into one classifier, once: after
+/// [`crate::Classifier::remove`] it cannot be inserted again.
 pub struct Rule<T> {
     map: u64,
     /// Masked key words, then as many mask words, of the words in `map`.
@@ -90,7 +90,7 @@ pub struct Rule<T> {
     add: AtomicU64,
     remove: AtomicU64,
     priority: u16,
-    /// Was ever linked into a classifier.
+    /// True: the rule was linked into a classifier.
     pub(crate) used: AtomicBool,
     value: T,
 }
@@ -130,7 +130,7 @@ impl<T> Rule<T> {
         }
     }
 
-    /// Asks for the memory of a rule that will be looked at soon.
+    /// Prefetches a rule that will be examined soon.
     pub fn prefetch(self: &Arc<Self>) {
         crate::slots::prefetch(Arc::as_ptr(self));
     }
@@ -185,13 +185,13 @@ impl<T> Rule<T> {
         self.remove.store(version, Ordering::Release);
     }
 
-    /// Does a reader at `version` see the rule?
+    /// True if a reader at `version` sees the rule.
     #[inline]
     pub fn visible(&self, version: u64) -> bool {
         self.add.load(Ordering::Acquire) <= version && version < self.remove.load(Ordering::Acquire)
     }
 
-    /// Does a packet with `key` match (whatever the version)?
+    /// True if a packet with `key` matches, whatever the version.
     #[inline]
     pub fn matches(&self, key: &Key) -> bool {
         let (keys, masks) = self.words.split_at(self.words.len() / 2);
@@ -199,7 +199,7 @@ impl<T> Rule<T> {
         pairs.all(|(i, (k, m))| key.words[i] & m == *k)
     }
 
-    /// Is the rule at least as specific as (`key`,`mask`): the criterion of loose flow-mods?
+    /// True if the rule is at least as specific as (`key`,`mask`), as for loose flow-mods.
     pub fn within(&self, key: &Key, mask: &Mask) -> bool {
         let (keys, masks) = self.words.split_at(self.words.len() / 2);
         significant(mask) & !self.map == 0
@@ -208,7 +208,7 @@ impl<T> Rule<T> {
             })
     }
 
-    /// Is there a packet that matches both the rule and (`key`,`mask`)?
+    /// True if a packet can match both the rule and (`key`,`mask`).
     pub fn overlaps(&self, key: &Key, mask: &Mask) -> bool {
         let (keys, masks) = self.words.split_at(self.words.len() / 2);
         let mut pairs = bits(self.map).zip(keys.iter().zip(masks));
@@ -222,20 +222,20 @@ impl<T> Rule<T> {
         self.words[before.count_ones() as usize]
     }
 
-    /// Does `key` agree with the rule on these bits, which are all in the rule's mask?
+    /// True if `key` agrees with the rule on these bits, which are all in the rule's mask.
     #[inline]
     pub(crate) fn agrees(&self, key: &Key, steps: &[Step]) -> bool {
         steps.iter().all(|s| (key.words[s.word as usize] ^ self.word(s.word)) & s.mask == 0)
     }
 
-    /// The words that the mask touches.
+    /// The words in which the mask has bits.
     #[inline]
     pub(crate) fn looks_at(&self) -> u64 {
         self.map
     }
 
-    /// As [`Rule::agrees`], of all bits of a subtable's mask, which is given by words: `masks` are
-    /// those of the words in `map`.
+    /// As [`Rule::agrees`] for all bits of a subtable's mask; `masks` are the mask's words in
+    /// `map`.
     #[inline]
     pub(crate) fn agrees_by_words(
         &self,
@@ -251,7 +251,7 @@ impl<T> Rule<T> {
         words.fold(0, |d, ((i, m), w)| d | (key.words[usize::from(*i)] ^ w) & m) == 0
     }
 
-    /// As [`Rule::matches`]; `words` are those of `map`.
+    /// As [`Rule::matches`]; `words` are those in `map`.
     #[inline]
     pub(crate) fn matches_by_words(&self, key: &Key, map: u64, words: &[(u8, u64)]) -> bool {
         if self.map != map {
@@ -262,8 +262,8 @@ impl<T> Rule<T> {
         all.fold(0, |d, ((i, _), (k, m))| d | (key.words[usize::from(*i)] & m) ^ k) == 0
     }
 
-    /// As [`Rule::matches`]; marks the bits that decided: all of the mask if it matches, else one
-    /// in which the key differs.
+    /// As [`Rule::matches`]; marks the bits that decided: the whole mask if it matches, else one
+    /// bit in which the key differs.
     #[inline]
     pub(crate) fn decides(&self, key: &Key, marked: &mut Mask) -> bool {
         let (keys, masks) = self.words.split_at(self.words.len() / 2);
@@ -285,7 +285,7 @@ impl<T> Rule<T> {
         best.is_none()
     }
 
-    /// Is this exactly the rule's match?
+    /// True if this is exactly the rule's match.
     pub(crate) fn has_match(&self, key: &Key, shape: &Shape) -> bool {
         self.map == shape.map
             && self.words[self.words.len() / 2..] == *shape.masks
@@ -297,7 +297,7 @@ impl<T> Rule<T> {
         Shape { map: self.map, masks: self.words[self.words.len() / 2..].into() }
     }
 
-    /// Heap and inline bytes of the rule itself, without the value's own heap memory.
+    /// Memory of the rule, bytes, without the heap memory of its value.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.words.heap()
     }

@@ -1,5 +1,5 @@
-//! Lookups in a prefix trie: of several keys side by side, each step asking the memory for what the
-//! next one of all of them reads.
+//! Lookups in a prefix trie, of several keys together: each step prefetches what the next one
+//! reads, for all keys.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -13,13 +13,13 @@ use crate::prefixes;
 use crate::subtable::Wanted;
 use sync::prefetch;
 
-/// Nodes of one address.
+/// Nodes on the path of one address, at most.
 const ADDRESS_NODES_MAX: usize = DEPTHS as usize + 1;
 
-/// Nodes that have rules for one key: of destinations, and across each.
+/// Nodes with rules for one key, at most: those of the destination, and of a source trie at each.
 const KEY_NODES_MAX: usize = ADDRESS_NODES_MAX * (ADDRESS_NODES_MAX + 1);
 
-/// Rules with the right addresses that are waited for together.
+/// Rules with matching addresses that are read together, at most.
 const RULES_AT_ONCE: usize = 32;
 
 /// The nodes that may have rules for some keys.
@@ -30,7 +30,7 @@ struct Paths<'a, T, const N: usize> {
 }
 
 impl<'a, T: 'static, const N: usize> Paths<'a, T, N> {
-    /// From the root. Keys that are none have no nodes.
+    /// Paths from the root. Unused keys have no nodes.
     fn from(root: &'a Node<T>, guard: Guard<'a>, keys: &[&Key]) -> Self {
         let ipv4 = |i: usize| keys.get(i).filter(|k| k.u16(at::ETH_TYPE) == wire::ETH_IPV4);
         let mut paths = Paths {
@@ -48,7 +48,7 @@ impl<'a, T: 'static, const N: usize> Paths<'a, T, N> {
         paths
     }
 
-    /// On from these nodes, to the ends.
+    /// Continues from these nodes to the ends of the paths.
     #[inline]
     fn walk(&mut self, guard: Guard<'a>, mut at: [Option<&'a Node<T>>; N]) {
         while at.iter().any(Option::is_some) {
@@ -75,18 +75,18 @@ impl<'a, T: 'static, const N: usize> Paths<'a, T, N> {
     }
 }
 
-/// A rule with the right addresses for a key.
+/// A rule with matching addresses for a key.
 struct Candidate<'a, T> {
     key: usize,
     block: &'a Block<T>,
     lane: usize,
-    /// None: not for this key.
+    /// None: it does not match the key.
     rule: Option<Handle<'a, T>>,
-    /// Does the rule look at more than its record has?
+    /// True if the rule matches on more than its record has.
     more: bool,
 }
 
-/// What is looked for, and what was found.
+/// The keys and what was found for them.
 pub(crate) struct Search<'k, 'b, 'a, T> {
     pub keys: &'k [&'k Key],
     pub version: u64,
@@ -99,7 +99,7 @@ impl<'a, T: 'static> Search<'_, '_, 'a, T> {
         self.best[i].map_or(0, |b| u32::from(b.priority()) + 1)
     }
 
-    /// Everything in these nodes.
+    /// Examines all rules in these nodes.
     fn all<const N: usize>(&mut self, guard: Guard<'a>, paths: &Paths<'a, T, N>) {
         let mut found: [Option<Candidate<'a, T>>; RULES_AT_ONCE] = [const { None }; RULES_AT_ONCE];
         let mut n = 0;
@@ -107,7 +107,7 @@ impl<'a, T: 'static> Search<'_, '_, 'a, T> {
             let addresses = paths.addresses[key];
             let least = self.least(key);
             for node in paths.nodes(key).filter(|n| u32::from(n.max()) >= least) {
-                // What came last is first.
+                // The newest rules come first.
                 for block in node.blocks(guard).iter().rev() {
                     let mut having = block.having(addresses);
                     while having != 0 {
@@ -127,7 +127,7 @@ impl<'a, T: 'static> Search<'_, '_, 'a, T> {
         self.settle(guard, &mut found[..n]);
     }
 
-    /// The best of these, in order.
+    /// Examines these candidates, in order, and keeps the best.
     fn settle(&mut self, guard: Guard<'a>, found: &mut [Option<Candidate<'a, T>>]) {
         for c in found.iter_mut().flatten() {
             let word = c.block.word(guard, c.lane);
@@ -150,7 +150,8 @@ impl<'a, T: 'static> Search<'_, '_, 'a, T> {
     }
 }
 
-/// Marks what keeps rules of at least this priority away from a key, but for those that match.
+/// Marks the bits of a key that exclude all rules of at least this priority, except those that
+/// match.
 fn exclude<'a, T: 'static>(
     guard: Guard<'a>,
     nodes: impl Iterator<Item = &'a Node<T>>,
@@ -166,7 +167,8 @@ fn exclude<'a, T: 'static>(
         }
         let field = prefixes::FIELDS[usize::from(node.along)];
         prefixes::mark(marked, field, 8 * node.depth);
-        // A child that matters says so itself; one that came since then is of a later version.
+        // A child with relevant rules is excluded by itself; one that was added since has a later
+        // version.
         let child = nodes.peek().filter(|c| c.depth > node.depth);
         if node.depth < DEPTHS && !child.is_some_and(|c| matters(c.reach())) {
             let bits = node.bits_apart(node.byte(own));
@@ -195,7 +197,7 @@ fn exclude<'a, T: 'static>(
 }
 
 impl<T: Send + Sync + 'static> PrefixTrie<T> {
-    /// The rule of the highest priority that is wanted; marks in `wildcards` the bits that decided.
+    /// The wanted rule of the highest priority; marks in `wildcards` the bits that decided.
     pub fn lookup<'a>(
         &'a self,
         guard: Guard<'a>,
@@ -223,7 +225,7 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         }
     }
 
-    /// Puts rules that are better than what is known of these keys so far in its place.
+    /// Replaces what is known of these keys by better rules.
     pub fn lookup_all<'a, const N: usize>(
         &'a self,
         guard: Guard<'a>,
@@ -243,7 +245,7 @@ impl<T: Send + Sync + 'static> PrefixTrie<T> {
         self.moves.load(Ordering::Relaxed) == moves
     }
 
-    /// Asks for the memory that looking these keys up will read.
+    /// Prefetches what looking these keys up reads.
     pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
         const PREPARED_KEYS: usize = 8;
         for keys in keys.chunks(PREPARED_KEYS) {

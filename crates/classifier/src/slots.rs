@@ -1,9 +1,9 @@
 //! The hash array of a subtable: open addressing over chains of rules with the same masked key.
 //!
-//! A slot is a pointer to the first rule of a chain with 16 bits of the hash in the pointer's
-//! unused upper bits, so that a probe looks at a rule only when it is almost surely the right one.
-//! One writer changes slots in place; readers need no lock. Growing makes a new array that points
-//! at the same chains.
+//! A slot is a pointer to the first rule of a chain, with 16 bits of the hash in the pointer's
+//! unused upper bits, so a probe reads a rule only if it is almost certainly the right one. One
+//! writer changes slots in place; readers need no lock. Growing makes a new array that points to
+//! the same chains.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -16,12 +16,12 @@ use crate::rule::Rule;
 
 const TAG_SHIFT: u32 = 48;
 const ADDRESS: usize = (1 << TAG_SHIFT) - 1;
-/// The address of no rule: a slot that was freed inside a probe run.
+/// The address of no rule: it marks a slot that was freed inside a probe run.
 const FREED: usize = 1;
-/// How many slots ahead rules are fetched when all are looked at.
+/// How many slots ahead rules are prefetched when all are read.
 const PREFETCH_SLOTS: usize = 32;
 
-/// Asks for a rule's memory, with the counts that an `Arc` has before it. Any address will do.
+/// Prefetches a rule, with the counts that an `Arc` has in front of it. Any address is allowed.
 #[inline]
 pub(crate) fn prefetch<T>(rule: *const Rule<T>) {
     for offset in [-16, 64, 120] {
@@ -31,17 +31,17 @@ pub(crate) fn prefetch<T>(rule: *const Rule<T>) {
 
 pub(crate) struct Slots<T> {
     slots: Box<[AtomicPtr<Rule<T>>]>,
-    /// One for each stage but the last.
+    /// A filter for each stage except the last.
     pub filters: Box<[Filter]>,
 }
 
-/// What a writer's search for a chain found.
+/// The result of a writer's search for a chain.
 pub(crate) struct Found<T> {
-    /// The slot of the chain, or the one to put a new chain into.
+    /// The slot of the chain, or the slot for a new chain.
     pub slot: usize,
     /// First rule of the chain; null if there is none.
     pub head: *mut Rule<T>,
-    /// Without a chain: was the slot never used before?
+    /// If there is no chain: true if the slot was never used.
     pub fresh: bool,
 }
 
@@ -58,7 +58,7 @@ impl<T> Slots<T> {
         self.slots.len()
     }
 
-    /// Heap bytes.
+    /// Heap memory, bytes.
     pub fn bytes(&self) -> usize {
         self.slots.len() * 8 + self.filters.iter().map(Filter::bytes).sum::<usize>()
     }
@@ -94,21 +94,25 @@ impl<T> Slots<T> {
         None
     }
 
-    /// Asks for the first slot of a hash.
+    /// Prefetches the first slot of a hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         sync::prefetch(&raw const self.slots[hash as usize & (self.slots.len() - 1)]);
     }
 
-    /// Asks for the rule that the first slot of a hash points at.
+    /// Prefetches the rule in the first slot of a hash.
     #[inline]
     pub fn prefetch_rule(&self, hash: u64) {
         let word = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Acquire);
         prefetch(word.map_addr(|a| a & ADDRESS));
     }
 
-    /// As [`Slots::find`], for the writer: also says where a new chain goes. The array must have a
-    /// slot that is not in use.
+    /// As [`Slots::find`], for the writer: also says where a new chain goes. The array must have an
+    /// unused slot.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     ///
     /// # Safety
     /// The caller is the only writer.
@@ -137,14 +141,14 @@ impl<T> Slots<T> {
         Found { slot, head: null_mut(), fresh }
     }
 
-    /// Makes `slot` point at a chain.
+    /// Sets the chain of a slot.
     pub fn store(&self, slot: usize, hash: u64, head: *mut Rule<T>) {
         debug_assert_eq!(head.addr() & !ADDRESS, 0);
         let word = head.map_addr(|a| a | Self::tag(hash));
         self.slots[slot].store(word, Ordering::Release);
     }
 
-    /// Frees `slot`; true if it became as good as never used.
+    /// Frees a slot; true if it counts as never used afterwards.
     pub fn clear(&self, slot: usize) -> bool {
         let next = (slot + 1) & (self.slots.len() - 1);
         let last = self.slots[next].load(Ordering::Relaxed).is_null();
@@ -159,7 +163,7 @@ impl<T> Slots<T> {
         self.heads().filter_map(|head| unsafe { Handle::new(head) })
     }
 
-    /// Where the first rules of all chains are.
+    /// The addresses of the first rules of all chains.
     pub fn heads(&self) -> impl Iterator<Item = *mut Rule<T>> {
         let address = |s: &AtomicPtr<Rule<T>>| s.load(Ordering::Acquire).map_addr(|a| a & ADDRESS);
         self.slots.iter().enumerate().filter_map(move |(i, s)| {

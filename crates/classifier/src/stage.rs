@@ -1,21 +1,21 @@
-//! The order in which a subtable looks at a key, in stages: metadata, L2, L3, L4.
+//! The order in which a subtable compares a key, in stages: metadata, L2, L3, L4.
 //!
-//! A lookup that finds after a stage that no rule agrees so far leaves the bits of later stages
-//! wildcarded: a packet that no rule wants because of its port need not pin its addresses.
+//! If a lookup finds after a stage that no rule agrees so far, it leaves the bits of later stages
+//! wildcarded: a packet that matches no rule because of its port does not depend on its addresses.
 
 use flow::{Key, Mask, at};
 
 /// Number of stages.
 pub(crate) const STAGES: usize = 4;
 
-/// Bits of one word that are looked at together.
+/// Bits of one word that are compared together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub word: u8,
     pub mask: u64,
 }
 
-/// Byte ranges of the stages after the first; what is in none of them is metadata.
+/// Byte ranges of the stages after the first. Bytes in none of them are metadata.
 const L2: &[(usize, usize)] = &[(at::ETH_DST, at::IP_SRC), (at::VLAN1, at::IN_PORT)];
 const L3: &[(usize, usize)] =
     &[(at::IP_SRC, at::TP_SRC), (at::PROTO, at::TCP_FLAGS), (at::IPV6_SRC, at::TUN_DST)];
@@ -29,7 +29,8 @@ fn region(ranges: &[(usize, usize)]) -> Mask {
     mask
 }
 
-/// The significant bits of `mask` in stage order, and where each non-empty stage ends.
+/// The significant bits of `mask` in the order of stages, and where each stage that is not empty
+/// ends.
 pub(crate) fn steps(mask: &Mask) -> (Box<[Step]>, Box<[usize]>) {
     let (l2, l3, l4) = (region(L2), region(L3), region(L4));
     let mut meta = Key { words: [!0; flow::WORDS] };

@@ -1,4 +1,4 @@
-//! The rules that are found under one mask: their own, or one that it contains.
+//! A subtable: rules under one mask, which is theirs or is contained in theirs.
 
 use std::sync::Arc;
 
@@ -17,33 +17,34 @@ use crate::stage::{Step, steps};
 
 const SLOTS_MIN: usize = 4;
 
-/// Slots from which on they are worth asking for beforehand.
+/// Slots from which on prefetching them pays.
 const PREFETCH_SLOTS_MIN: usize = 256;
 
-/// Keys whose memory is asked for side by side.
+/// Keys that are prefetched together, at most.
 const PREFETCH_KEYS: usize = 8;
 
-/// What readers see of a subtable.
+/// A subtable, as readers see it.
 pub(crate) struct Subtable<T: Send + Sync + 'static> {
     pub mask: Mask,
-    /// Order of creation, to keep the order of equals stable.
+    /// Number in the order of creation, which orders subtables of equal priority.
     pub serial: u64,
     secret: Secret,
     steps: Box<[Step]>,
-    /// The words of the mask, and which those are.
+    /// The words of the mask, with their numbers.
     words: Box<[(u8, u64)]>,
     map: u64,
-    /// Where each stage ends in `steps`; the last one is `steps.len()`.
+    /// Where each stage ends in `steps`; the last end is `steps.len()`.
     stages: Box<[usize]>,
-    /// The step that looks at the IPv4 addresses, if they are matched by prefix; else past all.
+    /// The step that compares the IPv4 addresses, if they are matched by prefix; otherwise beyond
+    /// all.
     addresses: usize,
     pub lengths: Lengths,
-    /// Any of `lengths` is not 0.
+    /// True: some of `lengths` is not 0.
     by_prefix: bool,
     slots: Published<Slots<T>>,
 }
 
-/// What a lookup is after: rules for this key, of this version, of at least this priority.
+/// What a lookup searches: rules for this key, at this version, of at least this priority.
 pub(crate) struct Wanted<'a> {
     pub key: &'a Key,
     pub version: u64,
@@ -89,8 +90,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         }
     }
 
-    /// The first rule of the chain that `key` belongs to which is wanted; marks in `wildcards` the
-    /// bits that decided.
+    /// The first wanted rule of the key's chain; marks in `wildcards` the bits that decided.
     #[inline]
     pub fn lookup<'a>(
         &'a self,
@@ -104,7 +104,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
             .find(|r| r.visible(want.version) && r.decides(want.key, wildcards))
     }
 
-    /// As [`Subtable::lookup`], all of them.
+    /// Calls `each` with all wanted rules of the key's chain.
     pub fn lookup_each<'a>(
         &'a self,
         guard: Guard<'a>,
@@ -119,7 +119,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
             .for_each(|r| each(r.get()));
     }
 
-    /// The chain that `key` belongs to; marks in `wildcards` the bits that decided that.
+    /// The key's chain; marks in `wildcards` the bits that decided.
     #[inline]
     fn head<'a>(
         &'a self,
@@ -144,7 +144,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         head
     }
 
-    /// The chain that `key` belongs to, and how many steps that took to see.
+    /// The key's chain, and how many steps were needed.
     #[inline]
     fn walk<'a>(&'a self, guard: Guard<'a>, key: &Key) -> (Option<Handle<'a, T>>, usize) {
         let slots = self.slots.read(guard);
@@ -164,7 +164,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         (slots.find(guard, hash, |rule| rule.agrees(key, &self.steps)), from)
     }
 
-    /// Puts rules that are better than what is known of these keys so far in its place.
+    /// Replaces what is known of these keys by better rules.
     pub fn lookup_all<'a>(&'a self, guard: Guard<'a>, batch: &mut Batch<'_, 'a, T>) {
         let slots = self.slots.read(guard);
         let mut hashes = [0; BATCH];
@@ -199,7 +199,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         self.steps.iter().fold(self.secret.start(), mix)
     }
 
-    /// Asks for the memory that looking these keys up will read: slots first, then the rules there.
+    /// Prefetches what looking these keys up reads: slots first, then the rules in them.
     pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
         let slots = self.slots.read(guard);
         if slots.size() < PREFETCH_SLOTS_MIN {
@@ -241,15 +241,15 @@ impl<T: Send + Sync + 'static> Drop for Subtable<T> {
     }
 }
 
-/// A subtable with what only the writer knows.
+/// A subtable, with what only the writer knows.
 pub(crate) struct Owned<T: Send + Sync + 'static> {
     pub shared: Arc<Subtable<T>>,
     pub priorities: Priorities,
     pub rules: usize,
-    /// Those whose own mask is another.
+    /// Number of rules whose own mask is another.
     pub merged: usize,
     chains: usize,
-    /// Slots that are not as good as never used.
+    /// Number of slots that do not count as never used.
     dirty: usize,
 }
 
@@ -265,12 +265,12 @@ impl<T: Send + Sync + 'static> Owned<T> {
         }
     }
 
-    /// The highest priority, if there is any rule.
+    /// The highest priority; None: there is no rule.
     pub fn max_priority(&self) -> Option<u16> {
         self.priorities.max()
     }
 
-    /// For reading what only methods change that borrow all of it.
+    /// A guard for reading what is only changed by methods that borrow all of it.
     fn guard(&self) -> Guard<'_> {
         // SAFETY: the subtable's rules and arrays are unlinked and replaced by methods that take
         // `&mut self`.
@@ -281,7 +281,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
         self.shared.slots.read(self.guard())
     }
 
-    /// Counts a rule to come, so that the maximum can be published before the rule.
+    /// Counts a rule to be linked, so that the maximum can be published before the rule.
     pub fn announce(&mut self, priority: u16) {
         self.priorities.add(priority);
         self.rules += 1;
@@ -311,7 +311,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
         self.dirty += usize::from(found.fresh);
     }
 
-    /// Unlinks a rule and gives back the table's handle on it; None if it is not here.
+    /// Unlinks a rule and returns the table's reference to it; None: it is not here.
     pub fn unlink(&mut self, rule: &Rule<T>) -> Option<Arc<Rule<T>>> {
         let key = rule.key();
         let hashes = self.shared.hashes(&key);
@@ -343,8 +343,9 @@ impl<T: Send + Sync + 'static> Owned<T> {
         }
     }
 
-    /// Publishes an array with room for twice the chains and no freed slots. Rare enough to cost
-    /// a constant per change: arrays and filters have room for a part of the chains' number.
+    /// Publishes an array with room for twice the chains and without freed slots. This is rare
+    /// enough to cost a constant per change: arrays and filters have room for a part of the chains'
+    /// number.
     fn resize(&mut self) {
         let size = ((self.chains + 1) * 4).next_power_of_two().max(SLOTS_MIN);
         let old = self.slots();
@@ -366,17 +367,17 @@ impl<T: Send + Sync + 'static> Owned<T> {
         rule.agrees(key, &self.shared.steps)
     }
 
-    /// Is the rule, whose key this is, linked here?
+    /// True if the rule, whose key this is, is linked here.
     pub fn holds(&self, rule: &Rule<T>, key: &Key) -> bool {
         self.same(key).any(|r| std::ptr::eq(r.get(), rule))
     }
 
-    /// Has the chain of this key as many rules as it should have?
+    /// True if the key's chain has as many rules as it may have.
     pub fn is_full(&self, key: &Key) -> bool {
         self.same(key).nth(merge::MERGED_CHAIN_RULES_MAX - 1).is_some()
     }
 
-    /// The rules that agree with `key` on this mask, by falling priority.
+    /// The rules that agree with `key` under this mask, by falling priority.
     pub fn same(&self, key: &Key) -> impl Iterator<Item = Handle<'_, T>> {
         let hashes = self.shared.hashes(key);
         chain(self.slots().find(self.guard(), hashes.whole(), |r| self.agree(r, key)))
@@ -387,7 +388,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
         self.slots().chains(self.guard()).flat_map(|head| chain(Some(head)))
     }
 
-    /// Heap bytes of the hash array.
+    /// Heap memory of the hash array, bytes.
     pub fn bytes(&self) -> usize {
         self.slots().bytes()
     }

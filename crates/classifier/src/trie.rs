@@ -1,7 +1,7 @@
-//! IPv4 prefixes and how many rules have each: a path-compressed binary trie.
+//! IPv4 prefixes with the number of rules that have each: a path-compressed binary trie.
 //!
-//! Nodes keep their whole prefix, so that a split adds a node above and changes none: the writer's
-//! every change of the tree is one pointer store, and readers follow pointers without a lock.
+//! Nodes keep their whole prefix, so a split adds a node above and changes none: each change of the
+//! tree is one pointer store, and readers follow pointers without a lock.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -10,31 +10,31 @@ use sync::{Domain, Guard, Link};
 
 #[repr(align(64))]
 struct Node {
-    /// The prefix, left-aligned; bits past `len` are zero.
+    /// The prefix, left-aligned; bits beyond `len` are zero.
     value: u32,
     len: u8,
     child: [Link<Node>; 2],
     here: Count,
 }
 
-/// A set of prefixes (0 to 32 bits) with counts; nodes without are mere branching points, and go.
-/// One writer, the caller; readers need no lock.
+/// A set of prefixes (0 to 32 bits) with counts. Nodes without a count are branching points, and
+/// are removed when they do not branch. One writer, the caller; readers need no lock.
 #[derive(Default)]
 pub(crate) struct Trie {
     root: Link<Node>,
 }
 
-/// The way of an address through a trie, from the shortest prefix to the longest. `'a` is a
+/// The path of an address through a trie, from the shortest prefix to the longest. `'a` is a
 /// guard's.
 pub(crate) struct Walk<'a> {
     address: u32,
     at: Option<&'a Node>,
-    /// Upper bits of the address that decided where it led so far.
+    /// Number of upper bits of the address that decided the path so far.
     pub bits: u8,
 }
 
 impl<'a> Walk<'a> {
-    /// The next prefix that has the address in it, as its length and what it has.
+    /// The next prefix that contains the address: its length and its count.
     #[inline]
     pub fn step(&mut self) -> Option<(u8, &'a Count)> {
         let node = self.at.take()?;
@@ -80,19 +80,23 @@ impl Node {
 }
 
 impl Trie {
-    /// No prefix?
+    /// True if there is no prefix.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.root.is_null()
     }
 
-    /// The way of an address.
+    /// The path of an address.
     #[inline]
     pub fn walk<'a>(&'a self, guard: Guard<'a>, address: u32) -> Walk<'a> {
         Walk { address, at: self.root.get(guard), bits: 0 }
     }
 
-    /// The count of a prefix, from now on if it had none: the caller counts.
+    /// The count of a prefix, which is made if there is none; the caller counts.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     ///
     /// # Safety
     /// The caller is the only writer.
@@ -142,7 +146,7 @@ impl Trie {
         self.link(guard, value, len)?.0.get(guard).map(|n| &n.here)
     }
 
-    /// The pointer to a prefix's node, and the one to the node above.
+    /// The link to a prefix's node, and the link to the node above.
     #[allow(clippy::type_complexity)]
     fn link<'a>(
         &'a self,
@@ -164,7 +168,11 @@ impl Trie {
         }
     }
 
-    /// Takes the node of a prefix out if it has nothing; nodes go through `domain`.
+    /// Removes the node of a prefix, if its count is zero; nodes are retired in `domain`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     ///
     /// # Safety
     /// The caller is the only writer.
@@ -180,7 +188,11 @@ impl Trie {
     }
 }
 
-/// Takes the node that `link` points at out of the way if it has nothing and no two children.
+/// Unlinks the node that `link` points to, if its count is zero and it does not have two children.
+///
+/// # Safety
+///
+/// The caller is the only writer; `link` belongs to a node that is not freed.
 ///
 /// # Safety
 /// The caller is the only writer; `link` belongs to a node that is not freed.
@@ -213,47 +225,47 @@ impl Drop for Trie {
     }
 }
 
-/// Distinct prefixes that a [`Prefixes`] holds at most: a table of a million host routes should not
-/// pay 100 bytes more per rule for it.
+/// Distinct prefixes that a [`Counted`] holds, at most: a table of a million host routes should
+/// not have 100 bytes more per rule for it.
 pub(crate) const PREFIXES_MAX: usize = 100_000;
 
-/// Rules with exactly one prefix.
+/// Number of rules with exactly one prefix.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU32);
 
 impl Count {
-    /// None?
+    /// True if there is no rule.
     fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 }
 
-/// The set of the prefixes in use, with how many rules have each.
+/// The prefixes in use, with the number of rules that have each.
 #[derive(Default)]
 pub(crate) struct Counted {
     trie: Trie,
     prefixes: AtomicUsize,
 }
 
-/// What a set of prefixes says about an address.
+/// What a set of prefixes says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrefixAnswer {
-    /// Bit `n`: there is a rule whose prefix of length `n` (1..=32) has the address in it.
+    /// Bit `n`: there is a rule whose prefix of length `n` (1..=32) contains the address.
     pub lengths: u64,
-    /// Upper bits of the address that decided this.
+    /// Number of upper bits of the address that decided this.
     pub bits: u8,
 }
 
 impl Counted {
-    /// Which prefixes hold `address`?
+    /// Which prefixes contain `address`.
     #[cfg(test)]
     pub fn lookup(&self, guard: Guard<'_>, address: u32) -> PrefixAnswer {
         let [answer] = Counted::lookup_all(guard, [(Some(self), address)]);
         answer
     }
 
-    /// As `lookup`, in several sets at once, so that their cache misses overlap. No set: no answer
-    /// that means anything.
+    /// As `lookup`, in several sets at once, so that their cache misses overlap. Without a set the
+    /// answer is meaningless.
     pub fn lookup_all<const N: usize>(
         guard: Guard<'_>,
         of: [(Option<&Counted>, u32); N],
@@ -274,7 +286,11 @@ impl Counted {
         walks.map(|(walk, lengths)| PrefixAnswer { lengths, bits: walk.bits })
     }
 
-    /// Counts one more rule with a prefix of `len` bits (1..=32). False: there are too many.
+    /// Counts a rule with a prefix of `len` bits (1..=32). False: there are too many prefixes.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     ///
     /// # Safety
     /// The caller is the only writer.
@@ -284,7 +300,11 @@ impl Counted {
         known || self.prefixes.fetch_add(1, Ordering::Relaxed) < PREFIXES_MAX
     }
 
-    /// Counts one rule less; nodes that are no longer needed go through `domain`.
+    /// Removes a rule from the count; nodes that are not needed any more are retired in `domain`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer.
     ///
     /// # Safety
     /// The caller is the only writer.

@@ -1,9 +1,9 @@
-//! Captures: copies of packets that match a filter, each with what was decided about it.
+//! Captures: copies of packets that match a filter, each with the decision about it.
 //!
-//! Workers copy packets before their programs run ([`Actions`](crate::actions::Actions) looks at
-//! one flag per pass, for this and for the validating mode), as far as the control side gives
-//! permits, and hand them over in a ring of their own. While a capture is under way every packet is
-//! parsed and takes every step, so that it has a key and nothing is left out.
+//! Workers copy packets before their programs run, as far as the control side has given permits,
+//! and hand the copies over in a ring of their own. While a capture is under way every packet is
+//! parsed and takes every step, so that it has a key and no step is missing. Otherwise a capture
+//! costs one flag, which [`Actions`](crate::actions::Actions) reads once per pass.
 
 use crate::actions::program::Programs;
 use crate::batch::Batch;
@@ -18,52 +18,51 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sync::Producer;
 use telemetry::Drop;
 
-/// Packets of one worker that wait for the control side; more are not captured.
+/// Captured packets of one worker that wait for the control side; beyond that packets are not
+/// captured.
 pub(crate) const CAPTURED_PACKETS_MAX: usize = 1024;
 
 /// Which packets are captured, and how much of them.
 #[derive(Clone)]
 pub struct CaptureFilter {
-    /// What they have in the bits of `mask`; of both the packet side's lines count
-    /// ([`flow::PACKET_LINES`]).
+    /// The values of the bits in `mask`, on the packet side's lines ([`flow::PACKET_LINES`]).
     pub key: Key,
-    /// Which bits those are.
+    /// The bits that are compared.
     pub mask: Mask,
     /// Bytes that are copied of a packet, at most.
     pub snaplen: usize,
 }
 
-/// A packet as it was when it was decided about.
+/// A captured packet, as it was before its program ran.
 pub struct Captured {
-    /// When ([`crate::cycles`]).
+    /// Cycle of the capture ([`crate::cycles`]).
     pub cycles: u64,
-    /// Datapath port.
+    /// The datapath port on which it came in.
     pub in_port: PortNo,
-    /// Its length, bytes.
+    /// Length of the packet, bytes.
     pub len: usize,
-    /// Its first bytes.
+    /// First bytes of the packet.
     pub bytes: Vec<u8>,
-    /// What becomes of it.
+    /// The decision about the packet.
     pub fate: Fate,
 }
 
-/// What was decided about a captured packet.
+/// The decision about a captured packet.
 pub enum Fate {
-    /// The packet cannot be parsed, and ends.
+    /// The packet cannot be parsed, and is dropped for this reason.
     Unparsed(Drop),
-    /// The packet was looked up, or decided about.
+    /// The packet has a megaflow, or was decided about by the pipeline.
     Decided {
-        /// Key and mask of the megaflow that it takes; None: the decision is about this packet
-        /// alone.
+        /// Key and mask of its megaflow; None: the decision holds for this packet only.
         megaflow: Option<Box<(Key, Mask)>>,
-        /// What is done with it.
+        /// Operations on the packet.
         ops: Arc<[Op]>,
-        /// Why it ends, if that sends it nowhere.
+        /// The reason of its drop if no operation sends it.
         drop: Drop,
     },
 }
 
-/// How many packets workers may capture now, and how many they did not because of that.
+/// How many packets workers may capture now, and how many they left out for lack of permits.
 #[derive(Default)]
 pub(crate) struct Permits {
     pub left: AtomicU32,
@@ -79,7 +78,7 @@ impl Permits {
 
 /// A worker's part of a capture.
 pub(crate) struct Capture {
-    /// Words of the filter's mask that are not zero: number, value, mask.
+    /// The words of the filter's mask that are not zero: number, value, mask.
     words: Vec<(usize, u64, u64)>,
     snaplen: usize,
     permits: Arc<Permits>,
@@ -98,7 +97,7 @@ impl Capture {
         Capture { words, snaplen: *snaplen, permits, out }
     }
 
-    /// Captures those packets of a pass that match; their programs have not run yet.
+    /// Captures the packets of a pass that match, before their programs run.
     #[cold]
     pub fn pass(&mut self, batch: &Batch, store: &Store, programs: &Programs) {
         for i in 0..batch.len() {
@@ -115,8 +114,8 @@ impl Capture {
         }
     }
 
-    /// Captures packet `i`, which cannot be parsed, if a packet of which nothing but the port is
-    /// known matches.
+    /// Captures packet `i`, which cannot be parsed, if the filter matches a key of which only the
+    /// port is known.
     pub fn unparsed(&mut self, batch: &Batch, i: usize, why: Drop) {
         let line = [0, 0, 0, 0, port_word(batch.in_port[i]), 0, 0, 0];
         if self.matches(&KeyRef { line: &line, ext: &[[0; 8]; 3], have: 0 }) {
@@ -128,7 +127,7 @@ impl Capture {
         self.words.iter().all(|(w, value, mask)| key.word(*w) & mask == *value)
     }
 
-    /// Copies packet `i`, if it may and there is room.
+    /// Copies packet `i`, if there is a permit and the ring has room.
     fn copy(&mut self, batch: &Batch, i: usize, fate: impl FnOnce() -> Fate) {
         if self.out.room() == 0 || !self.permits.take() {
             self.permits.beyond.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +147,7 @@ impl Capture {
     }
 }
 
-/// Key and mask of a megaflow; 0 is none.
+/// Key and mask of a megaflow; None for number 0.
 fn megaflow(store: &Store, i: u32) -> Option<Box<(Key, Mask)>> {
     let words = (i != 0).then(|| store.mask(store.payload(i).mask()))?;
     let whole = |words: &[u64; PWORDS]| {

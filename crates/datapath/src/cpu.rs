@@ -1,9 +1,9 @@
-//! Which instructions the kernels of a worker use.
+//! The instruction sets that a worker's kernels use.
 
-/// An instruction set; kernels of all levels give the same results.
+/// An instruction set. Kernels of all levels give the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
-    /// Plain Rust: the twin of all others.
+    /// No special instructions: the twin of all others.
     #[default]
     Scalar,
     /// AVX2, BMI1, BMI2.
@@ -13,20 +13,20 @@ pub enum Level {
 }
 
 impl Level {
-    /// All, slowest first.
+    /// All levels, slowest first.
     pub const ALL: [Level; 3] = [Level::Scalar, Level::Avx2, Level::Avx512];
 
-    /// As people write it.
+    /// The level's name in configuration and output.
     pub fn name(self) -> &'static str {
         ["scalar", "avx2", "avx512"][self as usize]
     }
 
-    /// The level of that name.
+    /// The level with this name.
     pub fn named(name: &str) -> Option<Level> {
         Level::ALL.into_iter().find(|l| l.name() == name)
     }
 
-    /// Has this CPU the instructions?
+    /// True if this CPU has the level's instructions.
     pub(crate) fn detected(self) -> bool {
         match self {
             Level::Scalar => true,

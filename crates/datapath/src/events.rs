@@ -1,5 +1,5 @@
-//! What the packet side hands to the control side: events, traffic of decisions; and the tickets
-//! of changes.
+//! What the packet half hands to the control side: events, traffic of decisions, and tickets of
+//! changes.
 
 use crate::settings::WorkerId;
 use crate::stats::perf::Suspicious;
@@ -8,53 +8,53 @@ use flow::{Key, PortNo};
 use std::any::Any;
 use std::sync::Arc;
 
-/// Tells by what a decision is credited to, and by its effects, whether the decision may have
-/// changed.
+/// True if a decision with these credits and effects may have changed.
 pub type Stale = Box<dyn Fn(&[u32], Option<&(dyn Any + Send + Sync)>) -> bool + Send>;
 
-/// A change that was asked for with `invalidate`.
+/// A change that was started by `invalidate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub(crate) u64);
 
-/// What happened in the packet half that the control side acts on.
+/// An event in the packet half that the control side acts on.
 pub enum Event {
     /// A packet that `Op::Punt` handed over.
     Punt(Box<PuntEvent>),
     /// A kernel or a program differs from its twin: how, and on which packet.
     Differs(Box<str>),
-    /// A PMD thread's iteration took long ([`PerfLog`]).
+    /// A PMD thread's iteration took suspiciously long ([`crate::PerfLog`]).
     Suspicious(WorkerId, Box<Suspicious>),
     /// A decision with effects was made.
     Decided {
-        /// What the pipeline said besides.
+        /// The effects.
         effects: PortEffects,
-        /// Bytes of the packet if the decision is about it alone: no [`Used`] will count it.
+        /// Length of the packet if the decision is about this packet only, so that no [`Used`]
+        /// counts it.
         alone: Option<u32>,
     },
-    /// Effects of decisions about packets from this port were dropped, as the queue to the control
-    /// side was full.
+    /// Effects of decisions about packets from this port were dropped, because the queue to the
+    /// control side was full.
     PassedOver {
-        /// Where the packets came in.
+        /// The input port.
         port: PortNo,
-        /// How many.
+        /// Number of decisions whose effects were dropped.
         n: u64,
     },
 }
 
-/// What the pipeline said of a packet besides what to do with it.
+/// Effects of the decision about a packet from one port.
 pub type PortEffects = Arc<dyn Any + Send + Sync>;
 
-/// A packet on its way to the control side.
+/// A packet that was punted to the control side.
 pub struct PuntEvent {
-    /// Its bytes (at most `punt.max_len`).
+    /// First bytes of the packet, at most `punt.max_len`.
     pub packet: Vec<u8>,
     /// Its key when it was punted.
     pub key: Key,
-    /// Where it came in.
+    /// The port on which it came in.
     pub in_port: PortNo,
-    /// What the pipeline wanted to remember.
+    /// The pipeline's data about the punt.
     pub punt: Arc<Punt>,
-    /// Bytes before cutting.
+    /// Length of the packet, bytes.
     pub total_len: usize,
 }
 
@@ -64,13 +64,14 @@ pub struct Used<'a> {
     pub credits: &'a [u32],
     /// The decision's effects, to be refreshed.
     pub effects: Option<&'a Arc<dyn Any + Send + Sync>>,
-    /// Nothing but the packet that the decision was made for came: its effects were reported then
-    /// ([`Event::Decided`]), and reporting them again would undo what other packets taught since.
+    /// True if the only packet was the one for which the decision was made. Its effects were
+    /// reported then ([`Event::Decided`]); applying them again would undo what later packets
+    /// taught.
     pub reported: bool,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// When it was last used (`now_ms`).
+    /// When the decision was last used (`now_ms`).
     pub used_ms: u64,
 }

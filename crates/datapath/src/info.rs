@@ -1,4 +1,4 @@
-//! What the control side may look at: cached flows, receive queues, workers.
+//! What the control side can ask for: cached flows, receive queues, workers.
 
 use crate::settings::{RxqAssign, WorkerId};
 use crate::stats::worker_stats::Perf;
@@ -6,58 +6,59 @@ use action::Op;
 use flow::{Key, Mask, PortNo};
 use std::sync::Arc;
 
-/// Where receive queues of polled ports are polled.
+/// On which cores the receive queues of polled ports are polled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// How the queues that are not pinned were spread.
+    /// How queues that are not pinned were placed.
     pub how: RxqAssign,
     /// Core and NUMA node of each PMD thread.
     pub cores: Vec<(usize, usize)>,
-    /// The queues, by their ports' numbers.
+    /// The queues, by port number.
     pub queues: Vec<PolledQueue>,
 }
 
-/// A receive queue and where it is polled.
+/// A receive queue and the core that polls it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolledQueue {
-    /// Its port's name.
+    /// Name of the queue's port.
     pub port: String,
-    /// Its number there.
+    /// Number of the queue within its port.
     pub queue: usize,
     /// NUMA node of the port.
     pub numa: usize,
-    /// `pmd-rxq-affinity` says that it is polled there.
+    /// True if `pmd-rxq-affinity` says which core polls it.
     pub pinned: bool,
-    /// Core and NUMA node of the PMD thread; None: none can take it.
+    /// Core and NUMA node of its PMD thread; None: no PMD thread can take it.
     pub core: Option<(usize, usize)>,
 }
 
-/// What `pmd-auto-lb` found when load had been high for a minute.
+/// The result of a check by `pmd-auto-lb`, after load had been high for a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalanceCheck {
-    /// An earlier check found one of the next two, and cores and queues are still the same.
+    /// As the last check found [`BalanceCheck::RoundRobin`] or [`BalanceCheck::TooFew`], and cores
+    /// and queues are unchanged.
     Unchanged,
     /// Queues are placed in turn, whatever they cost.
     RoundRobin,
-    /// There are no two PMD threads that may take queues, one of which has several.
+    /// Fewer than two PMD threads may take queues, or none has several.
     TooFew,
-    /// Queues would be polled from other NUMA nodes, where they cost an unknown amount.
+    /// Queues would be polled from other NUMA nodes, where their cost is not known.
     CrossNuma,
-    /// The variance of the cores' load, and what it would be; both in percent squared.
+    /// The variance of the cores' load now, and with queues placed again; both in percent squared.
     Compared {
-        /// With the queues where they are.
+        /// Variance with the queues where they are.
         now: u64,
-        /// With the queues placed again.
+        /// Variance with the queues placed again.
         then: u64,
         /// The difference, percent of `now`.
         improvement: u64,
-        /// What it has to be, percent.
+        /// The improvement that is required, percent.
         threshold: u8,
     },
 }
 
 impl BalanceCheck {
-    /// Do queues move because of it?
+    /// True if queues are moved as a result.
     pub fn moves_queues(self) -> bool {
         match self {
             BalanceCheck::Compared { improvement, threshold, .. } => {
@@ -68,67 +69,67 @@ impl BalanceCheck {
     }
 }
 
-/// A cached flow.
+/// A megaflow.
 #[derive(Clone, Debug)]
 pub struct FlowDump {
-    /// The worker whose table it is in.
+    /// The worker whose megaflow it is.
     pub worker: WorkerId,
-    /// Values, masked.
+    /// The megaflow's key, under its mask.
     pub key: Key,
-    /// The whole key of the packet that the flow was made for, if missed packets are reported.
+    /// The whole key of the packet for which the megaflow was made, if missed packets are reported.
     pub first_key: Option<Box<Key>>,
-    /// The mask it is stored under.
+    /// The megaflow's mask.
     pub mask: Mask,
-    /// What is done.
+    /// The megaflow's operations.
     pub ops: Arc<[Op]>,
     /// Packets so far.
     pub packets: u64,
     /// Bytes so far.
     pub bytes: u64,
-    /// When it was last used (`now_ms`); 0: never.
+    /// When the megaflow was last used (`now_ms`); 0: never.
     pub used_ms: u64,
-    /// Marked dead by an invalidation, waiting to be unlinked.
+    /// True if an invalidation marked it dead, and it is not unlinked yet.
     pub dead: bool,
-    /// Where it is, for [`Datapath::megaflow`](crate::Datapath::megaflow).
+    /// The megaflow's identity, for [`Datapath::megaflow`](crate::Datapath::megaflow).
     pub id: offload::FlowId,
-    /// Packets of the last second that was sampled ([`Datapath::sample`](crate::Datapath::sample)).
+    /// Packets in the last second that was sampled ([`Datapath::sample`](crate::Datapath::sample)).
     pub pps: u32,
 }
 
 /// A receive queue and the worker that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RxqInfo {
-    /// Port.
+    /// Number of the port.
     pub port: PortNo,
-    /// Port name.
+    /// Name of the port.
     pub name: String,
-    /// Queue.
+    /// Number of the queue within its port.
     pub queue: usize,
     /// The worker that serves it; None: there is no PMD thread.
     pub worker: Option<WorkerId>,
-    /// Pinned by affinity.
+    /// True if the queue is pinned by affinity.
     pub pinned: bool,
-    /// Cycles it cost since the counters were cleared.
+    /// Cycles that the queue cost since the counters were cleared.
     pub cycles: u64,
-    /// Packets it brought since the counters were cleared.
+    /// Packets received from the queue since the counters were cleared.
     pub packets: u64,
 }
 
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PmdInfo {
-    /// Which.
+    /// Which worker.
     pub worker: WorkerId,
     /// NUMA node of its core.
     pub numa: usize,
-    /// Serves only pinned queues.
+    /// True if it serves only pinned queues.
     pub isolated: bool,
-    /// Flows cached now.
+    /// Megaflows now.
     pub flows: u32,
     /// Masks in use now.
     pub masks: u32,
-    /// Is the signature cache on?
+    /// True if the signature cache is in use.
     pub signature_cache: bool,
-    /// What it did.
+    /// Counters.
     pub perf: Perf,
 }

@@ -1,5 +1,5 @@
-//! The packet side: PMD threads, the six steps of a packet (listed in `pmd`), per-port output
-//! queues, statistics, placement.
+//! The packet half: PMD threads, the six steps of a packet (listed in `pmd`), per-port output
+//! queues, statistics, placement of receive queues.
 //!
 //! *Place*: packet half. *Knows*: packets, ports, keys, operations, the [`action::Pipeline`] that
 //! decides. *Does not know*: OpenFlow, OVSDB, sockets; what a decision was made from.

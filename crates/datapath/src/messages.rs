@@ -21,70 +21,76 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use sync::{Consumer, Producer};
 
-/// Entries of the rings.
+/// Entries of a worker's ring of commands.
 pub(crate) const COMMANDS_MAX: usize = 1024;
+/// Entries of a worker's ring of reports.
 pub(crate) const REPORTS_MAX: usize = 8192;
+/// Entries of a worker's ring of punts.
 pub(crate) const PUNTS_MAX: usize = 4096;
+/// Entries of each ring from one worker to another.
 pub(crate) const HANDOFFS_MAX: usize = 2048;
+/// Effects of one port that may wait for the control side: a burst of packets to learn from, which
+/// the control side processes in a few milliseconds.
+pub(crate) const PORT_EFFECTS_MAX: usize = 4096;
 
-/// Effects of a decision, opaque here: the control side hears of them when the decision is used.
+/// Effects of a decision, opaque here. The control side gets them when the decision is used.
 pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;
 
 /// How a worker sends to a port.
 pub(crate) enum Route {
-    /// Not at all (yet).
+    /// Not at all: packets are dropped.
     None,
-    /// On a queue of its own.
+    /// On a queue that this worker owns.
     Queue(Box<dyn TxQueue>),
-    /// Through the worker in this slot, which has one.
+    /// Through the worker in this slot, which has a queue.
     Via(usize),
 }
 
-/// A packet for a port that another worker sends on.
+/// A packet for a port to which another worker sends.
 pub(crate) type Handoff = (PortNo, Packet);
 
-/// From the control side to a worker; executed in order, between vectors.
+/// A command from the control side to a worker. Commands are executed in order, between vectors.
 pub(crate) enum Command {
     AddPort(PortNo, Arc<PortCell>),
-    /// Packets to it become `NoPort`; buffered ones are sent first. Answer: `TxBack` if it had one.
+    /// Remove a port: buffered packets are sent first, later ones are `NoPort`. Answer: `TxBack` if
+    /// the worker had a queue.
     DelPort(PortNo),
-    /// How to send to a port. Answer: `TxBack` if it had a queue of its own.
+    /// Set how to send to a port. Answer: `TxBack` if the worker had a queue.
     SetRoute(PortNo, Route),
-    /// Longest frame, in bytes, that the port takes.
+    /// Set the longest frame that the port takes, bytes.
     Limit(PortNo, usize),
-    /// The bond that packets to this number are spread over.
+    /// Set the bond behind this number; None: there is none.
     Bond(PortNo, Option<Arc<Bond>>),
-    /// What the port's receive queues may bring from now on.
+    /// Set the limit of what the port's receive queues may receive; None: no limit.
     Police(PortNo, Option<Arc<Policer>>),
-    /// What the port may be sent from now on.
+    /// Set the limit of what may be sent to the port; None: no limit.
     PoliceTx(PortNo, Option<Arc<Policer>>),
-    /// What an adapter's marks of packets from this port stand for.
+    /// Change the marks of packets of this port.
     Mark(PortNo, MarkChange),
     AddRx(Box<RxSlot>),
-    /// Answer: `RxBack`.
+    /// Give a receive queue back. Answer: `RxBack`.
     DelRx(PortNo, usize),
     Settings(Box<Settings>),
-    /// Packets are captured from now on, or no longer.
+    /// Begin a capture, or with None end it.
     Capture(Option<Box<Capture>>),
     /// Unlink these megaflows. Answer: `Unlinked` for those that were linked.
     Unlink(Vec<u32>),
-    /// The control side is done with these.
+    /// The indices of these megaflows may be used again.
     Release(Vec<u32>),
     Execute(Box<Execute>),
-    /// Packets for queues of worker `slot` go here.
+    /// Hand packets for queues of this worker over by this ring.
     AddPeer(usize, Producer<Handoff>, Option<Arc<Wake>>),
     DelPeer(usize),
     AddInbound(Consumer<Handoff>),
     Stop,
 }
 
-/// From a worker to the control side.
+/// A report from a worker to the control side.
 pub(crate) enum Report {
-    /// What a program does that megaflows reported from now on have.
+    /// The operations of a program, sent before megaflows that have it.
     Program(u32, Arc<[Op]>),
-    /// A megaflow came: the port that its packets come from, the length of the packet that it was
-    /// made for, what it is credited to, and the effects that the control side hears of when it is
-    /// used.
+    /// A megaflow was stored: its input port, the length of the packet for which it was made, the
+    /// counters to credit, and the effects that are due when it is used.
     Installed {
         idx: u32,
         port: PortNo,
@@ -92,41 +98,41 @@ pub(crate) enum Report {
         credits: Credits,
         effects: Effects,
     },
-    /// What must live until the megaflow is unlinked.
+    /// Keep an object alive until the megaflow is unlinked.
     KeepAlive(u32, Arc<dyn Any + Send + Sync>),
     Unlinked(u32),
     Uncached(Box<UncachedReport>),
     RxBack(Box<RxSlot>),
     TxBack(PortNo, Box<dyn TxQueue>),
-    /// A packet with this key was missed.
+    /// The key of a missed packet.
     Missed(Box<Key>),
-    /// What validation found.
+    /// A difference that the validating mode found.
     Differs(Box<str>),
-    /// An iteration took long.
+    /// An iteration that took suspiciously long.
     Suspicious(Box<Suspicious>),
-    /// How lookups go, by input port; it changed.
+    /// Lookup statistics by input port, if they changed.
     Lookups(Box<[PortLookup]>),
 }
 
-/// A packet to inject.
+/// A packet to inject, and its operations.
 pub(crate) struct Execute {
     pub packet: Vec<u8>,
     pub in_port: PortNo,
     pub ops: Arc<[Op]>,
 }
 
-/// A receive queue on its way or at work.
+/// A receive queue, with its counters and its limit.
 pub(crate) struct RxSlot {
     pub port: PortNo,
     pub queue: usize,
     pub rx: Box<dyn RxQueue>,
     pub cell: Arc<RxqCell>,
     pub stats: Arc<PortCell>,
-    /// What the port may bring.
+    /// The limit of what the port may receive; None: no limit.
     pub police: Option<Arc<Policer>>,
 }
 
-/// Counters to credit: most lists are short.
+/// Counters to credit. Most lists are short.
 #[derive(Clone)]
 pub(crate) enum Credits {
     Few(u8, [u32; 3]),
@@ -177,16 +183,16 @@ impl std::ops::Deref for Credits {
 
 /// Traffic of decisions that were not stored.
 pub(crate) struct UncachedReport {
-    /// A counter may be there several times.
+    /// Sums of packets and bytes; a counter may be there several times.
     pub sums: Vec<Sum>,
-    /// With the port that the packet came from, and its bytes.
+    /// Effects, with the input port and the length of the packet.
     pub effects: Vec<(PortNo, PortEffects, u32)>,
-    /// Effects that there was no room for, by port.
+    /// Number of effects for which there was no room, by input port.
     pub lost: Vec<(PortNo, u64)>,
     pub used_ms: u64,
 }
 
-/// What one counter counted.
+/// Packets and bytes of one counter.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sum {
     pub counter: u32,
@@ -194,7 +200,7 @@ pub(crate) struct Sum {
     pub bytes: u64,
 }
 
-/// Traffic of flows that are gone.
+/// Traffic of a decision that is not credited yet, of a worker or an account that ended.
 pub(crate) struct Credit {
     pub credits: Box<[u32]>,
     pub effects: Effects,
@@ -204,22 +210,22 @@ pub(crate) struct Credit {
     pub used_ms: u64,
 }
 
-/// What both sides of a worker see.
+/// State that a worker and the control side share.
 pub(crate) struct Shared {
     pub perf: PerfCell,
     pub metrics: Metrics,
-    /// Counters of packets whose port is gone or never was.
+    /// Counters of packets whose port does not exist.
     pub orphan: PortCell,
-    /// Commands executed.
+    /// Number of commands that the worker executed.
     pub processed: AtomicU64,
     pub flows: AtomicU32,
     pub masks: AtomicU32,
     pub cache_on: AtomicBool,
-    /// Megaflows it may have: its part of the limit over all workers.
+    /// Megaflows that the worker may have: its share of the limit over all workers.
     pub limit: AtomicU32,
-    /// [`Report::Uncached`] that the control side has read.
+    /// Number of [`Report::Uncached`] lists that the control side has read.
     pub taken: AtomicU64,
-    /// Rung when there are reports for the control side; only the kernel worker may (it is a system
-    /// call).
+    /// Rung when there are reports for the control side. Only the kernel worker has it: ringing is
+    /// a system call.
     pub bell: Option<Arc<Wake>>,
 }

@@ -1,30 +1,32 @@
-//! Policing: what a port may bring per second (`ingress_policing_*`), decided before anything is
-//! parsed, and what it may be sent (QoS of type `egress-policer`), decided when a burst is sent.
+//! Policing: limits of what a port may receive (`ingress_policing_*`), checked before packets are
+//! parsed, and of what may be sent to it (QoS of type `egress-policer`), checked when a burst is
+//! sent.
 //!
-//! Two token buckets, one of bytes and one of packets. A packet passes if both have what it costs,
-//! and ends as `Drop::Policed` or `Drop::TxPoliced` otherwise. Several workers may serve a port's
-//! queues: the levels are atomics, read and written once per burst. Two that decide at the same
-//! moment may both spend the same tokens; the level is then below zero until the rate has paid for
-//! that, so a port is ahead of its rate by at most one burst of packets per worker.
+//! There are two token buckets, one of bytes and one of packets. A packet passes if both have
+//! enough tokens, otherwise it is dropped as `Drop::Policed` or `Drop::TxPoliced`. Several workers
+//! may serve a port's queues: the levels are atomics, read and written once per burst. If two
+//! workers decide at the same moment both may spend the same tokens. The level is below zero then
+//! until the rate has paid for that, so a port is ahead of its rate by at most one burst per
+//! worker.
 
 use crate::settings::{EgressPolicer, Policing};
 use packet::Packet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// What of a packet is not counted: its Ethernet header (as in OVS's DPDK ports).
+/// Bytes of a packet that are not counted: its Ethernet header (as for OVS's DPDK ports).
 const ETHERNET_BYTES: usize = 14;
-/// Tokens of one byte or packet, so that every rate is a whole number per nanosecond.
+/// Tokens of one byte or packet: so the rate in tokens per nanosecond is a whole number.
 const TOKENS_PER_UNIT: u64 = 1_000_000_000;
-/// Bytes or packets that a bucket holds at most: 64 bits of tokens.
+/// Bytes or packets that a bucket holds at most: their tokens fit 63 bits.
 const DEPTH_UNITS_MAX: u64 = i64::MAX as u64 / TOKENS_PER_UNIT;
-/// `ingress_policing_burst` unless it is set, in kbit, and `ingress_policing_kpkts_burst`, in
-/// thousands of packets (both as in OVS).
+/// Default of `ingress_policing_burst`, kbit (as in OVS).
 const DEFAULT_BURST_KBIT: u32 = 8_000;
+/// Default of `ingress_policing_kpkts_burst`, thousands of packets (as in OVS).
 const DEFAULT_BURST_KPKT: u32 = 16;
 
-/// Tokens that come at a rate up to a limit.
+/// A token bucket.
 struct Bucket {
-    /// Tokens per nanosecond: bytes or packets per second.
+    /// Tokens per nanosecond; as a number this is the rate in bytes or packets per second.
     rate: u64,
     depth: i64,
     level: AtomicI64,
@@ -32,13 +34,13 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Full at `now_ns`.
+    /// A bucket that is full at `now_ns`.
     fn new(rate: u64, depth: u64, now_ns: u64) -> Bucket {
         let depth = (depth.min(DEPTH_UNITS_MAX) * TOKENS_PER_UNIT) as i64;
         Bucket { rate, depth, level: AtomicI64::new(depth), filled_ns: AtomicU64::new(now_ns) }
     }
 
-    /// Adds what the time brought; the tokens that there are.
+    /// Adds the tokens for the time that has passed; returns the level.
     fn fill(&self, now_ns: u64) -> i64 {
         let since = self.filled_ns.load(Relaxed);
         let passed = now_ns.saturating_sub(since);
@@ -62,12 +64,12 @@ pub(crate) struct Policer {
 }
 
 impl Policer {
-    /// Of what a port is sent, with a full bucket at `now_ns`.
+    /// The limit of what is sent to a port, with a full bucket at `now_ns`.
     pub fn egress(p: &EgressPolicer, now_ns: u64) -> Policer {
         Policer { bytes: Some(Bucket::new(p.cir, p.cbs, now_ns)), packets: None }
     }
 
-    /// Of what a port brings, with full buckets at `now_ns`; None: nothing is limited.
+    /// The limits of what a port receives, with full buckets at `now_ns`; None: there is no limit.
     pub fn new(p: &Policing, now_ns: u64) -> Option<Policer> {
         let or = |burst: u32, default: u32| u64::from(if burst == 0 { default } else { burst });
         let bucket = |rate: u32, burst: u64, unit: u64| {
@@ -79,8 +81,8 @@ impl Policer {
         (bytes.is_some() || packets.is_some()).then_some(Policer { bytes, packets })
     }
 
-    /// Moves those of `packets[start..]` that are too many at `now_ns` to `refused`; the others
-    /// keep their order.
+    /// Moves those of `packets[start..]` that exceed the limits at `now_ns` to `refused`; the
+    /// others keep their order.
     pub fn run(
         &self,
         now_ns: u64,

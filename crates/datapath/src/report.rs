@@ -1,4 +1,4 @@
-//! What a worker reports to the control side: a bounded ring, and a backlog while the ring is full.
+//! Reports of a worker to the control side: a bounded ring, and a backlog while the ring is full.
 
 use crate::lookup::port_classifier::PortLookup;
 use crate::messages::{Report, Shared};
@@ -10,23 +10,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::Producer;
 
-/// [`Report::Uncached`] lists that the control side has not read yet, at most. One is sent per
-/// millisecond, so this is how many milliseconds the control side may be behind before traffic is
-/// summed up in one list.
+/// [`Report::Uncached`] lists that may be in the ring. One is sent per millisecond, so this is how
+/// many milliseconds the control side may be late before their sums are merged in one list.
 const UNCACHED_REPORTS_MAX: u64 = 16;
 
 /// The worker's end of the report ring.
 pub(crate) struct Reports {
     ring: Producer<Report>,
-    /// Reports that found the ring full. While there are some, no megaflow is stored, so that it
-    /// grows by what the control side itself asks for and by one report per evicted megaflow.
+    /// Reports for which the ring had no room. While there are some, no megaflow is stored. So the
+    /// backlog grows only by answers to commands and by one report for each evicted megaflow.
     backlog: VecDeque<Report>,
     shared: Arc<Shared>,
     /// Something was reported since this was last cleared.
     pub any: bool,
-    /// Lookup statistics as the control side knows them.
+    /// Lookup statistics as last reported.
     lookups: Box<[PortLookup]>,
-    /// [`Report::Uncached`] lists sent so far.
+    /// Number of [`Report::Uncached`] lists that were sent.
     uncached_lists: u64,
 }
 
@@ -42,12 +41,12 @@ impl Reports {
         &self.shared.perf
     }
 
-    /// Reports that can be sent now and are not put into the backlog.
+    /// Number of reports that can be sent now without going to the backlog.
     pub fn room(&mut self) -> usize {
         if self.backlog.is_empty() { self.ring.room() } else { 0 }
     }
 
-    /// Sends a report, by way of the backlog if the ring is full.
+    /// Sends a report; if the ring is full, it goes to the backlog.
     pub fn send(&mut self, r: Report) {
         self.any = true;
         if !self.backlog.is_empty() {
@@ -76,7 +75,7 @@ impl Reports {
         }
     }
 
-    /// Sends lookup statistics if they changed and there is room.
+    /// Sends lookup statistics, if they changed and the ring has room.
     pub fn send_lookups(&mut self, now: Box<[PortLookup]>) {
         if now != self.lookups && self.room() > 0 {
             self.lookups = now.clone();
@@ -84,7 +83,7 @@ impl Reports {
         }
     }
 
-    /// Sends the backlog as far as there is room, then the traffic of decisions that were not
+    /// Sends the backlog as far as the ring has room, then the traffic of decisions that were not
     /// stored. Called about once per millisecond.
     pub fn flush(&mut self, uncached: &mut UncachedStats) {
         while let Some(r) = self.backlog.pop_front() {
@@ -101,7 +100,7 @@ impl Reports {
         }
     }
 
-    /// True if nothing waits in the backlog.
+    /// True if the backlog is empty.
     pub fn is_flushed(&self) -> bool {
         self.backlog.is_empty()
     }

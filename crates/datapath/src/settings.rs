@@ -1,4 +1,4 @@
-//! What the control side says: what a datapath is made of, settings, limits of ports.
+//! What the control side configures: the parts of a datapath, settings, limits of ports.
 
 use crate::actions::fragments::Waiting;
 use crate::cpu::Level;
@@ -12,30 +12,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use sync::Domain;
 
-/// What a [`crate::Datapath`] is made of.
+/// The parts of which a [`crate::Datapath`] is made.
 pub struct Config {
-    /// Where copies and injected packets come from, and where dropped packets go.
+    /// The pool of packet buffers.
     pub pool: Arc<dyn Pool>,
     /// The domain in which `pipeline`'s tables are published; every worker is a reader.
     pub domain: Domain,
-    /// Decides about packets that no megaflow matches.
+    /// Decides about packets without a megaflow.
     pub pipeline: Arc<dyn Pipeline>,
-    /// Called first on every worker thread (DPDK wants to know its threads).
+    /// Called first on every worker thread: DPDK registers its threads.
     pub register_thread: fn(WorkerId),
-    /// Takes a warning while the control side waits for a worker.
+    /// Called with a warning while the control side waits for a worker.
     pub warn: fn(&str),
-    /// Connections, which all workers share.
+    /// The table of connections, which all workers share.
     pub conntrack: Arc<conntrack::Table>,
-    /// Fragments that wait, of all workers.
+    /// The fragments of all workers that wait.
     pub(crate) fragments: Arc<Waiting>,
-    /// Most cached flows per worker over the whole life (memory is reserved, not committed).
+    /// Megaflows for which each worker reserves address space: the most that
+    /// [`Settings::flow_limit`] can ever allow in one worker.
     pub max_flows: u32,
-    /// No threads: the workers are run by [`crate::Datapath::step`] (tests, simulation).
+    /// True: there are no threads; [`crate::Datapath::step`] runs the workers (tests, simulation).
     pub manual: bool,
 }
 
 impl Config {
-    /// Everything at its default around the three things that have none.
+    /// A configuration with defaults, except for these three parts.
     pub fn new(pool: Arc<dyn Pool>, domain: Domain, pipeline: Arc<dyn Pipeline>) -> Self {
         let register_thread = |_| {};
         Config {
@@ -52,32 +53,32 @@ impl Config {
     }
 }
 
-/// A switch that may be left to the cost model.
+/// Whether something is on, off, or decided by measured costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Tri {
-    /// Measured at run time.
+    /// Decided by measured costs.
     #[default]
     Auto,
-    /// Forced on.
+    /// Always on.
     On,
-    /// Forced off.
+    /// Always off.
     Off,
 }
 
-/// How receive queues that are not pinned are spread over PMD threads.
+/// How receive queues that are not pinned are placed on PMD threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RxqAssign {
-    /// By measured cycles, with about as many queues on each.
+    /// By measured cycles, with about the same number of queues on each thread.
     #[default]
     Cycles,
-    /// By measured cycles only: onto the least loaded.
+    /// By measured cycles only: on the least loaded thread.
     Group,
     /// In turn.
     RoundRobin,
 }
 
 impl RxqAssign {
-    /// Its name in `pmd-rxq-assign`.
+    /// The name that `pmd-rxq-assign` has for it.
     pub fn name(self) -> &'static str {
         match self {
             RxqAssign::Cycles => "cycles",
@@ -87,17 +88,17 @@ impl RxqAssign {
     }
 }
 
-/// When queues move by themselves (`pmd-auto-lb`).
+/// When queues are moved automatically (`pmd-auto-lb`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AutoLb {
-    /// Queues do move (`pmd-auto-lb`).
+    /// True: queues are moved automatically (`pmd-auto-lb`).
     pub enabled: bool,
     /// Least time between two attempts (`pmd-auto-lb-rebal-interval`), minutes.
     pub interval_min: u64,
-    /// Ports are moved only if a PMD thread is busy for this share of a minute
+    /// Queues are moved only if a PMD thread is busy for this share of a minute
     /// (`pmd-auto-lb-load-threshold`), percent.
     pub load_threshold: u8,
-    /// Ports are moved only if the variance of the threads' load falls by this share
+    /// Queues are moved only if the variance of the threads' load falls by this share
     /// (`pmd-auto-lb-improvement-threshold`), percent.
     pub improvement: u8,
 }
@@ -108,75 +109,77 @@ impl Default for AutoLb {
     }
 }
 
-/// Packets that each worker may send from one input port to the control side.
+/// Rate of the packets that each worker may punt from one input port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PuntRate {
     /// Packets per second.
     pub per_second: u32,
-    /// Packets at once after a pause.
+    /// Packets that may be punted at once after a pause.
     pub burst: u32,
 }
 
-/// What shows why packets go where they go, and costs speed.
+/// Options for debugging decisions; they cost speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowDebug {
-    /// Decisions are cached for packets with the very same key only (`upcall/disable-megaflows`).
+    /// Each megaflow matches one key only (`upcall/disable-megaflows`).
     pub exact_megaflows: bool,
-    /// Decisions are stored under their very masks, not in whole bytes, however few they are.
+    /// Each megaflow is stored under its own mask, however few megaflows there are; its mask is not
+    /// widened to whole bytes.
     pub own_masks: bool,
     /// Missed packets are reported, see [`crate::Datapath::take_missed`].
     pub report_misses: bool,
 }
 
-/// Run-time settings; all take effect live.
+/// Settings that can be changed while packets pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Signature cache (`smc-enable`).
     pub signature_cache: Tri,
-    /// Most cached flows over all workers (`flow-limit`); at most `Config::max_flows` in one. A
-    /// worker may have what the others leave, and an equal part in any case.
+    /// Megaflows over all workers (`flow-limit`), and at most `Config::max_flows` in one worker. A
+    /// worker may have what the others leave, and an equal share in any case.
     pub flow_limit: u32,
-    /// Megaflows that were unused for this long are removed (`max-idle`), milliseconds.
+    /// Megaflows that were not used for this long are removed (`max-idle`), milliseconds.
     pub max_idle_ms: u64,
-    /// How long transmit bursts that are not full are held (`tx-flush-interval`), microseconds;
-    /// None: as load and rate suggest, at most 25.
+    /// How long transmit bursts that are not full are held (`tx-flush-interval`), microseconds.
+    /// None: by load and rate, at most 25.
     pub tx_flush_interval_us: Option<u64>,
     /// Longest sleep of an idle PMD thread (`pmd-sleep-max`), microseconds; 0: never sleeps.
     pub pmd_sleep_max_us: u64,
-    /// Longest sleep of single PMD threads, by core.
+    /// Longest sleep of single PMD threads, by core, microseconds.
     pub pmd_sleep_of: BTreeMap<usize, u64>,
-    /// VLAN tags the parser looks behind (`vlan-limit`): 1 or 2.
+    /// How many VLAN tags the parser looks behind (`vlan-limit`): 1 or 2.
     pub vlan_limit: u8,
-    /// Packets that may go to the control side.
+    /// Limit of packets that are punted to the control side.
     pub punts: PuntRate,
     /// Misses resolved per vector; packets beyond wait for the next one, in order.
     pub miss_budget: usize,
-    /// For people who look for a fault.
+    /// Options for debugging decisions.
     pub debug: FlowDebug,
-    /// Placement of receive queues (`pmd-rxq-assign`).
+    /// How receive queues are placed (`pmd-rxq-assign`).
     pub rxq_assign: RxqAssign,
-    /// Decapsulate before lookup where a known megaflow says so; false: always in two steps.
+    /// True: decapsulate before lookup if there is a decapsulation rule. False: always in two
+    /// steps.
     pub one_pass: bool,
-    /// A PMD thread with a pinned queue serves no others (`pmd-rxq-isolate`).
+    /// True: a PMD thread with a pinned queue serves no other queues (`pmd-rxq-isolate`).
     pub rxq_isolate: bool,
-    /// Move queues when that pays; None: only on `pmd-rxq-rebalance`.
+    /// When queues are moved automatically.
     pub auto_lb: AutoLb,
-    /// Instructions that kernels use; one that is [`crate::is_available`].
+    /// The level of kernels; one that is [`crate::is_available`].
     pub level: Level,
-    /// How much one wants each level's lookup; the highest that this CPU has is used.
+    /// Priority of each level for lookup: the available level with the highest priority is used.
     pub lookup_priority: [u8; Level::ALL.len()],
     /// Compare kernels and programs with their twins, packet by packet.
     pub validate: bool,
     /// Level and `validate` of single PMD threads, by core.
     pub parser_of: BTreeMap<usize, (Level, bool)>,
-    /// Note what single iterations are like (`pmd-perf-metrics`).
+    /// Measure single iterations (`pmd-perf-metrics`).
     pub perf_metrics: bool,
-    /// Which of them are logged.
+    /// Which iterations are logged.
     pub perf_log: PerfLog,
 }
 
 impl Settings {
-    /// As one worker gets them.
+    /// The settings of one worker.
     pub(crate) fn of(&self, worker: WorkerId) -> Settings {
         let mut s = self.clone();
         if let WorkerId::Pmd(core) = worker {
@@ -188,7 +191,7 @@ impl Settings {
         s
     }
 
-    /// The level that lookups use: of those that this CPU has the one wanted most.
+    /// The level of lookups: of the available levels the one with the highest priority.
     pub fn lookup_level(&self) -> Level {
         let available = Level::ALL.into_iter().filter(|l| is_available(*l));
         let rank = |l: &Level| (self.lookup_priority[*l as usize], Reverse(*l));
@@ -200,7 +203,7 @@ impl Settings {
         self.parser_of.get(&core).copied().unwrap_or((self.level, self.validate))
     }
 
-    /// Longest sleep of the PMD thread on a core, microseconds.
+    /// Longest sleep of the PMD thread on this core, microseconds.
     pub fn sleep_max_us(&self, core: usize) -> u64 {
         self.pmd_sleep_of.get(&core).copied().unwrap_or(self.pmd_sleep_max_us)
     }
@@ -237,51 +240,52 @@ impl Default for Settings {
     }
 }
 
-/// Receive queue -> core (`pmd-rxq-affinity`). A core named here serves only pinned queues.
+/// Cores by receive queue number (`pmd-rxq-affinity`). A core that is named here serves only pinned
+/// queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RxAffinity(pub BTreeMap<usize, usize>);
 
-/// What a port may bring (`ingress_policing_*` of OVSDB's Interface table). A rate of zero limits
-/// nothing, a burst of zero is OVS's default (8,000 kbit, 16,000 packets). Bytes are those behind
-/// the Ethernet header.
+/// Limits of what a port may receive (`ingress_policing_*` of OVSDB's Interface table). A rate of
+/// zero is no limit; a burst of zero is OVS's default (8,000 kbit, 16,000 packets). Bytes are
+/// counted behind the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policing {
-    /// 1,000 bits per second.
+    /// Rate, in 1,000 bits per second.
     pub kbit_rate: u32,
-    /// 1,000 bits.
+    /// Burst, in 1,000 bits.
     pub kbit_burst: u32,
-    /// 1,000 packets per second.
+    /// Rate, in 1,000 packets per second.
     pub kpkt_rate: u32,
-    /// 1,000 packets.
+    /// Burst, in 1,000 packets.
     pub kpkt_burst: u32,
 }
 
-/// What a port may be sent (OVSDB's QoS of type `egress-policer`). Bytes are those behind the
-/// Ethernet header.
+/// Limit of what may be sent to a port (OVSDB's QoS of type `egress-policer`). Bytes are counted
+/// behind the Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EgressPolicer {
-    /// Committed information rate: bytes per second.
+    /// Committed information rate, bytes per second.
     pub cir: u64,
-    /// Committed burst size: bytes. A longer packet is never sent.
+    /// Committed burst size, bytes. A longer packet is never sent.
     pub cbs: u64,
 }
 
-/// Why a request was refused.
+/// Why the datapath refused a request.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// The number is taken.
+    /// The port number is in use.
     #[error("datapath port {0} is in use")]
     PortInUse(PortNo),
     /// There is no such port.
     #[error("no datapath port {0}")]
     NoPort(PortNo),
-    /// All numbers are taken.
+    /// All port numbers are in use.
     #[error("no free datapath port number")]
     PortsExhausted,
     /// The port has no queue to receive from or to send to.
     #[error("port {0} has no {1} queue to give")]
     NoQueue(String, &'static str),
-    /// The packet to inject does not fit a buffer, or there is none.
+    /// The packet to inject does not fit into a buffer, or no buffer is free.
     #[error("packet of {0} bytes cannot be injected")]
     Packet(usize),
     /// A thread could not be started.
@@ -289,7 +293,7 @@ pub enum Error {
     Thread(String),
 }
 
-/// The worker that serves a queue.
+/// A worker: one thread of the packet half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkerId {
     /// The thread that serves kernel ports.
@@ -298,7 +302,7 @@ pub enum WorkerId {
     Pmd(usize),
 }
 
-/// The thread's name.
+/// The text is the thread's name.
 impl std::fmt::Display for WorkerId {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         match self {

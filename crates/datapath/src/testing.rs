@@ -1,4 +1,5 @@
-//! In-memory ports: a pair of rings as seen from outside. For tests, examples and simulation.
+//! In-memory ports, each with two rings and a peer that the test holds. For tests, examples and
+//! simulation.
 
 use packet::{Packet, Pool};
 use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
@@ -10,18 +11,18 @@ struct Wire {
     rx: Vec<VecDeque<Packet>>,
     tx: VecDeque<Packet>,
     tx_room: usize,
-    /// Another thread has the transmit queues.
+    /// Transmit queues are busy, as if another thread used them.
     tx_busy: bool,
-    /// Transmit queues take turns ([`TxQueue::has_phases`]).
+    /// Transmit queues have phases ([`TxQueue::has_phases`]).
     phases: bool,
     sent: usize,
-    /// Packets that the switch tried to send.
+    /// Number of packets that the switch tried to send.
     offered: usize,
-    /// Packets received and sent of which the other side was not notified.
+    /// Number of packets received and sent of which the peer was not notified.
     pending_notify: usize,
     mtu: u16,
     queues_out: usize,
-    /// Cycles that each call loses to the other side, and those not yet charged to it.
+    /// Cycles that the peer costs with each call, and those not charged to it yet.
     lost_per_call: u64,
     owed: u64,
 }
@@ -35,7 +36,7 @@ impl Wire {
     }
 }
 
-/// The outer end of a port: what the test sends and receives.
+/// The peer of a port: what the test sends and receives.
 #[derive(Clone)]
 pub struct Peer {
     wire: Arc<Mutex<Wire>>,
@@ -53,7 +54,7 @@ struct RingPort {
 struct Rx(Arc<Mutex<Wire>>, usize);
 struct Tx(Arc<Mutex<Wire>>);
 
-/// A port with this many queues, and its outer end.
+/// A port with this many queues, and its peer.
 pub fn ring_port(
     name: &str,
     service: Service,
@@ -82,23 +83,23 @@ pub fn ring_port(
 }
 
 impl Peer {
-    /// A packet arrives on receive queue 0.
+    /// Sends a packet to receive queue 0.
     pub fn send(&self, bytes: &[u8]) {
         self.send_on(0, bytes);
     }
-    /// A packet arrives on a receive queue.
+    /// Sends a packet to this receive queue.
     pub fn send_on(&self, queue: usize, bytes: &[u8]) {
         let p = self.pool.packet(bytes).expect("a packet that fits a buffer");
         self.wire.lock().unwrap().rx[queue].push_back(p);
     }
-    /// A packet arrives on receive queue 0 whose checksums an adapter found right.
+    /// Sends a packet to receive queue 0 whose checksums an adapter found good.
     pub fn send_sound(&self, bytes: &[u8]) {
         let mut p = self.pool.packet(bytes).expect("a packet that fits a buffer");
         // RTE_MBUF_F_RX_IP_CKSUM_GOOD and L4_CKSUM_GOOD.
         p.mbuf().ol_flags |= 1 << 7 | 1 << 8;
         self.wire.lock().unwrap().rx[0].push_back(p);
     }
-    /// A packet arrives on receive queue 0 that an adapter marked.
+    /// Sends a packet to receive queue 0 that an adapter marked.
     pub fn send_marked(&self, bytes: &[u8], mark: u32) {
         let mut p = self.pool.packet(bytes).expect("a packet that fits a buffer");
         // RTE_MBUF_F_RX_FDIR and RX_FDIR_ID.
@@ -106,7 +107,7 @@ impl Peer {
         p.mbuf().hash_hi = mark;
         self.wire.lock().unwrap().rx[0].push_back(p);
     }
-    /// The port gets one more receive queue, as a guest enables one.
+    /// Adds a receive queue to the port, as a guest does.
     pub fn add_rxq(&self) {
         let mut wire = self.wire.lock().unwrap();
         wire.rx.push(VecDeque::new());
@@ -123,15 +124,16 @@ impl Peer {
     pub fn drain(&self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.recv()).collect()
     }
-    /// From now on the port takes so many packets more.
+    /// Gives the port room for `room` more packets.
     pub fn limit_tx(&self, room: usize) {
         self.wire.lock().unwrap().tx_room = room;
     }
-    /// Makes the port's transmit queues busy, as if another thread had them, or frees them.
+    /// Makes the port's transmit queues busy, as if another thread used them, or not busy.
     pub fn make_tx_busy(&self, busy: bool) {
         self.wire.lock().unwrap().tx_busy = busy;
     }
-    /// From now on each call on one of the port's queues loses so many cycles, as if to violations.
+    /// Makes each call on the port's queues cost this many cycles that are charged to the peer, as
+    /// ring errors of a guest do.
     pub fn lose(&self, cycles: u64) {
         self.wire.lock().unwrap().lost_per_call = cycles;
     }
@@ -139,7 +141,8 @@ impl Peer {
     pub fn set_mtu(&self, mtu: u16) {
         self.wire.lock().unwrap().mtu = mtu;
     }
-    /// Transmit queues take turns, as those of guests do. Before the port is added.
+    /// Gives the transmit queues phases, as guests' queues have. To be called before the port is
+    /// added.
     pub fn take_turns(&self) {
         self.wire.lock().unwrap().phases = true;
     }
@@ -147,7 +150,8 @@ impl Peer {
     pub fn sent(&self) -> usize {
         self.wire.lock().unwrap().sent
     }
-    /// Packets the switch has tried to send so far, with those for which there was no room.
+    /// Packets that the switch has tried to send so far, including those for which there was no
+    /// room.
     pub fn offered(&self) -> usize {
         self.wire.lock().unwrap().offered
     }
@@ -155,7 +159,7 @@ impl Peer {
     pub fn queues_alive(&self) -> usize {
         self.wire.lock().unwrap().queues_out
     }
-    /// Packets that the switch received and sent here without telling of it ([`RxQueue::notify`]).
+    /// Packets that the switch received and sent without notifying this peer ([`RxQueue::notify`]).
     pub fn pending_notify(&self) -> usize {
         self.wire.lock().unwrap().pending_notify
     }

@@ -1,10 +1,10 @@
-//! Waking a thread that sleeps in the kernel: the kernel worker, or the control side.
+//! Waking threads that sleep in the kernel: the kernel worker, and the control thread.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// What the control side waits on: readable when the kernel worker has reports.
+/// A descriptor that is readable when the kernel worker has reports.
 pub struct Bell(pub(crate) Arc<Wake>);
 
 impl AsRawFd for Bell {
@@ -17,7 +17,7 @@ impl AsRawFd for Bell {
 pub(crate) struct Wake {
     fd: OwnedFd,
     sleeping: AtomicBool,
-    /// The other side wants to be woken at the worker's next quiescent state.
+    /// The control side wants to be woken at the worker's next quiescent point.
     asked: AtomicBool,
 }
 
@@ -37,13 +37,13 @@ impl Wake {
         self.fd.as_raw_fd()
     }
 
-    /// The worker is about to sleep; it must look at its rings once more after this.
+    /// Announces that the worker is about to sleep. It must look at its rings once more after this.
     pub fn going_to_sleep(&self) {
         self.sleeping.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// The worker is awake again.
+    /// Records that the worker is awake.
     pub fn awake(&self) {
         self.sleeping.store(false, Ordering::SeqCst);
         let mut n = 0u64;
@@ -51,14 +51,14 @@ impl Wake {
         unsafe { libc::read(self.fd(), (&raw mut n).cast(), 8) };
     }
 
-    /// Asks to be woken after the worker's next quiescent state. The caller must look once more
-    /// whether that has not come to pass.
+    /// Asks to be woken at the worker's next quiescent point. Afterwards the caller must check once
+    /// more whether that point has passed.
     pub fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// A worker has been quiescent.
+    /// Answers [`Wake::ask`], at a quiescent point.
     pub fn answer(&self) {
         fence(Ordering::SeqCst);
         if self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::SeqCst) {
@@ -66,7 +66,8 @@ impl Wake {
         }
     }
 
-    /// Wakes it if it sleeps: the only system call a PMD thread makes for another thread.
+    /// Wakes the worker if it sleeps: the only system call that a PMD thread makes for another
+    /// thread.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::SeqCst) {

@@ -2,7 +2,7 @@
 
 use crate::{Key, at};
 
-/// How a field's value reads as text (OVS's conventions).
+/// How a field's value is written as text (OVS's conventions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Format {
@@ -146,11 +146,11 @@ impl Field {
     pub const fn format(self) -> Format {
         self.row().4
     }
-    /// May a match give any mask?
+    /// Whether a match may have any mask for the field.
     pub const fn maskable(self) -> bool {
         self.row().5
     }
-    /// May an action write it?
+    /// Whether an action may write the field.
     pub const fn writable(self) -> bool {
         self.row().6
     }
@@ -185,7 +185,7 @@ impl Field {
         ones(self.bits())
     }
 
-    /// Marks every bit of the field in a mask.
+    /// Sets every bit of the field in a mask.
     pub fn unwildcard(self, mask: &mut Key) {
         self.set(mask, u128::MAX);
     }

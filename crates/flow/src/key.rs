@@ -11,7 +11,7 @@ pub const WORDS: usize = LINES * 8;
 pub type PortNo = u16;
 /// No datapath port.
 pub const NO_PORT: PortNo = 0xffff;
-/// Numbers of bonds begin here: packets are sent to them like to ports, which have lower numbers.
+/// Lowest number of a bond: packets are sent to bonds as to ports, and ports have lower numbers.
 pub const BOND_NO_MIN: PortNo = 0xf000;
 
 /// Byte offsets of fields in a [`Key`]. Multi-byte fields are big-endian.
@@ -48,7 +48,7 @@ pub mod at {
     /// [`super::flag`] bits.
     pub const FLAGS: usize = 39;
     pub const CT_MARK: usize = 40;
-    /// Recirculation id (4 bytes); 0 for a packet fresh from a port.
+    /// Recirculation id (4 bytes); 0 for a packet just received from a port.
     pub const RECIRC: usize = 44;
     /// Low 32 bits of the tunnel id (VNI, GRE key).
     pub const TUN_ID: usize = 48;
@@ -74,14 +74,15 @@ pub mod at {
     pub const TUN_IPV6_DST: usize = 152;
     pub const TUN_GBP_ID: usize = 168;
     pub const TUN_GBP_FLAGS: usize = 170;
-    /// How many 32-bit words of options there were: says where they are; never matched.
+    /// Number of 32-bit words of tunnel options, from which their position in the packet follows;
+    /// never matched.
     pub const TUN_OPTION_WORDS: usize = 171;
     pub const TUN_TP_SRC: usize = 172;
     pub const TUN_TP_DST: usize = 174;
     pub const PKT_MARK: usize = 176;
     pub const PRIORITY: usize = 180;
-    /// A digest of the options of the outer header (8 bytes); 0: it had none. Their bytes are not
-    /// in a key.
+    /// A digest of the options of the outer header (8 bytes); 0: no options. A key does not contain
+    /// their bytes.
     pub const TUN_OPTIONS: usize = 184;
     // line 3
     pub const CT_LABEL: usize = 192;
@@ -101,7 +102,7 @@ pub mod at {
     pub const CONJ_ID: usize = 272;
     pub const PACKET_TYPE: usize = 276;
     pub const DP_HASH: usize = 280;
-    /// Stands for what a flow says about tunnel options (8 bytes); 0: nothing.
+    /// Number that identifies a flow's match on tunnel options (8 bytes); 0: no such match.
     pub const TUN_MATCH: usize = 288;
     // line 5
     /// reg0..reg15, four bytes each.
@@ -112,13 +113,13 @@ pub mod at {
 pub mod frag {
     /// The packet is a fragment.
     pub const ANY: u8 = 1;
-    /// ... and not the first one (no L4 header).
+    /// The packet is a fragment other than the first (no L4 header).
     pub const LATER: u8 = 2;
 }
 
 /// Bits of the byte at [`at::FLAGS`].
 pub mod flag {
-    /// The packet came out of a tunnel (tunnel fields mean something).
+    /// The packet was received from a tunnel: the tunnel fields are valid.
     pub const TUNNEL: u8 = 1;
     /// The outer VLAN tag's TPID is 0x88a8.
     pub const VLAN_88A8: u8 = 2;
@@ -126,11 +127,12 @@ pub mod flag {
     pub const VLAN1_88A8: u8 = 4;
     /// The L4 header is complete, so ports can be rewritten.
     pub const L4: u8 = 8;
-    /// The packet came out of a tunnel whose outer header reported congestion (ECN CE).
+    /// The packet was received from a tunnel with an outer header that reported congestion (ECN
+    /// CE).
     pub const TUNNEL_CE: u8 = 16;
-    /// ... whose outer header had options.
+    /// The packet was received from a tunnel with options in the outer header.
     pub const TUNNEL_OPTIONS: u8 = 32;
-    /// All that is said of a tunnel.
+    /// All flags of a tunnel.
     pub const TUNNEL_ALL: u8 = TUNNEL | TUNNEL_CE | TUNNEL_OPTIONS;
 }
 
@@ -138,11 +140,11 @@ pub mod flag {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C, align(64))]
 pub struct Key {
-    /// The words as they lie in memory (native loads of network-order bytes).
+    /// The words in memory order (native loads of network-order bytes).
     pub words: [u64; WORDS],
 }
 
-/// A mask has the form of a key; 1-bits count.
+/// A mask has the form of a key; its 1-bits are matched.
 pub type Mask = Key;
 
 impl Default for Key {
@@ -162,7 +164,7 @@ impl Key {
         unsafe { &*self.words.as_ptr().cast() }
     }
 
-    /// The bytes, to write.
+    /// The bytes, mutable.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8; WORDS * 8] {
         // SAFETY: as above; every bit pattern is valid for u64.
@@ -246,24 +248,25 @@ impl Key {
         }
     }
 
-    /// `(self & mask) == (other & mask)`?
+    /// Whether `(self & mask) == (other & mask)`.
     #[inline]
     pub fn matches(&self, other: &Key, mask: &Mask) -> bool {
         (0..WORDS).all(|i| (self.words[i] ^ other.words[i]) & mask.words[i] == 0)
     }
 
-    /// Is every bit of `self` also set in `other` (`self` wildcards at least as much)?
+    /// Whether every bit of `self` is also set in `other`, that is `self` wildcards at least as
+    /// much.
     pub fn subset_of(&self, other: &Mask) -> bool {
         (0..WORDS).all(|i| self.words[i] & !other.words[i] == 0)
     }
 
-    /// Is any packet matched by both (`self`,`mask`) and (`other`,`other_mask`)?
+    /// Whether a packet can match both (`self`, `mask`) and (`other`, `other_mask`).
     pub fn overlaps(&self, mask: &Mask, other: &Key, other_mask: &Mask) -> bool {
         (0..WORDS)
             .all(|i| (self.words[i] ^ other.words[i]) & mask.words[i] & other_mask.words[i] == 0)
     }
 
-    /// No bit set?
+    /// Whether no bit is set.
     pub fn is_zero(&self) -> bool {
         self.words.iter().all(|w| *w == 0)
     }

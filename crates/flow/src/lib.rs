@@ -1,4 +1,4 @@
-//! Keys, masks and fields: what a packet is to the classifier, in 64-byte lines.
+//! Keys, masks and fields: a packet's header fields in the form that is matched, in 64-byte lines.
 //!
 //! *Place*: flow row. *Knows*: field positions, names, values as text. *Does not know*: tables,
 //! priorities, actions, packets' bytes (the datapath's parser fills a [`Key`]), wire codes (OXM/NXM
@@ -18,7 +18,7 @@
 //! - Line 4, only inside the pipeline: OpenFlow metadata, in_port, action-set output, conjunction.
 //! - Line 5, only inside the pipeline: registers 0..15.
 //!
-//! The packet side looks at lines 0..=3 ([`PACKET_LINES`]).
+//! The datapath uses lines 0..=3 ([`PACKET_LINES`]).
 
 mod field;
 mod key;

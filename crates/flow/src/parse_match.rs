@@ -1,4 +1,4 @@
-//! The parser of OpenFlow match text, as people type it for `ofproto/trace` and `ovs-ofctl`.
+//! The parser of OpenFlow match text, as used for `ofproto/trace` and `ovs-ofctl`.
 
 use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, err};
 use crate::text::{number, number_up_to, parse_ethernet, parse_flags, parse_ip, parse_ip_mask};
@@ -12,7 +12,7 @@ use wire::{
 /// Looks up an OpenFlow port by its name; `None`: there is none of this name.
 pub type PortNumber<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
-/// Words that stand for an Ethernet type and an IP protocol (0: any).
+/// Names of an Ethernet type with an IP protocol (0: any).
 const SHORT_NAMES: &[(&str, u16, u8)] = &[
     ("ip", ETH_IPV4, 0),
     ("ipv4", ETH_IPV4, 0),
@@ -53,9 +53,9 @@ const ALIASES: &[(&str, Field)] = &[
 ];
 
 /// Parses a match: fields `name=value[/mask]` and short names (`tcp`, `arp`, ...), separated by
-/// commas or blanks, in any order; of two values for one field the later counts. The key comes
-/// back masked. Unknown words, values out of range and masks where OpenFlow allows none are
-/// errors. Whether fields go together (their prerequisites) is not checked.
+/// commas or blanks, in any order; of two values for one field the later counts. The returned key
+/// is masked. Unknown words, values out of range and masks where OpenFlow allows none are errors.
+/// The prerequisites of fields are not checked.
 pub fn parse_match(text: &str, ports: PortNumber) -> Result<(Key, Mask), TextError> {
     match parse_match_tun(text, ports)? {
         (key, mask, tun) if tun.is_empty() => Ok((key, mask)),
@@ -63,7 +63,7 @@ pub fn parse_match(text: &str, ports: PortNumber) -> Result<(Key, Mask), TextErr
     }
 }
 
-/// As [`parse_match`], with `tun_metadata` fields.
+/// Does what [`parse_match`] does, also with `tun_metadata` fields.
 pub fn parse_match_tun(
     text: &str,
     ports: PortNumber,
@@ -190,14 +190,14 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Sets the bits of `mask` in a TCI, and that a tag is there.
+    /// Sets the bits of `mask` in a TCI, and its bit for a present tag.
     fn tag(&mut self, at: usize, bits: u16, mask: u16) {
         let (key, old) = (self.key.u16(at), self.mask.u16(at));
         self.key.set_u16(at, key & !mask | bits | 0x1000);
         self.mask.set_u16(at, old | mask | 0x1000);
     }
 
-    /// A number with an optional mask at a place that has no [`Field`].
+    /// A number with an optional mask at an offset that has no [`Field`].
     fn place(&mut self, at: usize, bytes: usize, text: &str) -> Result<(), TextError> {
         let (value, mask) = masked_number(text, (1 << (8 * bytes)) - 1)?;
         for i in 0..bytes {
@@ -235,7 +235,7 @@ fn vlan_at(name: &str) -> usize {
     if name.ends_with('1') { at::VLAN1 } else { at::VLAN }
 }
 
-/// The field of this name; `icmp_type` and `icmp_code` serve both IP versions.
+/// The field with this name; `icmp_type` and `icmp_code` are the same for both IP versions.
 fn find(name: &str) -> Option<Field> {
     if let Some((_, field)) = ALIASES.iter().find(|(n, _)| *n == name) {
         return Some(*field);

@@ -11,17 +11,17 @@ use wire::{ETH_IPV4, ETH_IPV6};
 pub type DatapathPortNumber<'a> = &'a dyn Fn(&str) -> Option<PortNo>;
 
 /// Parses `attribute(...)` items separated by commas or blanks, as (key, mask). The key is not
-/// masked: values come back as written (in `-m` form, those of the flow's first packet). What is
+/// masked: values are returned as written (in `-m` form, those of the flow's first packet). What is
 /// not mentioned is zero and wildcarded, except that an Ethernet frame without `eth_type(...)` has
-/// the type 0x05ff (802.2). Without `packet_type`, a text with `eth(...)`, or with
-/// neither `eth(...)` nor `eth_type(...)`, is Ethernet; one with only `eth_type(...)` is a bare
-/// L3 packet, as in OVS.
+/// the type 0x05ff (802.2). Without `packet_type`, a text with `eth(...)`, or with neither
+/// `eth(...)` nor `eth_type(...)`, is Ethernet; one with only `eth_type(...)` is a bare L3 packet,
+/// as in OVS.
 pub fn parse_odp(text: &str, ports: DatapathPortNumber) -> Result<(Key, Mask), TextError> {
     parse_odp_options(text, ports).map(|(key, mask, _)| (key, mask))
 }
 
-/// As [`parse_odp`], with the bytes of Geneve options
-/// (`tunnel(...,geneve({class=...,type=...,len=...,0x...}))`; their masks are left out).
+/// Does what [`parse_odp`] does, and also returns the bytes of Geneve options
+/// (`tunnel(...,geneve({class=...,type=...,len=...,0x...}))`) without their masks.
 pub fn parse_odp_options(
     text: &str,
     ports: DatapathPortNumber,
@@ -43,7 +43,7 @@ pub fn parse_odp_options(
 /// The Ethernet type of a frame that has none (802.2 without SNAP), as in OVS.
 pub(crate) const NO_ETH_TYPE: u16 = 0x05ff;
 
-/// Where a value goes and how it is written.
+/// The destination of a value, and its text form.
 #[derive(Clone, Copy)]
 enum Form {
     Number,
@@ -54,14 +54,14 @@ enum Form {
 struct Parser<'a> {
     key: Key,
     mask: Mask,
-    /// Of a Geneve header.
+    /// Options of a Geneve header.
     options: Vec<u8>,
     ports: DatapathPortNumber<'a>,
     /// VLAN tags seen so far.
     tags: usize,
     /// `encap(` around the current item.
     depth: usize,
-    /// Is the frame Ethernet, as far as the text says?
+    /// Whether the frame is Ethernet, if the text has determined it.
     eth: Option<bool>,
 }
 
@@ -264,14 +264,14 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The Ethertype that a header says, if nothing did so far.
+    /// Sets the Ethertype that an attribute implies, unless it is set.
     fn default_eth_type(&mut self, eth_type: u16) {
         if self.mask.u16(at::ETH_TYPE) == 0 {
             self.put(at::ETH_TYPE, 2, eth_type.into(), 0xffff);
         }
     }
 
-    /// Ports without a protocol given imply it.
+    /// Sets the protocol that an attribute with ports implies, unless it is set.
     fn default_proto(&mut self, proto: u8) {
         if self.mask.u8(at::PROTO) == 0 && self.key.u8(at::PROTO) == 0 {
             self.put(at::PROTO, 1, proto.into(), 0xff);
@@ -336,7 +336,7 @@ impl Parser<'_> {
         self.mask.set_u8(at::FLAGS, flag::TUNNEL);
         for item in split(body) {
             if let Some(flags) = inner(item, "flags(") {
-                // A list that names none says that there are none.
+                // A list without names means no flags.
                 let flags = if flags.is_empty() { "0" } else { flags };
                 self.flags(Field::TunFlags, flags, TUN_FLAGS)?;
             } else if let Some(digest) = inner(item, "geneve(options=") {
@@ -439,7 +439,7 @@ fn pairs(body: &str) -> Result<Vec<(&str, &str)>, TextError> {
         .collect()
 }
 
-/// The field that `name` in `attribute` stands for, where it fills its container.
+/// The field of `name` in `attribute`, if it fills its container.
 fn place(attribute: &str, name: &str) -> Option<(Field, Form)> {
     use Field::*;
     Some(match (attribute, name) {

@@ -1,11 +1,11 @@
-//! What the text forms share: masked values, flag names, errors.
+//! Parts that the text forms share: masked values, flag names, errors.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::{Field, Key, Mask};
 
-/// Why a text is not a match or a flow, in words for the person who typed it.
+/// The reason why a text is not a match or a flow, as a message to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError(pub(crate) String);
 
@@ -53,7 +53,7 @@ pub(crate) const TCP_FLAGS: &[(u32, &str)] = &[
 pub(crate) const TUN_FLAGS: &[(u32, &str)] =
     &[(0x1, "df"), (0x2, "csum"), (0x4, "key"), (0x8, "oam")];
 
-/// A value with the bits of it that count.
+/// A value with its mask.
 #[derive(Clone, Copy)]
 pub(crate) struct Masked {
     pub value: u128,
@@ -66,7 +66,7 @@ impl Masked {
         Masked { value: field.get(key), mask: field.get(mask), full: field.full() }
     }
 
-    /// `n` bytes at a place that no [`Field`] names.
+    /// `n` bytes at an offset that has no [`Field`].
     pub fn at(at: usize, n: usize, key: &Key, mask: &Mask) -> Masked {
         let number = |k: &Key| k.bytes()[at..at + n].iter().fold(0, |v, b| v << 8 | u128::from(*b));
         Masked { value: number(key), mask: number(mask), full: (1 << (8 * n)) - 1 }
@@ -80,7 +80,7 @@ impl Masked {
         self.mask == self.full
     }
 
-    /// The value where it counts.
+    /// The masked value.
     pub fn bits(self) -> u128 {
         self.value & self.mask
     }
@@ -126,7 +126,7 @@ pub(crate) fn flags(names: &[(u32, &str)], v: u32) -> String {
     if parts.is_empty() { "0".into() } else { parts.join("|") }
 }
 
-/// `+a-b`, or `a|b` when all of `full` counts, or `0/0` when nothing does.
+/// `+a-b`, or `a|b` when the mask is `full`, or `0/0` when the mask is zero.
 pub(crate) fn flags_masked(names: &[(u32, &str)], m: Masked) -> String {
     if m.exact() {
         return flags(names, m.value as u32);
@@ -134,7 +134,7 @@ pub(crate) fn flags_masked(names: &[(u32, &str)], m: Masked) -> String {
     if m.any() { "0/0".into() } else { flags_each(names, m) }
 }
 
-/// Every bit that the mask has, with its sign.
+/// Every bit of the mask, with its sign.
 pub(crate) fn flags_each(names: &[(u32, &str)], m: Masked) -> String {
     let known = names.iter().filter(|(bit, _)| m.mask & u128::from(*bit) != 0);
     known
@@ -227,8 +227,8 @@ pub(crate) fn parse_flags(
     Ok((bits.into(), full))
 }
 
-/// What connection tracking may say of a packet, as `ofproto/trace --ct-next` has it: `trk,new`.
-/// Errors: ovs-vswitchd's words.
+/// Parses a state of connection tracking as given to `ofproto/trace --ct-next`: `trk,new`. Errors
+/// have the wording of ovs-vswitchd.
 pub fn parse_ct_state(text: &str) -> Result<u8, String> {
     let mut names = text.split([',', ' ']).filter(|name| !name.is_empty());
     let state = names.try_fold(0, |state: u32, name| {

@@ -53,14 +53,14 @@ pub fn match_text(key: &Key, mask: &Mask, tun: &[TunMetadata], names: PortName) 
     Writer::new(key, mask, tun, names, false).finish()
 }
 
-/// The `Megaflow:` line of `ofproto/trace`: as [`match_text`], with the packet type and the
-/// recirculation id spelled out.
+/// The `Megaflow:` line of `ofproto/trace`: as [`match_text`], but always with packet type and
+/// recirculation id.
 pub fn megaflow_text(key: &Key, mask: &Mask, tun: &[TunMetadata], names: PortName) -> String {
     Writer::new(key, mask, tun, names, true).finish()
 }
 
-/// The `Flow:` line of `ofproto/trace`: every field that a packet of this kind has, and those
-/// metadata fields that are not zero.
+/// The `Flow:` line of `ofproto/trace`: every field of a packet of this kind, and the metadata
+/// fields that are not zero.
 pub fn flow_text(key: &Key, tun: &[TunMetadata], names: PortName) -> String {
     Writer::new(key, &packet_mask(key), tun, names, false).finish()
 }
@@ -98,7 +98,7 @@ const METADATA: &[Field] = &[
     Field::Metadata,
 ];
 
-/// The mask of the fields that mean something in a packet with `key`.
+/// The mask of the fields that are valid in a packet with `key`.
 pub fn packet_mask(key: &Key) -> Mask {
     let mut mask = Key::ZERO;
     let mut set = |fields: &[Field]| fields.iter().for_each(|f| f.unwildcard(&mut mask));
@@ -146,8 +146,8 @@ pub fn packet_mask(key: &Key) -> Mask {
     mask
 }
 
-/// The mask of a decision that holds for packets with this very key only: all fields that mean
-/// something in it, and what a datapath knows of every packet.
+/// The mask of a decision that is valid only for packets with this key: all fields that are valid
+/// in it, and those that a datapath has for every packet.
 pub fn exact_mask(key: &Key) -> Mask {
     let mut mask = packet_mask(key);
     for f in [Field::CtState, Field::CtZone, Field::CtMark, Field::CtLabel, Field::PktMark] {
@@ -163,7 +163,7 @@ pub fn exact_mask(key: &Key) -> Mask {
     mask
 }
 
-/// Writes fields one after the other, each followed by a comma.
+/// Writes fields in order, each followed by a comma.
 struct Writer<'a> {
     key: &'a Key,
     mask: &'a Mask,
@@ -232,7 +232,7 @@ impl<'a> Writer<'a> {
         let _ = write!(self.out, "{name}={value},");
     }
 
-    /// A hexadecimal number of any mask.
+    /// A field in hexadecimal, with any mask.
     fn hex(&mut self, name: &str, field: Field) {
         self.hex_masked(name, self.get(field));
     }

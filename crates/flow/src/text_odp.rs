@@ -14,25 +14,25 @@ use crate::{Field, Key, Mask, PortNo, at, flag, frag};
 /// Looks up the name of a datapath port; `None`: print the number.
 pub type DatapathPortName<'a> = &'a dyn Fn(PortNo) -> Option<String>;
 
-/// A datapath flow's key as text. `verbose` (as `dump-flows -m`): also what is wildcarded, with
-/// masks of zero; the key should then be the unmasked one of the flow's first packet.
+/// A datapath flow's key as text. `verbose` (as `dump-flows -m`): includes wildcarded attributes,
+/// with masks of zero; the key should then be the unmasked one of the flow's first packet.
 ///
-/// Which attributes there are follows from the key: its Ethernet type, protocol and tags.
+/// The key determines the attributes: by its Ethernet type, protocol and tags.
 pub fn odp_text(key: &Key, mask: &Mask, verbose: bool, names: DatapathPortName) -> String {
     Odp { key, mask, verbose, masks: true, out: String::new() }.whole(names)
 }
 
-/// A packet's key as text, as ovs-vswitchd logs it: all that such a packet has.
+/// A packet's key as text, as ovs-vswitchd logs it: all fields of such a packet.
 pub fn odp_key_text(key: &Key, names: DatapathPortName) -> String {
     let mut mask = exact_mask(key);
     mask.set_u32(at::DP_HASH, !0);
     Odp { key, mask: &mask, verbose: true, masks: false, out: String::new() }.whole(names)
 }
 
-/// The bit of a label stack entry that says it is the last one.
+/// The bottom-of-stack bit of a label stack entry.
 const MPLS_BOTTOM: u32 = 0x100;
 
-/// How a number reads.
+/// How a number is written.
 #[derive(Clone, Copy)]
 enum Style {
     /// Decimal; the mask hexadecimal.
@@ -67,7 +67,7 @@ struct Odp<'a> {
     key: &'a Key,
     mask: &'a Mask,
     verbose: bool,
-    /// There is a mask to print; else it only says which fields there are.
+    /// Whether masks are printed; if not, the mask only selects the fields.
     masks: bool,
     out: String,
 }
@@ -242,7 +242,7 @@ impl Odp<'_> {
         });
     }
 
-    /// A tag and the opening of what it encloses; false if there is none.
+    /// A tag and the start of the encapsulated part; false if there is no tag.
     fn vlan(&mut self, at: usize, tpid: u8) -> bool {
         let (tci, mask) = (self.key.u16(at), self.mask.u16(at));
         if tci & 0x1000 == 0 {
@@ -287,7 +287,7 @@ impl Odp<'_> {
         }
     }
 
-    /// The label stack entries, down to the bottom or to the last one that keys have.
+    /// The label stack entries, down to the bottom or to the last one in the key.
     fn mpls(&mut self) {
         let below = self.key.u32(at::MPLS) & MPLS_BOTTOM == 0 && self.key.u32(at::IP_DST) != 0;
         let entries = if below { &[at::MPLS, at::IP_DST][..] } else { &[at::MPLS] };
@@ -408,7 +408,7 @@ fn one(m: Masked, style: Style) -> String {
     }
 }
 
-/// A port name, in quotes if a reader could take it apart.
+/// A port name, in quotes if it could otherwise be parsed as something else.
 fn quote(name: &str) -> String {
     let plain = !name.is_empty() && !name.contains([',', '(', ')', '/', '"', ' ']);
     if plain { name.into() } else { format!("{name:?}") }

@@ -1,42 +1,43 @@
-//! Options of a tunnel's header as OpenFlow knows them: `tun_metadata0` to `tun_metadata63`.
+//! Options of a tunnel's header as OpenFlow names them: `tun_metadata0` to `tun_metadata63`.
 //!
-//! They are not in a [`crate::Key`]: few packets have any, and together they may have 256 bytes.
+//! A [`crate::Key`] does not contain them: few packets have any, and together they may have 256
+//! bytes.
 
 use crate::text::{TextError, err};
 use std::fmt::Write;
 
-/// How many fields there are.
+/// Number of the fields.
 pub const TUN_METADATAS: u8 = 64;
 /// Bytes of the longest option.
 pub const TUN_METADATA_MAX: usize = 124;
 
-/// A field: as a match has it, or (all bits count) as a packet does.
+/// A field of a match, or (with all bits in the mask) of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TunMetadata {
-    /// Which: below [`TUN_METADATAS`].
+    /// Number of the field, below [`TUN_METADATAS`].
     pub index: u8,
     /// False, in megaflows only: the packet does not have the option.
     pub present: bool,
-    /// The value, zero where the mask is.
+    /// The value, zero where the mask is zero.
     pub value: Box<[u8]>,
-    /// Bits that count, in as many bytes. None does: the option must be there.
+    /// The mask, of the same length. All zero: the option must be present.
     pub mask: Box<[u8]>,
 }
 
 impl TunMetadata {
-    /// A whole value.
+    /// A field with a full mask.
     pub fn exact(index: u8, value: &[u8]) -> Self {
         let mask = vec![0xff; value.len()].into();
         TunMetadata { index, present: true, value: value.into(), mask }
     }
 
-    /// A value of which the bits of `mask` count; both have the same length.
+    /// A field with a mask of the same length as its value.
     pub fn masked(index: u8, value: &[u8], mask: &[u8]) -> Self {
         let value = value.iter().zip(mask).map(|(v, m)| v & m).collect();
         TunMetadata { index, present: true, value, mask: mask.into() }
     }
 
-    /// The bits from `ofs` on of a field, `bits` (at most 64) of them.
+    /// A field of which `bits` (at most 64) bits from `ofs` on are matched.
     pub fn subfield(index: u8, ofs: u16, bits: u16, value: u64) -> Self {
         let ones = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
         let len = usize::from((ofs + bits).div_ceil(8)).max(1);
@@ -49,13 +50,13 @@ impl TunMetadata {
         TunMetadata::masked(index, &place(value & ones), &place(ones))
     }
 
-    /// Does every bit count?
+    /// Whether every bit is in the mask.
     pub fn is_exact(&self) -> bool {
         self.mask.iter().all(|m| *m == 0xff)
     }
 
-    /// The same number in another length: a longer one begins with zeros, a shorter one is cut
-    /// behind.
+    /// The same number with another length: a longer one gets leading zeros, a shorter one loses
+    /// its last bytes.
     pub fn resized(&self, len: usize) -> TunMetadata {
         let fill = if self.is_exact() { 0xff } else { 0 };
         TunMetadata {
@@ -65,19 +66,19 @@ impl TunMetadata {
         }
     }
 
-    /// Does a packet with this value have it?
+    /// Whether a packet with this value matches.
     pub fn takes(&self, value: &[u8]) -> bool {
         let bits = self.value.iter().zip(&self.mask).zip(value);
         value.len() == self.value.len() && bits.fold(0, |d, ((v, m), p)| d | (v ^ p) & m) == 0
     }
 
-    /// Is every packet that `self` takes taken by `other`, which has the same index?
+    /// Whether every packet that matches `self` matches `other`, which has the same index.
     pub fn within(&self, other: &TunMetadata) -> bool {
         let bits = self.mask.iter().zip(&other.mask);
         bits.fold(0, |d, (m, o)| d | o & !m) == 0 && other.takes(&self.value)
     }
 
-    /// Is a packet thinkable that both take? They have the same index.
+    /// Whether a packet can match both, which have the same index.
     pub fn overlaps(&self, other: &TunMetadata) -> bool {
         let both: Box<[u8]> = self.mask.iter().zip(&other.mask).map(|(m, o)| m & o).collect();
         TunMetadata { mask: both, ..self.clone() }.takes(&other.value)
@@ -102,7 +103,7 @@ impl TunMetadata {
         }
     }
 
-    /// The field `name`, if it is one, with the value and mask of a match.
+    /// Parses the field `name` with the value and mask of a match; None if it is another field.
     pub(crate) fn parse(name: &str, value: Option<&str>) -> Option<Result<TunMetadata, TextError>> {
         let index = name.strip_prefix("tun_metadata")?.parse::<u8>().ok()?;
         (index < TUN_METADATAS).then(|| {
@@ -117,7 +118,7 @@ impl TunMetadata {
     }
 }
 
-/// What two masks of a megaflow look at, together. Of each index there is one.
+/// Adds the mask of `new` to the fields of a megaflow, which have one entry for each index.
 pub fn look_at(all: &mut Vec<TunMetadata>, new: &TunMetadata) {
     match all.iter_mut().find(|t| t.index == new.index) {
         Some(t) if t.mask.len() == new.mask.len() => {

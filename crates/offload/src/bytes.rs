@@ -1,9 +1,9 @@
-//! Megaflows as bytes: what the first 64 bytes of its packets are.
+//! Megaflows as bytes: the first 64 bytes of a megaflow's packets.
 //!
-//! Headers lie at fixed places in the packets that a rule is for: Ethernet, at most one tag, IPv4
-//! without options or IPv6 without extension headers, neither a fragment, and L4. Which of them it
-//! is follows from the megaflow; what a megaflow covers besides (it may say nothing about tags)
-//! goes the ordinary way.
+//! A rule is for packets whose headers are at fixed places: Ethernet, at most one tag, IPv4 without
+//! options or IPv6 without extension headers, not a fragment, and L4. The megaflow says which of
+//! these headers there are. Other packets that it matches (it may not match on tags at all) are
+//! parsed and looked up as always.
 
 use crate::Reason;
 use flow::{FIELDS, Key, Mask, at, flag};
@@ -12,34 +12,32 @@ use wire::{
     ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_VLAN, IP_ICMP, IP_ICMPV6, IP_IGMP, IP_SCTP, IP_TCP, IP_UDP,
 };
 
-/// Ethertypes and protocols.
-/// IPv6 next headers behind which there is more to read: hop-by-hop, routing, fragment,
-/// authentication, destination options.
+/// IPv6 next headers that are extension headers: hop-by-hop, routing, fragment, authentication,
+/// destination options.
 const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
-/// Below, an Ethertype is a length.
+/// Least Ethertype; a smaller number is a length.
 const ETHERTYPE_MIN: u16 = 0x600;
 
-/// What proves that a packet belongs to a megaflow, without parsing it: its bytes, and that it is
-/// whole.
+/// The proof that a packet belongs to a megaflow, without parsing it: values of its first bytes,
+/// and that it is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstBytes {
-    /// The packet's first bytes, where `mask` has bits; zero elsewhere.
+    /// Values of the packet's first bytes, where `mask` has bits; zero elsewhere.
     pub value: [u8; BYTES],
-    /// Bits that count.
+    /// The bits that are compared.
     pub mask: [u8; BYTES],
-    /// Least bytes of the packet.
+    /// Least length of the packet, bytes.
     pub least: u16,
-    /// Where the length field of the IP header is, two bytes; 0: there is none.
+    /// Offset of the 16-bit length field of the IP header; 0: there is none.
     pub length_at: u8,
-    /// The datagram ends so many bytes after the packet's start, plus the length field.
+    /// The datagram ends at this offset plus the value of the length field.
     pub end_base: u8,
-    /// The least end of the datagram; its end is not behind the packet's.
+    /// Least end of the datagram, which is not behind the packet's end.
     pub end_least: u8,
 }
 
 impl FirstBytes {
-    /// Does the packet belong to the megaflow? The plain way, which the datapath's is compared
-    /// with.
+    /// True if the packet belongs to the megaflow. The twin of the datapath's comparison.
     pub fn claims(&self, packet: &[u8]) -> bool {
         let byte = |i: usize| packet.get(i).copied().unwrap_or(0);
         let same = (0..BYTES).all(|i| (byte(i) ^ self.value[i]) & self.mask[i] == 0);
@@ -56,29 +54,29 @@ impl FirstBytes {
     }
 }
 
-/// A megaflow on its way to bytes.
+/// Turns a megaflow into bytes, header by header.
 struct Maker<'a> {
     key: &'a Key,
-    /// What is not said yet.
+    /// The bits of the megaflow's mask that are not in the bytes yet.
     left: Mask,
-    /// What every packet of this form has, though no byte of it says so.
+    /// Key fields that every packet of this form has, though no byte of the packet holds them.
     fixed: Key,
     value: [u8; BYTES],
     mask: [u8; BYTES],
-    /// The part of `mask` that only says of which form the packet is: headers say that to an
-    /// adapter.
+    /// The part of `mask` that only says which headers the packet has. To an adapter the pattern's
+    /// headers say that.
     form: [u8; BYTES],
     headers: Vec<Header>,
-    /// Where the next header is.
+    /// Offset of the next header.
     next: usize,
-    /// Packets have a whole IP header.
+    /// True if packets have a complete IP header.
     ip: bool,
-    /// It is known what is behind that.
+    /// True if the L4 header is known.
     l4: bool,
 }
 
-/// What a megaflow's packets begin with, for the datapath and for an adapter; or why that cannot be
-/// said.
+/// The first bytes of a megaflow's packets, for the datapath and for an adapter; or why they cannot
+/// be given.
 pub fn first_bytes(key: &Key, mask: &Mask) -> Result<(FirstBytes, Pattern), Reason> {
     if key.u32(at::RECIRC) != 0 || key.u8(at::FLAGS) & flag::TUNNEL != 0 {
         return Err(Reason::NotFirstPass);
@@ -95,7 +93,7 @@ pub fn first_bytes(key: &Key, mask: &Mask) -> Result<(FirstBytes, Pattern), Reas
         ip: false,
         l4: false,
     };
-    // The port's own table has no others.
+    // All packets in the port's own rule table came in on that port.
     m.done(at::IN_PORT, 2);
     m.done(at::PAYLOAD, 8);
     let eth_type = m.ethernet(mask)?;
@@ -115,12 +113,12 @@ pub fn first_bytes(key: &Key, mask: &Mask) -> Result<(FirstBytes, Pattern), Reas
 }
 
 impl Maker<'_> {
-    /// Nothing of these bytes of the key is left to say.
+    /// Removes these bytes of the key from what is left.
     fn done(&mut self, at: usize, n: usize) {
         self.left.bytes_mut()[at..at + n].fill(0);
     }
 
-    /// These bytes of the packet are those of the key, where its mask has bits among `bits`.
+    /// Sets bytes of the packet from the key, where the key's mask has bits among `bits`.
     fn put(&mut self, packet: usize, at: usize, n: usize) -> Result<(), Reason> {
         for i in 0..n {
             let mask = self.left.u8(at + i);
@@ -136,7 +134,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Packets of this form have this byte.
+    /// Sets a byte that all packets of this form have.
     fn form(&mut self, packet: usize, value: u8, mask: u8) {
         self.form[packet] |= mask & !self.mask[packet];
         self.mask[packet] |= mask;
@@ -156,7 +154,7 @@ impl Maker<'_> {
         at
     }
 
-    /// No lengths but the packet's.
+    /// The result, in which the packet's own length is the only one unless `length_at` is set.
     fn whole(&self, length_at: usize) -> FirstBytes {
         FirstBytes {
             value: [0; BYTES],
@@ -168,7 +166,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Ethernet and a tag; which Ethertype is behind.
+    /// Adds Ethernet and a tag; returns the Ethertype behind them.
     fn ethernet(&mut self, mask: &Mask) -> Result<u16, Reason> {
         let eth_type = self.key.u16(at::ETH_TYPE);
         if mask.u16(at::ETH_TYPE) != 0xffff || eth_type < ETHERTYPE_MIN {
@@ -189,19 +187,19 @@ impl Maker<'_> {
             };
             self.form16(12, tpid);
             if tpid == ETH_QINQ {
-                // A header says that there is a tag, not which.
+                // A header in the pattern says that there is a tag, but not its Ethertype.
                 self.form[12..14].fill(0);
             }
             self.fixed.set_u8(at::FLAGS, bit);
             let tag = self.header(Header::Vlan);
-            // The bit that means "there is one" in a key is CFI in a tag.
+            // The bit that means "there is a tag" in a key is CFI in a tag.
             self.left.set_u16(at::VLAN, self.left.u16(at::VLAN) & !0x1000);
             self.put(tag, at::VLAN, 2)?;
         }
         let type_at = self.next - 2;
         self.form16(type_at, eth_type);
         if ![ETH_IPV4, ETH_IPV6].contains(&eth_type) {
-            // No header says this one.
+            // No header in the pattern stands for this Ethertype.
             self.form[type_at..type_at + 2].fill(0);
         }
         Ok(eth_type)
@@ -211,7 +209,7 @@ impl Maker<'_> {
         let l3 = self.header(Header::Ipv4);
         self.ip = true;
         self.form(l3, 0x45, 0xff);
-        // Neither "more fragments" nor an offset.
+        // No "more fragments", no offset.
         self.form(l3 + 6, 0, 0x3f);
         self.form(l3 + 7, 0, 0xff);
         self.put(l3 + 1, at::TOS, 1)?;
@@ -247,7 +245,7 @@ impl Maker<'_> {
         self.done(at::IPV6_LABEL, 4);
         self.put(l3 + 7, at::TTL, 1)?;
         self.put(l3 + 8, at::IPV6_SRC, 32)?;
-        // Without it, extension headers may follow.
+        // Without a protocol, extension headers may follow.
         let proto = self.key.u8(at::PROTO);
         if mask.u8(at::PROTO) != 0xff || EXTENSIONS.contains(&proto) {
             return Err(reason_at(at::PROTO));
@@ -261,7 +259,7 @@ impl Maker<'_> {
         })
     }
 
-    /// L4 of the protocol that the byte at `proto_at` names; its bytes.
+    /// Adds L4 of the protocol that the byte at `proto_at` names; returns its length.
     fn l4(&mut self, proto_at: usize, eth_type: u16) -> Result<usize, Reason> {
         let proto = self.key.u8(at::PROTO);
         self.done(at::PROTO, 1);
@@ -272,7 +270,7 @@ impl Maker<'_> {
             (IP_SCTP, _) => Header::Sctp,
             (IP_ICMP, ETH_IPV4) => Header::Icmp,
             (IP_ICMPV6, ETH_IPV6) => Header::Icmp6,
-            // IGMP has types like ICMP.
+            // IGMP has a type and code as ICMP does.
             (IP_IGMP, ETH_IPV4) => return Err(Reason::Match("nw_proto=2".into())),
             _ => {
                 self.mask[proto_at] = 0xff;
@@ -287,7 +285,7 @@ impl Maker<'_> {
             Header::Icmp | Header::Icmp6 => {
                 self.put(l4, at::TP_SRC + 1, 1)?;
                 self.put(l4 + 1, at::TP_DST + 1, 1)?;
-                // A key's line 1 of neighbour discovery depends on what is behind the header.
+                // Line 1 of a key for neighbour discovery depends on what is behind the header.
                 let nd = [(at::ND_TARGET, 16), (at::ARP_SHA, 12)];
                 let asked = |(at, n): &(usize, usize)| {
                     self.left.bytes()[*at..at + n].iter().any(|m| *m != 0)
@@ -307,12 +305,12 @@ impl Maker<'_> {
         }
     }
 
-    /// What is left must be what all packets of this form have.
+    /// Checks that what is left of the mask is equal for all packets of this form.
     fn rest(&mut self) -> Result<(), Reason> {
         if self.left.u16(at::VLAN1) & self.key.u16(at::VLAN1) != 0 {
             return Err(Reason::Match("second VLAN tag".into()));
         }
-        // What no header of the pattern says anything about differs from packet to packet.
+        // Fields behind the last header of the pattern may differ from packet to packet.
         let unknown = match (self.ip, self.l4) {
             (_, true) => 0..0,
             (true, false) => at::TP_SRC..at::PROTO,
@@ -334,7 +332,7 @@ impl Maker<'_> {
     }
 }
 
-/// The field at this byte of a key, by OVS's name.
+/// The reason for the field at this byte of a key, with OVS's name for it.
 fn reason_at(byte: usize) -> Reason {
     let field = FIELDS.iter().find(|f| (f.offset()..f.offset() + f.bytes()).contains(&byte));
     Reason::Match(match field {

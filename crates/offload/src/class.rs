@@ -1,19 +1,19 @@
-//! What an adapter's error numbers are taken to mean.
+//! Classes of adapters' errors.
 
-/// What to do about a refusal.
+/// What to do after an adapter refused a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// The table is full: no more until a rule goes, or some time has passed.
+    /// The table is full: wait until a rule is removed, or for some time.
     Full,
-    /// Rules of this form are refused, or those already there exclude them.
+    /// Rules of this form are refused, or the rules in the table exclude them.
     Form,
     /// Try again soon.
     Busy,
-    /// The adapter is gone or ill.
+    /// The adapter is removed or does not work.
     Ill,
 }
 
-/// By error number (positive, as in errno.h).
+/// The class of an error number (positive, as in errno.h).
 pub fn class(errno: i32) -> Class {
     match errno {
         libc::ENOSPC | libc::ENOMEM | libc::ENOBUFS => Class::Full,

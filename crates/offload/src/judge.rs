@@ -1,88 +1,92 @@
-//! Whether a port's marks pay: measured while the switch runs, by what a packet costs in pairs of
+//! Judges whether a port's marks pay, while the switch runs: by the cost of a packet in pairs of
 //! windows, one with marks and one with marks ignored.
 //!
-//! One port is measured at a time, so that what is saved at one is not taken for another's.
+//! Only one port is measured at a time, so that savings at one are not taken for another's.
 
-/// What a window counts, after so long that it does not count: meanwhile lookups choose their ways,
-/// which they do every 100 ms.
+/// Length of the part of a window that counts, milliseconds. A part that does not count comes
+/// before it: lookups adapt in it, which they do every 100 ms.
 const COUNTED_MS: u64 = 300;
 const SETTLING_MS: u64 = 200;
-/// Pairs of one trial. Marks do not pay if they cost more in all of them: by chance alone one trial
-/// in 64 ends so. Every other pair begins without marks, so that costs that only rise or only fall
-/// decide nothing.
+/// Pairs of windows of one trial. Marks do not pay if they cost more in all of them: by chance
+/// alone this is so in one trial of 64. Every other pair begins without marks, so costs that only
+/// rise or only fall decide nothing.
 const PAIRS: u32 = 6;
-/// A window with fewer packets ends the trial: below 500,000 packets per second a thread has cycles
-/// to spare, and the clock is read for few packets at a time.
+/// Packets of a window below which the trial ends: below 500,000 packets per second a thread has
+/// cycles to spare, and the clock is read for few packets at a time.
 const WINDOW_PACKETS_MIN: u64 = 500 * COUNTED_MS;
-/// The first trial begins so long after the port had an adapter, or is put off as long while there
-/// are no rules; the next one so long after that, then twice as long each time, up to:
+/// Time from when the port has an adapter to the first trial, milliseconds; it is put off by as
+/// much while there are no rules.
 const FIRST_MS: u64 = 10_000;
+/// Time from the first trial to the second, milliseconds; doubled from trial to trial.
 const WAIT_MS: u64 = 15_000;
+/// Longest time between two trials, milliseconds.
 const WAIT_MS_MAX: u64 = 600_000;
-/// Trials that say that marks do not pay, in a row, after which the rules are withdrawn.
+/// Trials in a row in which marks do not pay, after which the rules are withdrawn.
 const LOST_MAX: u32 = 2;
-/// The table is taken to fill up while there are so many times the rules after so long.
+/// Time over which the growth of the number of rules is measured, milliseconds.
 const FILLING_MS: u64 = 10_000;
+/// Growth in that time from which on the table is taken to be filling up.
 const FILLING_FACTOR: f32 = 1.125;
 
-/// What becomes of a port's marks.
+/// How a port's marks are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Worth {
-    /// They are believed once compared.
+    /// Marks are used, after comparison.
     #[default]
     Used,
-    /// Packets are treated as if they had none; the rules stay.
+    /// Packets are treated as if they had no marks; the rules stay.
     Ignored,
     /// There are no rules until the next trial.
     Withdrawn,
 }
 
-/// What a port's packets cost so far; only differences mean something.
+/// What a port's packets have cost so far. Only differences of two are meaningful.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortTotals {
-    /// Packets that came in.
+    /// Packets received.
     pub packets: u64,
     /// Cycles of the threads that received them, for these packets.
     pub cycles: u64,
 }
 
-/// A trial under way.
+/// A trial that is under way.
 struct Trial {
-    /// Windows that ended.
+    /// Number of windows that have ended.
     window: u32,
-    /// Where the window began to count; None: it does not count yet.
+    /// Totals when the window began to count; None: it does not count yet.
     before: Option<PortTotals>,
-    /// Cycles per packet of the last windows: with marks, and without.
+    /// Cycles per packet in the last windows: with marks, and without.
     last: [f32; 2],
-    /// Marks cost more in all pairs so far.
+    /// True: marks cost more in all pairs so far.
     lost: bool,
-    /// The cheapest windows, cycles per packet: with marks, and without.
+    /// Cycles per packet in the cheapest windows: with marks, and without.
     least: [f32; 2],
 }
 
 impl Trial {
-    /// Are marks ignored in this window: with, without, without, with, and so on?
+    /// True if marks are ignored in this window. The order is: with, without, without, with, and so
+    /// on.
     fn ignores(&self) -> bool {
         matches!(self.window % 4, 1 | 2)
     }
 }
 
-/// One port's judge. Time is an argument.
+/// The judge of one port's marks. Time is an argument.
 pub struct Judge {
     worth: Worth,
     trial: Option<Trial>,
-    /// When there is something to do.
+    /// When something is next to be done, milliseconds.
     due_ms: u64,
     wait_ms: u64,
     lost: u32,
-    /// Rules at the last look.
+    /// Number of rules at the last call.
     rules: usize,
-    /// Cycles per packet of the last trial: with marks, and without.
+    /// Cycles per packet in the last trial: with marks, and without.
     measured: Option<[f32; 2]>,
 }
 
 impl Judge {
-    /// Marks count until it was measured that they do not pay.
+    /// A new judge: marks are used until it was measured that they do not pay.
     pub fn new(now_ms: u64) -> Judge {
         Judge {
             worth: Worth::Used,
@@ -95,17 +99,17 @@ impl Judge {
         }
     }
 
-    /// Is there something to do? If not, [`Judge::turn`] does nothing.
+    /// True if something is to be done. If not, [`Judge::turn`] does nothing.
     pub fn is_due(&self, now_ms: u64) -> bool {
         now_ms >= self.due_ms
     }
 
-    /// Is a trial under way?
+    /// True if a trial is under way.
     pub fn is_measuring(&self) -> bool {
         self.trial.is_some()
     }
 
-    /// Do marks count now?
+    /// True if marks are used now.
     pub fn marks_count(&self) -> bool {
         match &self.trial {
             Some(trial) => !trial.ignores(),
@@ -113,7 +117,7 @@ impl Judge {
         }
     }
 
-    /// What the last trial said.
+    /// The result of the last trial.
     pub fn worth(&self) -> Worth {
         self.worth
     }
@@ -123,7 +127,7 @@ impl Judge {
         self.measured
     }
 
-    /// Time passes; the port has so many rules that mark, and its counters stand so.
+    /// Continues at `now_ms`, with the port's present number of rules that mark, and its totals.
     pub fn turn(&mut self, now_ms: u64, rules: usize, now: PortTotals) {
         if !self.is_due(now_ms) {
             return;
@@ -148,7 +152,7 @@ impl Judge {
         }
     }
 
-    /// A window begins to count, or ends.
+    /// Begins to count in a window, or ends the window.
     fn end_window(&mut self, now_ms: u64, now: PortTotals) {
         let Some(trial) = &mut self.trial else { return };
         let Some(before) = trial.before.take() else {

@@ -1,19 +1,18 @@
-//! Which megaflows an adapter is given, and as what: decisions to rules and back.
+//! Which megaflows an adapter is given as rules, and what its answers and counters mean for them.
 //!
 //! *Place*: between the flow row and the packet half. *Knows*: keys and masks, what bytes they
 //! stand for, what an adapter answered, how often flows are used. *Does not know*: DPDK, threads,
 //! clocks (time is an argument).
 //!
-//! A rule *marks* packets, it decides nothing: the datapath compares the first bytes of every
-//! marked packet with the megaflow ([`FirstBytes`]) before it believes the mark. So whatever an
-//! adapter does (marks that are late, lost, wrong, or wider than asked) costs cycles and never
-//! forwards a packet wrongly.
+//! A rule *marks* packets and decides nothing: the datapath compares the first bytes of every
+//! marked packet with the megaflow ([`FirstBytes`]) before it uses the mark. So marks that are
+//! late, lost, wrong, or wider than asked only cost cycles, and never forward a packet wrongly.
 //!
-//! [`first_bytes`] says which packets a megaflow is for, as bytes, or which part of it cannot be
-//! said so. [`Port`] is one port's rules: what is in the adapter, what should be, and for each flow
-//! why or why not.
+//! [`first_bytes`] gives the bytes of a megaflow's packets, or says which part of the megaflow has
+//! none. [`Port`] manages one port's rules: which are in the adapter, which should be, and for each
+//! flow why or why not.
 //!
-//! Rules that forward are [`full`]'s: the host does not see their packets.
+//! Rules that forward are in [`full`]: the host does not see their packets.
 #![forbid(unsafe_code)]
 
 mod bytes;

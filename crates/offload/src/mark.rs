@@ -1,16 +1,17 @@
-//! Marks: 24 bits, a slot and how often that was used before.
+//! Marks of 24 bits: a slot, and a generation that counts the uses of the slot.
 
 use std::collections::VecDeque;
 
-/// Slots of a port. Slots 0 and 65,535 are not used, so no mark is 0 (which is "none") or one of
-/// the last 16 (which ConnectX adapters keep for themselves).
+/// Slots of a port. Slots 0 and 65,535 are not used: mark 0 means "no mark", and ConnectX adapters
+/// keep the last 16 for themselves.
 pub const SLOTS: usize = 1 << 16;
 
-/// A slot that was given back rests so long: what waits in receive rings is gone by then. A ring of
-/// 4,096 packets at 10,000 packets per second holds 0.4 s.
+/// How long a slot that was given back is not used again, milliseconds: packets that waited in
+/// receive rings are gone by then. A ring of 4,096 packets at 10,000 packets per second holds 0.4
+/// s.
 const REST_MS: u64 = 1000;
 
-/// What a rule writes into packets.
+/// The number that a rule writes into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mark(u32);
 
@@ -19,18 +20,18 @@ impl Mark {
         Mark(u32::from(slot) << 8 | u32::from(generation))
     }
 
-    /// From a number; None: no rule has this mark.
+    /// The mark with this number; None: no rule has it.
     pub fn of(number: u32) -> Option<Mark> {
         let mark = Mark(number);
         (number >> 24 == 0 && mark.slot() != 0 && mark.slot() != u16::MAX).then_some(mark)
     }
 
-    /// As a number, at most 24 bits.
+    /// The mark as a number of at most 24 bits.
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// Which slot.
+    /// The slot.
     pub fn slot(self) -> u16 {
         (self.0 >> 8) as u16
     }
@@ -43,10 +44,10 @@ impl Mark {
 
 /// The marks of one port.
 pub(crate) struct Marks {
-    /// Slots from here on were never used.
+    /// Slots from this one on were never used.
     fresh: u16,
     generations: Vec<u8>,
-    /// Given back, and when; the one that rests longest is used first.
+    /// Slots that were given back, and when; the first one is used next.
     resting: VecDeque<(u16, u64)>,
     used: usize,
 }
@@ -56,12 +57,12 @@ impl Marks {
         Marks { fresh: 1, generations: Vec::new(), resting: VecDeque::new(), used: 0 }
     }
 
-    /// Marks that are out.
+    /// Number of marks in use.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// A mark that no packet can have; None: all are out or rest.
+    /// A mark that no packet has; None: all slots are in use or were given back too lately.
     pub fn take(&mut self, now_ms: u64) -> Option<Mark> {
         let rested = self.resting.front().is_some_and(|(_, since)| now_ms >= since + REST_MS);
         let mark = if rested {
@@ -82,7 +83,7 @@ impl Marks {
         Some(mark)
     }
 
-    /// The rule with this mark is gone, the adapter says.
+    /// Gives a mark back, whose rule is removed from the adapter.
     pub fn give_back(&mut self, mark: Mark, now_ms: u64) {
         self.used -= 1;
         self.resting.push_back((mark.slot(), now_ms));

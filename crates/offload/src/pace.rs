@@ -1,26 +1,28 @@
-//! How fast an adapter takes rules, and how many it may be asked for.
+//! The pace of insertions: how fast an adapter takes rules, and how many may be requested.
 
-/// Before anything was measured an insertion is taken to cost so much.
+/// Assumed duration of an insertion before one was measured, microseconds.
 const GUESS_US: f64 = 1000.0;
-/// ...and to keep a core busy for so long, never less.
+/// Least time for which an insertion is taken to keep a core busy, microseconds.
 const CPU_US_MIN: f64 = 20.0;
-/// Of the adapter's time, parts that filling free room and exchanging rules may take.
+/// Share of the adapter's time that filling free room may take.
 const FILL_PART: f64 = 0.9;
+/// Share of the adapter's time that exchanging rules may take.
 const SWAP_PART: f64 = 0.5;
-/// A measurement's weight: about the last 32 count.
+/// Weight of a new measurement: about the last 32 count.
 const WEIGHT: f64 = 1.0 / 32.0;
-/// After a second without "busy", so much more; after each "busy", so much less.
+/// Factor for the eagerness after a second without "busy".
 const MORE: f64 = 1.1;
+/// Factor for the eagerness after each "busy".
 const LESS: f64 = 0.5;
-/// At least one rule per second is tried, however slow.
+/// Insertions per second that are tried at least, however slow they are.
 const RATE_MIN: f64 = 1.0;
 
-/// Insertions that are paid for: a second's worth at most is saved up.
+/// Budget of insertions: that of a second at most is saved up.
 pub(crate) struct Pace {
     create_us: f64,
     cpu_us: f64,
     measured: bool,
-    /// 1, less after "busy".
+    /// Factor for the rate: 1, less after "busy".
     eagerness: f64,
     fill: f64,
     swap: f64,
@@ -34,22 +36,22 @@ impl Pace {
         Pace { create_us, cpu_us: CPU_US_MIN, measured, eagerness: 1.0, fill, swap, at_ms: now_ms }
     }
 
-    /// What an insertion takes, microseconds.
+    /// Duration of an insertion, microseconds.
     pub fn create_us(&self) -> f64 {
         self.create_us
     }
 
-    /// Insertions per second that free room may be filled with.
+    /// Insertions per second into free room.
     pub fn rate(&self) -> f64 {
         (FILL_PART * 1e6 / self.create_us.max(0.1) * self.eagerness).max(RATE_MIN)
     }
 
-    /// What an insertion costs a core, microseconds.
+    /// Time for which an insertion keeps a core busy, microseconds.
     pub fn cpu_us(&self) -> f64 {
         self.cpu_us
     }
 
-    /// An insertion took so long, and kept a core busy for so long.
+    /// Records the duration of an insertion, and for how long it kept a core busy.
     pub fn took(&mut self, us: u64, cpu_us: u64) {
         let (us, cpu_us) = (us as f64, (cpu_us as f64).max(CPU_US_MIN));
         self.cpu_us += (cpu_us - self.cpu_us) * WEIGHT;
@@ -58,13 +60,13 @@ impl Pace {
         self.create_us += (us - self.create_us) * weight;
     }
 
-    /// The adapter said that it is busy.
+    /// Records that the adapter answered "busy".
     pub fn busy(&mut self) {
         self.eagerness = (self.eagerness * LESS).max(1e-3);
         (self.fill, self.swap) = (0.0, 0.0);
     }
 
-    /// Time passes.
+    /// Adds budget for the time that has passed.
     pub fn advance(&mut self, now_ms: u64) {
         let seconds = now_ms.saturating_sub(self.at_ms) as f64 / 1000.0;
         self.at_ms = now_ms;
@@ -75,7 +77,8 @@ impl Pace {
         self.swap = (self.swap + rate * seconds).min(rate.max(1.0));
     }
 
-    /// Pays for one insertion; `swap`: another rule goes for it.
+    /// Takes the budget for one insertion; `swap`: another rule is removed for it. False: there is
+    /// none.
     pub fn pay(&mut self, swap: bool) -> bool {
         let pocket = if swap { &mut self.swap } else { &mut self.fill };
         let enough = *pocket >= 1.0;

@@ -1,31 +1,32 @@
-//! Which flows deserve a place: the hottest, without going to and fro.
+//! Picks the flows that get rules: those with the most packets, without moving them in and out.
 
 use crate::types::FlowId;
 
-/// A rule that is in the adapter stays at least so long, so that a flow changes sides seldom.
+/// Time for which a rule stays in the adapter at least, milliseconds, so that flows are seldom
+/// moved.
 pub(crate) const RESIDENCE_MS: u64 = 3000;
-/// To take another flow's place a flow has so many times its packets.
+/// How many times the packets of another flow a flow must have to take its place.
 const SWAP_FACTOR: f32 = 2.0;
-/// A rule pays if what it saves while it stays is so many times what its insertion costs.
+/// How many times the cost of its insertion a rule must save while it stays.
 const WORTH: f32 = 4.0;
-/// Below this part of the rate at which flows enter, they leave.
+/// Share of the rate at which flows enter, below which they leave.
 pub(crate) const LEAVE_PART: f32 = 1.0 / 8.0;
-/// Candidates of one second, at most.
+/// Candidates that are kept in one second, at most.
 pub(crate) const CANDIDATES_MAX: usize = 8192;
 
-/// A flow that is not in the adapter and has so many packets per second.
+/// A flow that is not in the adapter, and its rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Candidate {
     pub flow: FlowId,
     pub pps: f32,
 }
 
-/// The hottest candidates of a second; a bounded number, whatever comes.
+/// The candidates of a second with the most packets; their number is bounded.
 #[derive(Default)]
 pub(crate) struct Candidates(Vec<Candidate>);
 
 impl Candidates {
-    /// Takes part.
+    /// Adds a candidate.
     pub fn push(&mut self, c: Candidate) {
         self.0.push(c);
         if self.0.len() >= 2 * CANDIDATES_MAX {
@@ -40,7 +41,7 @@ impl Candidates {
         }
     }
 
-    /// All of them, the hottest first.
+    /// Takes all candidates, the one with the most packets first.
     pub fn take(&mut self) -> Vec<Candidate> {
         self.shorten();
         let mut all = std::mem::take(&mut self.0);
@@ -49,13 +50,13 @@ impl Candidates {
     }
 }
 
-/// Packets per second from which on a rule pays that costs `cost_cycles` once and saves
-/// `saved_cycles` per packet while it stays, `life_s` seconds.
+/// Packets per second from which on a rule pays that costs `cost_cycles` once, and saves
+/// `saved_cycles` per packet for `life_s` seconds.
 pub(crate) fn enter_pps(cost_cycles: f32, saved_cycles: f32, life_s: f32) -> f32 {
     WORTH * cost_cycles / (saved_cycles.max(1.0) * life_s.max(1.0))
 }
 
-/// May a flow with this rate take the place of one with that rate?
+/// True if a flow with this rate may take the place of a flow with that rate.
 pub(crate) fn beats(candidate: f32, victim: f32) -> bool {
     candidate >= SWAP_FACTOR * victim
 }

@@ -1,4 +1,5 @@
-//! One port's rules: what is in the adapter, what should be, and why not.
+//! The marking rules of one port: which are in the adapter, which should be, and why others are
+//! not.
 
 mod mark_answer;
 mod mark_decide;
@@ -14,12 +15,12 @@ use flow::{Key, Mask};
 use port::{Header, PATTERN_BYTES, Pattern, RuleId};
 use std::collections::{HashMap, VecDeque};
 
-/// A full table is tried again after so long.
+/// A full table is tried again after this time, milliseconds.
 const FULL_MS: u64 = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    /// Asked for; `doomed`: not wanted any more.
+    /// The rule was requested. `doomed`: it is to be removed when it is created.
     Creating {
         doomed: bool,
     },
@@ -27,7 +28,7 @@ enum State {
     Leaving,
 }
 
-/// A rule, or one to be.
+/// A rule, or one that is to be made.
 struct Unit {
     pattern: Pattern,
     bytes: FirstBytes,
@@ -37,11 +38,11 @@ struct Unit {
     pps: f32,
     recent: f32,
     since_ms: u64,
-    /// Seconds in a row with packets and without marked ones.
+    /// Seconds in a row in which the host had packets of its flow and none was marked.
     silent_s: u32,
 }
 
-/// What adapters that take one mask per packet type tell apart.
+/// The form of a rule: what adapters that take one mask per packet type distinguish.
 type Form = (Vec<Header>, [u8; PATTERN_BYTES]);
 
 struct Barred {
@@ -50,8 +51,8 @@ struct Barred {
     reason: Reason,
 }
 
-/// One port's rules. One thread owns it; [`Port::next`] and [`Port::binding`] say what others are
-/// to do.
+/// The marking rules of one port. One thread owns it, and passes on what [`Port::next_request`] and
+/// [`Port::next_binding`] return.
 pub struct Port {
     limits: Limits,
     marks: Marks,
@@ -64,20 +65,20 @@ pub struct Port {
     pace: Pace,
     requests: VecDeque<MarkRequest>,
     bindings: VecDeque<Binding>,
-    /// Rules that are supposed to fit, and until when that is believed.
+    /// Number of rules that seem to fit into the adapter's table, and until when this is assumed.
     capacity: Option<(usize, u64)>,
-    /// The adapter is ill: when it is asked again. Some(0): it was asked.
+    /// Some: the adapter does not work; when it is asked again. Some(0): it was asked.
     ill: Option<u64>,
-    /// Rules that could not be ended since all were.
+    /// Rules that could not be removed since the last flush.
     stuck: usize,
-    /// The driver knows no rules.
+    /// True: the driver has no rules.
     unable: bool,
     worth: Worth,
     stats: Stats,
 }
 
 impl Port {
-    /// No rules yet. What a predecessor left is flushed.
+    /// No rules yet; rules that are in the adapter already are flushed.
     pub fn new(limits: Limits, now_ms: u64) -> Port {
         Port {
             limits,
@@ -100,12 +101,12 @@ impl Port {
         }
     }
 
-    /// What the adapter is to do next.
+    /// The next request to the adapter.
     pub fn next_request(&mut self) -> Option<MarkRequest> {
         self.requests.pop_front()
     }
 
-    /// What the datapath is to do next.
+    /// The next request to the datapath.
     pub fn next_binding(&mut self) -> Option<Binding> {
         self.bindings.pop_front()
     }
@@ -115,7 +116,7 @@ impl Port {
         &self.stats
     }
 
-    /// Rules in the adapter.
+    /// Number of rules in the adapter.
     pub fn rules(&self) -> usize {
         self.units.values().filter(|u| matches!(u.state, State::In(_))).count()
     }
@@ -126,32 +127,32 @@ impl Port {
         inside.map(|(mark, _)| *mark).collect()
     }
 
-    /// Is the adapter ill, or was it not heard of yet?
+    /// True if the adapter does not work, or has not answered yet.
     pub fn is_down(&self) -> bool {
         self.ill.is_some()
     }
 
-    /// Rules that are thought to fit, if that was found out.
+    /// Number of rules that the adapter's table seems to hold, if it was full once.
     pub fn capacity(&self) -> Option<usize> {
         self.capacity.map(|(n, _)| n)
     }
 
-    /// Requests that wait.
+    /// Number of requests that were not sent yet.
     pub fn waiting(&self) -> usize {
         self.requests.len()
     }
 
-    /// What becomes of its marks, as was measured.
+    /// Sets how the port's marks are used, as measured.
     pub fn set_worth(&mut self, worth: Worth) {
         self.worth = worth;
     }
 
-    /// Marks that are out: of rules in the adapter, on their way there, or leaving.
+    /// Number of marks in use: of rules in the adapter, requested ones, and leaving ones.
     pub fn marks_used(&self) -> usize {
         self.marks.used()
     }
 
-    /// A mark saves so many cycles per packet.
+    /// Sets how many cycles per packet a mark saves.
     pub fn set_saved_cycles(&mut self, cycles: f32) {
         self.limits.saved_cycles = cycles;
     }
@@ -167,12 +168,12 @@ impl Port {
         pick::enter_pps(us * self.limits.cycles_per_us, self.limits.saved_cycles, 10.0)
     }
 
-    /// Is the flow's rule in the adapter?
+    /// True if the flow's rule is in the adapter.
     pub fn is_in(&self, flow: FlowId) -> bool {
         self.by_flow.get(&flow).is_some_and(|m| matches!(self.units[m].state, State::In(_)))
     }
 
-    /// Why a flow with so many packets per second is in the adapter, or why not.
+    /// Why a flow with this rate is in the adapter or not.
     pub fn reason(&self, now_ms: u64, flow: FlowId, key: &Key, mask: &Mask, pps: f32) -> Reason {
         let pattern = match first_bytes(key, mask) {
             Ok((_, pattern)) => pattern,

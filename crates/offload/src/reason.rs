@@ -1,47 +1,48 @@
-//! Why a megaflow is in an adapter, or why not: exactly one reason for each.
+//! Why a megaflow is in an adapter or not: one reason for each.
 
-/// One of them.
+/// A reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
-    /// Its packets come marked: parse and lookup are skipped, its actions are the host's.
+    /// Its packets come marked: parse and lookup are skipped, the host executes its operations.
     Partial,
     /// The adapter forwards its packets; the host does not see them.
     Full,
     /// `other_config:hw-offload` is not true.
     Disabled,
-    /// Its port has no adapter with a rule table.
+    /// Its port's adapter has no rule table.
     PortType,
-    /// It is for packets that come a second time: recirculated, or out of a tunnel.
+    /// Its packets are looked up a second time: they were recirculated, or came out of a tunnel.
     NotFirstPass,
-    /// It looks at a field that no rule can: its name.
+    /// It matches on a field that no rule matches on; with the field's name.
     Match(String),
-    /// It does what a mark does not help with: decapsulation has a short way of its own.
+    /// A mark does not help with its operation: decapsulation has a fast path of its own.
     Action(String),
-    /// Its packets go to a port that is not on the adapter where they come in.
+    /// It sends packets to a port that is not on the adapter on which they come in.
     OtherAdapter,
-    /// The host limits what its port brings, or the port that its packets go to is sent.
+    /// The host limits what its port may receive, or what may be sent to its output port.
     Limited,
     /// The adapter takes one mask per packet type, and another one is in its table.
     MaskConflict,
-    /// The table is full of flows that are used as much, or almost.
+    /// The table is full of flows that have about as many packets, or more.
     TableFull,
-    /// Too few packets to be worth a rule.
+    /// It has too few packets to be worth a rule.
     NotHot,
-    /// A rule of its own was asked for, and there is no answer yet.
+    /// Its rule was requested, and the adapter has not answered yet.
     Pending,
-    /// It was in the adapter lately, or was refused: it waits.
+    /// It was in the adapter lately, or was refused lately.
     CoolingDown,
-    /// The adapter refused rules of its form: what it said.
+    /// The adapter refused rules of its form; with the adapter's message.
     Refused(String),
-    /// The adapter marked packets of other flows with its mark, or would forward such.
+    /// The adapter marked packets of other flows with its mark, or would forward packets of other
+    /// flows.
     Wider,
-    /// Marks of its port cost more than they save, as was measured: they are ignored.
+    /// Marks of its port cost more than they save, as measured, and are ignored.
     NoGain,
-    /// The adapter answers nothing sensible, or its port restarts.
+    /// The adapter does not work, or its port restarts.
     PortDown,
 }
 
-/// Every reason's short name and what it means.
+/// Each reason's short name, and its meaning.
 pub const REASONS: [(&str, &str); 18] = [
     ("offloaded-partially", "packets come marked; parse and lookup are skipped"),
     ("disabled", "other_config:hw-offload is not true"),
@@ -64,7 +65,7 @@ pub const REASONS: [(&str, &str); 18] = [
 ];
 
 impl Reason {
-    /// Its place in [`REASONS`].
+    /// Its index in [`REASONS`].
     pub fn index(&self) -> usize {
         match self {
             Reason::Partial => 0,
@@ -89,7 +90,7 @@ impl Reason {
     }
 }
 
-/// Its short name, a colon, and what it means, with what is particular about it.
+/// The short name, a colon, and the meaning with its particulars.
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (name, text) = REASONS[self.index()];

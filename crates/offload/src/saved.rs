@@ -1,33 +1,34 @@
-//! What a mark saves, as the packet threads' own counters say.
+//! How many cycles a mark saves, by the PMD threads' own counters.
 
-/// Until both kinds of packets were measured: 64-byte packets, 1,000 rules
+/// Assumed before both kinds of packets were measured: 64-byte packets, 1,000 rules
 /// (docs/perf/002-offload.md: 34).
 const SAVED_CYCLES_ASSUMED: f32 = 40.0;
-/// A second with fewer packets says nothing.
+/// Packets of a second below which it is not measured.
 const PACKETS_MIN: u64 = 10_000;
-/// Of all packets, so many are marked: at most for the cost of plain ones, at least for that of
-/// marked ones.
+/// Share of marked packets up to which a second measures the cost of packets without marks.
 const PLAIN_PART: f32 = 0.05;
+/// Share of marked packets from which on a second measures the cost of packets with marks.
 const MARKED_PART: f32 = 0.5;
-/// A second's weight.
+/// Weight of a new second.
 const WEIGHT: f32 = 0.25;
-/// Whatever was measured, a mark is taken to save what parsing takes at least: with few packets, or
-/// on a busy machine, the counters say little; and not more than this.
+/// Cycles that a mark is taken to save at least: those of parsing. With few packets, or on a busy
+/// machine, the counters say little.
 const SAVED_CYCLES_MIN: f32 = 24.0;
+/// Cycles that a mark is taken to save at most.
 const SAVED_CYCLES_MAX: f32 = 1000.0;
 
-/// Counters of all packet threads; they may start again from 0.
+/// Sums of the counters of all PMD threads; they may be cleared to 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StageTotals {
-    /// Packets that were received or recirculated.
+    /// Packets received or recirculated.
     pub packets: u64,
-    /// Of them, those known by their mark.
+    /// Packets known by their mark.
     pub marked: u64,
     /// Cycles of parsing and lookup.
     pub cycles: u64,
 }
 
-/// Cycles of parsing and lookup per packet, with and without a mark.
+/// Measures cycles of parsing and lookup per packet, with and without a mark.
 #[derive(Debug, Default)]
 pub struct Saved {
     before: StageTotals,
@@ -36,7 +37,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Another second, at whose end the counters stood so.
+    /// Records the counters at the end of a second.
     pub fn second(&mut self, now: StageTotals) {
         let b = std::mem::replace(&mut self.before, now);
         if now.packets < b.packets || now.marked < b.marked || now.cycles < b.cycles {
@@ -57,7 +58,7 @@ impl Saved {
         }
     }
 
-    /// Cycles that a mark saves, and whether that was measured.
+    /// Cycles that a mark saves, and whether they were measured.
     pub fn cycles(&self) -> (f32, bool) {
         match (self.plain, self.marked) {
             (Some(plain), Some(marked)) => {

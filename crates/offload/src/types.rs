@@ -1,25 +1,25 @@
-//! What a port's rules, the adapter and the datapath say to each other.
+//! Messages between a port's rules, the adapter and the datapath.
 
 use crate::bytes::FirstBytes;
 use crate::mark::Mark;
 use port::{MarkRule, RuleError, RuleId};
 use std::collections::BTreeMap;
 
-/// A megaflow: whose table it is in, and where.
+/// Identity of a megaflow: worker and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId {
-    /// Number of the worker.
+    /// Number of the worker whose megaflow it is.
     pub worker: u32,
-    /// Index in its table.
+    /// Index in the worker's table.
     pub megaflow: u32,
 }
 
-/// What the machine is like.
+/// Properties of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// What a mark saves: parse and lookup less the comparison, cycles per packet.
+    /// Cycles per packet that a mark saves: parse and lookup, less the comparison.
     pub saved_cycles: f32,
-    /// The clock.
+    /// Cycles of the clock per microsecond.
     pub cycles_per_us: f32,
 }
 
@@ -29,74 +29,74 @@ impl Default for Limits {
     }
 }
 
-/// What the adapter is to do, in order.
+/// A request to the adapter. Requests are executed in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MarkRequest {
     /// Make a rule.
     Create(Mark, MarkRule),
-    /// End one.
+    /// Remove a rule.
     Destroy(Mark, RuleId),
-    /// End all: nothing is known of them any more.
+    /// Remove all rules, as it is not known which ones exist.
     Flush,
 }
 
-/// What became of it.
+/// The result of a request.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Of [`MarkRequest::Create`].
+    /// The result of [`MarkRequest::Create`].
     Created(Mark, Result<RuleId, RuleError>),
-    /// Of [`MarkRequest::Destroy`].
+    /// The result of [`MarkRequest::Destroy`].
     Destroyed(Mark, Result<(), RuleError>),
-    /// Of [`MarkRequest::Flush`].
+    /// The result of [`MarkRequest::Flush`].
     Flushed(Result<(), RuleError>),
 }
 
-/// What the adapter did, and how long that took.
+/// The adapter's answer: the result of a request, and how long it took.
 #[derive(Clone, Debug)]
 pub struct MarkAnswer {
-    /// What became of the request.
+    /// The result.
     pub outcome: Outcome,
-    /// Microseconds of the call.
+    /// Duration of the call, microseconds.
     pub took_us: u64,
-    /// Of them, those that it kept a core busy.
+    /// Time for which the call kept a core busy, microseconds.
     pub cpu_us: u64,
 }
 
-/// What the datapath is to do.
+/// A request to the datapath.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Binding {
-    /// Packets with this mark belong to this flow if they begin so.
+    /// Bind a mark: packets with this mark and these first bytes belong to this flow.
     Bind(FlowId, Mark, Box<FirstBytes>),
-    /// They do not any more.
+    /// Unbind the mark from this flow.
     Unbind(FlowId, Mark),
 }
 
-/// Rules of a port, since it was opened.
+/// Counters of a port's rules, since the port was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleStats {
-    /// Rules made.
+    /// Rules created.
     pub inserted: u64,
-    /// Rules ended, however.
+    /// Rules removed, for whatever reason.
     pub removed: u64,
     /// Rules made in place of others.
     pub swaps: u64,
     /// Refusals by error number.
     pub refused: BTreeMap<i32, u64>,
-    /// Rules that could not be ended one by one.
+    /// Rules that could not be removed one by one.
     pub stuck: u64,
-    /// Rules, or shapes of them, that had to go because they had packets of other flows.
+    /// Rules, or shapes of rules, that were removed because they matched packets of other flows.
     pub wider: u64,
-    /// Rules that had to go because the host had packets of their flows as if there were none.
+    /// Rules that were removed because the host received packets of their flows unmarked.
     pub silent: u64,
 }
 
-/// Counters of rules that mark, since the port was opened.
+/// Counters of marking rules since the port was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Rules.
+    /// Counters of rules.
     pub rules: RuleStats,
-    /// Times that all rules were given up.
+    /// How often all rules were given up.
     pub flushes: u64,
-    /// Of them, those because the adapter was reset or removed.
+    /// How often of these because the adapter was reset or removed.
     pub resets: u64,
 }

@@ -12,7 +12,7 @@ fn plain(_: u32) -> Option<String> {
     None
 }
 
-/// A list of actions, separated by commas; `drop` if empty.
+/// The text of a list of actions, separated by commas; `drop` if it is empty.
 pub fn actions_text(list: &[Action]) -> String {
     if list.is_empty() {
         return "drop".into();
@@ -20,7 +20,7 @@ pub fn actions_text(list: &[Action]) -> String {
     list.iter().map(action_text).collect::<Vec<_>>().join(",")
 }
 
-/// Instructions; those of Apply stand for themselves.
+/// The text of instructions; actions of Apply are printed without a frame.
 pub fn instructions_text(list: &[Instruction]) -> String {
     let text = |i: &Instruction| match i {
         Instruction::Meter(id) => format!("meter:{id}"),
@@ -43,7 +43,7 @@ pub(crate) fn metadata_text(value: u64, mask: u64) -> String {
     }
 }
 
-/// One action.
+/// The text of one action.
 pub fn action_text(a: &Action) -> String {
     use Action as A;
     match a {
@@ -119,7 +119,7 @@ fn decap(inner: u32) -> String {
     format!("decap(packet_type(ns={namespace},type={kind}))")
 }
 
-/// An action on MPLS entries.
+/// The text of an action on MPLS label stack entries.
 fn mpls(a: &Action) -> Option<String> {
     use Action as A;
     Some(match a {
@@ -133,7 +133,8 @@ fn mpls(a: &Action) -> Option<String> {
     })
 }
 
-/// A translation at the head of a `ct` stands for itself, what follows is in `exec`.
+/// The text of a `ct` action: a `nat` at its beginning is its own argument, other actions are in
+/// `exec`.
 fn conntrack(ct: &Conntrack) -> String {
     let mut parts = Vec::new();
     let flags = [(CT_COMMIT, "commit"), (CT_FORCE, "force")];
@@ -265,7 +266,7 @@ fn mask_text(field: Field, mask: u128) -> String {
     }
 }
 
-/// A whole field's value.
+/// The text of a whole field's value.
 fn value_text(field: Field, value: u128) -> String {
     let bytes = value.to_be_bytes();
     match field.format() {
@@ -279,7 +280,7 @@ fn value_text(field: Field, value: u128) -> String {
     }
 }
 
-/// What a run of bits holds now.
+/// The text of a subfield's present value.
 pub(crate) fn now_text(s: Subfield, value: u128) -> String {
     let whole = usize::from(s.bits) == s.field.bits();
     let text = match whole {
@@ -300,14 +301,14 @@ fn sub(s: Subfield) -> String {
     };
     match (s.ofs, s.bits) {
         (0, n) if usize::from(n) == whole => format!("{name}[]"),
-        // It has that many bits under this name.
+        // Under this name the field has that many bits.
         (0, 16) if s.field == Field::InPort => format!("{name}[]"),
         (o, 1) => format!("{name}[{o}]"),
         (o, n) => format!("{name}[{o}..{}]", o + n - 1),
     }
 }
 
-/// Reads what [`sub`] writes: a subfield by its name.
+/// Parses a subfield, by its name as traces print it.
 pub fn parse_subfield(text: &str) -> Option<Subfield> {
     let (name, range) = text.strip_suffix(']')?.split_once('[')?;
     let mut all = flow::FIELDS.iter().copied().chain((0..16).map(Field::Reg));
@@ -322,7 +323,7 @@ pub fn parse_subfield(text: &str) -> Option<Subfield> {
     fits.then(|| Subfield { field, ofs: first as u16, bits: (last - first + 1) as u16 })
 }
 
-/// The names that OVS gives subfields (ovs-fields(7)); newer fields have OXM ones.
+/// OVS's names of subfields (ovs-fields(7)); newer fields have OXM names.
 fn nxm_name(f: Field) -> String {
     use Field::*;
     let name = match f {

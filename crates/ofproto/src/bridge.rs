@@ -16,23 +16,33 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sync::Domain;
 
-/// Counters of one flow table, and what controllers set of it.
+/// Counters of one flow table, and what controllers configured for it.
 #[derive(Clone, Default)]
 pub(crate) struct TableRec {
     pub active: u32,
     pub matched: u64,
     pub missed: u64,
-    /// The name that a controller gave it; empty: none.
+    /// The name that a controller gave the table; empty: none.
     pub name: String,
-    /// A controller wants it to evict.
+    /// True: a controller has switched eviction on.
     pub evict: bool,
     /// Lower and upper threshold of vacancy events, in percent of free places (`OFPTMPT_VACANCY`).
     pub vacancy: Option<[u8; 2]>,
-    /// Free places fell below the lower threshold; the next event is that they rose above the
-    /// upper.
+    /// True: free places have fallen below the lower threshold, so the next event is that they rise
+    /// above the upper one.
     pub scarce: bool,
 }
 
+/// The Geneve options of a bridge, as the fields `tun_metadataN`.
+#[derive(Default)]
+pub(crate) struct TunnelOptions {
+    /// The option of each field.
+    pub tlv: Arc<TlvTable>,
+    /// Sets of masks under which flows match on the fields. Grows until the mapping changes.
+    pub masks: Vec<Masks>,
+}
+
+/// A bridge as the control side keeps it.
 pub(crate) struct Bridge {
     pub id: u32,
     pub name: String,
@@ -47,19 +57,16 @@ pub(crate) struct Bridge {
     pub learning: Learning,
     pub macs: MacTable,
     pub mac_index: Arc<MacIndex>,
-    /// Credit ids of patch and tunnel ports: that of what a port received; that of what it sent is
-    /// the next one.
+    /// Credit ids of patch and tunnel ports: the id of received traffic; that of sent traffic is
+    /// the next.
     pub patch_counts: BTreeMap<OfPort, u32>,
     pub miss_base: u32,
     pub monitored: bool,
-    /// Some controller wants packets whose TTL expired.
+    /// True: some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,
-    /// Options of Geneve headers that the fields `tun_metadataN` are mapped to.
-    pub tlv: Arc<TlvTable>,
-    /// Sets of masks under which flows match those fields; grows until the mapping changes.
-    pub tun_masks: Vec<Masks>,
+    pub options: TunnelOptions,
     pub mirrors: Places,
-    /// By name.
+    /// The bonds, by port name.
     pub bonds: BTreeMap<String, BondSpec>,
 }
 
@@ -88,44 +95,43 @@ impl Bridge {
             miss_base,
             monitored: false,
             expired_wanted: Arc::default(),
-            tlv: Arc::default(),
-            tun_masks: Vec::new(),
+            options: TunnelOptions::default(),
             mirrors: Places::new(),
             bonds: BTreeMap::new(),
         }
     }
 
-    /// Has the table as many flows as it may have?
+    /// True if the table has as many flows as its limit allows.
     pub fn full(&self, table: u8) -> bool {
         let limit = self.config.tables.get(&table).and_then(|t| t.limit);
         limit.is_some_and(|n| self.table_recs[usize::from(table)].active >= n)
     }
 
-    /// Does it have more flows than it may have?
+    /// True if the table has more flows than its limit allows.
     pub fn over(&self, table: u8) -> bool {
         let limit = self.config.tables.get(&table).and_then(|t| t.limit);
         limit.is_some_and(|n| self.table_recs[usize::from(table)].active > n)
     }
 
-    /// Does it evict a flow when a new one comes and it is full?
+    /// True if the table evicts a flow when it is full and a new one is added.
     pub fn evicts(&self, table: u8) -> bool {
         self.config.tables.get(&table).is_some_and(|t| t.evict)
             || self.table_recs[usize::from(table)].evict
     }
 
-    /// The groups as a change leaves them so far, to be changed further.
+    /// The groups as the open change has left them, to be changed further.
     pub fn staged_groups<'t>(&self, staged: &'t mut Option<Groups>) -> &'t mut Groups {
         let staged = staged.get_or_insert_with(|| self.groups.shown.clone());
         staged.see_ports(self.groups.port_changes, |p| self.is_live(p));
         staged
     }
 
-    /// Is there such a port, and can it carry packets now?
+    /// True if the port exists and can carry packets now.
     pub fn is_live(&self, of_port: OfPort) -> bool {
         self.ports.get(&of_port).is_some_and(PortSpec::live)
     }
 
-    /// May a decision depend on whether the port is live, bundle actions left out?
+    /// True if decisions may depend on whether the port is live, not counting bundle actions.
     pub fn liveness_decides(&self, spec: &PortSpec) -> bool {
         let member = |p: &PortSpec| p.bundle == spec.bundle && p.of_port != spec.of_port;
         self.groups.shown.watches_port(spec.of_port) || self.ports.values().any(member)
@@ -137,7 +143,7 @@ impl Bridge {
     }
 }
 
-/// Entries that a bridge's MAC table may have, within the bounds that OVS sets.
+/// The limit of a bridge's MAC table, within OVS's bounds.
 pub(crate) fn mac_limit(config: &BridgeConfig) -> usize {
     config.mac_table_size.clamp(10, 1_000_000)
 }

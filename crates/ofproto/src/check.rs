@@ -1,5 +1,5 @@
-//! Which actions and instructions this switch can execute, and which groups it has. What the
-//! protocol says of them is checked by [`openflow::check`].
+//! Checks whether this switch can execute actions and instructions, and has the groups that they
+//! use. [`openflow::check`] checks what the protocol demands.
 
 use crate::bridge::Bridge;
 use crate::tables::table::N_TABLES;
@@ -18,20 +18,20 @@ pub(crate) fn instructions(b: &Bridge, table: u8, m: &Match, list: &[Instruction
     })
 }
 
-/// Checks the actions of a packet-out, whose prerequisites are met or not.
+/// Checks the actions of a packet-out, whose prerequisites need not be met.
 pub(crate) fn packet_out(b: &Bridge, list: &[Action]) -> Checked {
     check::check_any(list)?;
     supported(b, list, Groups::Existing)
 }
 
-/// Checks the actions of a group's bucket, whose prerequisites are met or not per packet. A group
-/// may be named that is not there yet, as in OVS; until it is there it drops packets.
+/// Checks the actions of a group's bucket, whose prerequisites need not be met by all packets. A
+/// bucket may use a group that does not exist yet, as in OVS; until it exists it drops packets.
 pub(crate) fn bucket(b: &Bridge, list: &[Action]) -> Checked {
     check::check_any(list)?;
     supported(b, list, Groups::Any)
 }
 
-/// Which groups actions may name.
+/// Which groups actions may use.
 #[derive(Clone, Copy, PartialEq)]
 enum Groups {
     Existing,
@@ -51,7 +51,7 @@ fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
         A::Resubmit { table: Some(t), .. } if *t != 0xff && usize::from(*t) >= N_TABLES => {
             Err(OfError::BadTableId)
         }
-        A::Ct(ct) => tlv::check(&b.tlv, a).and_then(|()| supported(b, &ct.actions, groups)),
+        A::Ct(ct) => tlv::check(&b.options.tlv, a).and_then(|()| supported(b, &ct.actions, groups)),
         A::Clone(inner) => supported(b, inner, groups),
         A::Test(_) if !b.config.test_actions => Err(OfError::ActBadExpType),
         A::Meter(id) => meter(b, *id),
@@ -62,7 +62,7 @@ fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
         | A::Pop(_)
         | A::CheckPktLarger { .. }
         | A::SetTunMetadata(_)
-        | A::DeleteField(_) => tlv::check(&b.tlv, a),
+        | A::DeleteField(_) => tlv::check(&b.options.tlv, a),
         A::Controller { .. }
         | A::Resubmit { .. }
         | A::Conjunction { .. }

@@ -7,49 +7,50 @@ use action::{Decision, Region};
 use openflow::{FlowRemoved, Instruction, MonitorUpdate, PacketOut, PortDesc, TableStats};
 use std::ops::Range;
 
-/// Something controllers may want to know.
+/// An event that controllers may want to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A flow with SEND_FLOW_REM went.
+    /// A flow with SEND_FLOW_REM was removed.
     FlowRemoved(BridgeId, Box<FlowRemoved>),
-    /// `reason`: 0 added, 1 deleted, 2 modified (`OFPPR_*`); with what a modified port was before.
+    /// A port changed. The reason: 0 added, 1 deleted, 2 modified (`OFPPR_*`); a modified port's
+    /// description before is added.
     PortStatus(BridgeId, u8, Box<PortDesc>, Option<Box<PortDesc>>),
-    /// The share of free places of a table fell below a controller's threshold (false), or rose
-    /// above the upper one again (true).
+    /// The share of free places of a table fell below a controller's lower threshold (false), or
+    /// rose above the upper one (true).
     TableStatus(BridgeId, bool, Box<TableStats>),
-    /// A flow changed, in a bridge that is monitored ([`crate::Switch::set_monitored`]).
-    /// The instructions are those that a modified flow had before.
+    /// A flow of a monitored bridge changed ([`crate::Switch::set_monitored`]). The instructions
+    /// are those that a modified flow had before.
     Flow(BridgeId, Box<MonitorUpdate>, Vec<Instruction>),
 }
 
-/// A packet of a bundle and what is to be done with it.
+/// A packet of a bundle, and the decision about it.
 pub struct StagedPacket {
     /// The message of the controller.
     pub packet_out: PacketOut,
-    /// What to do with the packet; holds for it only.
+    /// The decision, which holds for this packet only.
     pub decision: Decision,
 }
 
-/// More regions than this (3 MB) are merged into one that covers them all. The packet side finds
-/// the megaflows of a region without looking at others, so many narrow ones cost less than one
-/// wide.
+/// Regions beyond this number (3 MB) are merged into one that covers them all. The packet half
+/// finds the megaflows of a region without examining others, so many narrow regions cost less than
+/// a wide one.
 const REGIONS_MAX: usize = 4096;
 
-/// Collected until the control side takes it.
+/// What the control side has to take.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub events: Vec<Event>,
     pub packets: Vec<StagedPacket>,
     regions: Regions,
-    /// Addresses whose place in a MAC table changed.
+    /// Addresses whose port changed in a MAC table.
     pub macs: Macs,
-    /// Counters of misses in tables whose misses mean something else now.
+    /// Counters of misses in tables whose misses are handled otherwise now.
     pub missed: Vec<Range<u32>>,
-    /// Routes or next hops changed.
+    /// True: routes or next hops changed.
     pub underlay: bool,
-    /// What may concern outer packets.
+    /// Changes that may affect outer packets.
     pub outer: OuterChanges,
-    /// Next hops changed that translation has not been shown.
+    /// True: next hops changed that are not published yet.
     pub neighbours: bool,
 }
 
@@ -63,7 +64,7 @@ impl Outbox {
     }
 }
 
-/// Regions of one or more changes; a bounded number, however many flows change.
+/// The regions of one or more changes: a bounded number, however many flows change.
 #[derive(Default)]
 pub(crate) struct Regions(Vec<Region>);
 

@@ -1,4 +1,4 @@
-//! What a field needs to be there before it means anything.
+//! Prerequisites of fields.
 
 use flow::{Field, Key, Mask, at};
 use wire::{
@@ -17,8 +17,8 @@ pub(crate) fn is_ip(eth_type: u16) -> bool {
     matches!(eth_type, ETH_IPV4 | ETH_IPV6)
 }
 
-/// Destinations of protocols between neighbours beside 01:80:c2:00:00:0x: Extreme's (EDP, EAPS),
-/// Cisco's (ISL; CDP, VTP and others; PVST+; FlexLink; CFM).
+/// Reserved destinations besides 01:80:c2:00:00:0x: Extreme's (EDP, EAPS), Cisco's (ISL; CDP, VTP
+/// and others; PVST+; FlexLink; CFM).
 const RESERVED: [[u8; 6]; 15] = [
     [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x00],
     [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x04],
@@ -37,8 +37,8 @@ const RESERVED: [[u8; 6]; 15] = [
     [0x01, 0x00, 0x0c, 0xcc, 0xcc, 0xc7],
 ];
 
-/// Does an address that begins so, or a whole one, belong to those that bridges do not forward
-/// (OVS's list)?
+/// True if an address, or one that begins with these bytes, is one that bridges do not forward
+/// (OVS's list).
 pub(crate) fn begins_reserved(mac: &[u8]) -> bool {
     let ieee: &[u8] = &[0x01, 0x80, 0xc2, 0x00, 0x00];
     let standard = match mac {
@@ -93,7 +93,7 @@ pub(crate) fn prereq(field: Field) -> Prereq {
     }
 }
 
-/// Marks what [`met`] looks at.
+/// Adds the bits that [`met`] reads to `wc`.
 pub(crate) fn look(prereq: Prereq, wc: &mut Mask) {
     match prereq {
         Prereq::None => {}
@@ -114,8 +114,8 @@ pub(crate) fn look(prereq: Prereq, wc: &mut Mask) {
     }
 }
 
-/// Marks the protocol if a field of IP's or ARP's header of this packet is to be written: OVS's
-/// decisions hold for one protocol then, and say so.
+/// Adds the protocol to `wc`, if a field of this packet's IP or ARP header is to be written: as in
+/// OVS, the decision is about one protocol then.
 pub(crate) fn look_to_write(field: Field, key: &Key, wc: &mut Mask) {
     use Field::*;
     let ip = matches!(field, Ipv4Src | Ipv4Dst | Ipv6Src | Ipv6Dst | Ipv6Label)
@@ -133,7 +133,7 @@ fn look_l4(wc: &mut Mask) {
     wc.set_u8(at::FRAG, frag);
 }
 
-/// Does a packet (or a match's values) fulfil it?
+/// True if a packet, or a match's values, meet the prerequisite.
 pub(crate) fn met(prereq: Prereq, key: &Key) -> bool {
     let eth_type = key.u16(at::ETH_TYPE);
     let proto = key.u8(at::PROTO);

@@ -1,4 +1,4 @@
-//! What packets taught: learned flows, what bridges count of them, and the bounds of ports.
+//! Learned flows, the counts of a bridge's learn actions, and the limits of ports.
 
 use crate::types::BridgeId;
 use flow::PortNo;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use sync::{Domain, Published};
 
-/// Flows that a port's packets may teach per second, and at once. More than the control side
-/// executes in that time; what is too much comes again with the next look at the traffic of its
-/// decision.
+/// Flows that a port's packets may teach per second, and at once: more than the control side
+/// executes in that time. A flow beyond that is taught again when its megaflow's counters are next
+/// folded.
 pub(crate) const PORT_FLOWS_RATE: u64 = 50_000;
 
 pub(crate) const PORT_FLOWS_BURST: u64 = 65_536;
@@ -20,14 +20,14 @@ pub(crate) const PORT_FLOWS_BURST: u64 = 65_536;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LearnedFlow {
     pub bridge: u32,
-    /// The datapath port that the packet came in on.
+    /// The datapath port on which the packet came in.
     pub port: PortNo,
     pub limit: u32,
-    /// A strict modification, which adds what is not there.
+    /// A strict modification, which adds the flow if there is none.
     pub flow: FlowMod,
 }
 
-/// A rule whose timeouts shrink, since a TCP connection ends.
+/// A rule whose timeouts are reduced, because a TCP connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fin {
     /// The rule's credit id.
@@ -36,15 +36,15 @@ pub(crate) struct Fin {
     pub hard: u16,
 }
 
-/// Table and cookie.
+/// A table, and a cookie.
 pub(crate) type Place = (u8, u64);
 
-/// How many flows there are of the places that some learn action limits.
+/// Number of flows at each place that some learn action limits.
 pub(crate) type Counts = HashTrieMapSync<Place, Arc<AtomicU32>>;
 
 /// What a bridge knows of its learn actions.
 pub(crate) struct Learning {
-    /// How many flows would have what they taught deleted with them.
+    /// Number of flows that own what they taught: it is deleted with them.
     pub owners: HashMap<Place, u32>,
     pub counts: Counts,
     pub published: Arc<Published<Counts>>,
@@ -57,18 +57,18 @@ impl Learning {
     }
 }
 
-/// Tokens of a port.
+/// The token bucket of a port.
 #[derive(Clone, Copy)]
 struct Bucket {
     tokens: u64,
     at_ns: u64,
 }
 
-/// Flows that wait for the end of a change of many steps, at most.
+/// Flows that may wait for the end of a change of many steps.
 pub(crate) const DEFERRED_FLOWS_MAX: usize = 4096;
 
-/// Flows that wait for the end of a change of many steps, oldest first, with when their packets
-/// came, ns. Of one port as many wait as leave the same room for others.
+/// Flows that wait for the end of a change of many steps, oldest first, with the time of their
+/// packets, ns. A port may have as many as are free for the others.
 #[derive(Default)]
 pub(crate) struct Deferred {
     flows: VecDeque<(LearnedFlow, u64)>,
@@ -80,7 +80,7 @@ impl Deferred {
         self.flows.is_empty()
     }
 
-    /// False: there is no room for another one of its port.
+    /// Adds a flow; false: its port has no room for another.
     pub fn push(&mut self, l: &LearnedFlow, used: u64) -> bool {
         let own = self.by_port.entry(l.port).or_default();
         let has_room = *own < DEFERRED_FLOWS_MAX - self.flows.len();
@@ -100,7 +100,7 @@ impl Deferred {
         next
     }
 
-    /// The learn actions that these flows come from are gone.
+    /// Forgets the flows of learn actions that were removed.
     pub fn forget(&mut self, bridge: BridgeId, (table, cookie): Place) {
         let by_port = &mut self.by_port;
         self.flows.retain(|(l, _)| {
@@ -113,14 +113,14 @@ impl Deferred {
     }
 }
 
-/// What learning keeps over all bridges.
+/// What learning knows over all bridges.
 #[derive(Default)]
 pub(crate) struct Learned {
     buckets: BTreeMap<PortNo, Bucket>,
     pub deferred: Deferred,
-    /// Flows that were not learned: too many of their port, or while a change was under way.
+    /// Number of flows that were not learned: too many of their port, or during a change.
     pub limited: u64,
-    /// Places whose last owner went.
+    /// Places whose last owner was removed.
     pub dead: Vec<(BridgeId, Place)>,
 }
 

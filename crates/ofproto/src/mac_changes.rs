@@ -1,17 +1,17 @@
-//! Learned addresses whose place changed, in a bounded number of pieces.
+//! Learned addresses whose port changed, in a bounded number of pieces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Addresses that are kept one by one, over all bridges: each is at most two regions (from it, to
-/// it), and this is what one change may have of them before they are merged.
+/// Addresses that are kept singly, over all bridges. Each is at most two regions (from it, to it),
+/// so this is what one change may have of them before they are merged.
 const SINGLE_MACS_MAX: usize = 2048;
 
-/// A VLAN with fewer addresses than this is not worth giving up when there are too many: its bridge
-/// is.
+/// If there are too many addresses, the VLAN with the most is merged, unless it has fewer than
+/// this: then its bridge is.
 const VLAN_MACS_MIN: usize = 64;
 
-/// VLANs of a bridge that are kept one by one; beyond, the whole bridge is: each is as many regions
-/// as it has ports.
+/// VLANs of a bridge that are kept singly; with more, the whole bridge is merged. Each VLAN is as
+/// many regions as the bridge has ports.
 const BRIDGE_VLANS_MAX: usize = 16;
 
 /// Addresses whose port changed since the regions were last taken.
@@ -23,16 +23,16 @@ pub(crate) struct Macs {
     bridges: BTreeSet<u32>,
 }
 
-/// An address whose place changed.
+/// An address whose port changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mac {
-    /// It was not known. Decisions about packets from it stay what they are: they teach it.
+    /// It was not known. Decisions about packets from it stay right: they teach it.
     New([u8; 6]),
-    /// It was, and what packets from it have taught holds no more.
+    /// It was known, and what packets from it have taught is not true any more.
     Known([u8; 6]),
 }
 
-/// What changed.
+/// A piece of the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     Mac(Mac),
@@ -58,8 +58,7 @@ impl Macs {
         }
     }
 
-    /// Gives up telling apart the addresses of the VLAN with the most; of its bridge, if those are
-    /// few.
+    /// Merges the addresses of the VLAN with the most; those of its bridge, if these are few.
     fn widen(&mut self) {
         let largest = self.single.iter().max_by_key(|(_, list)| list.len());
         let Some(((bridge, vlan), n)) = largest.map(|(k, list)| (*k, list.len())) else { return };

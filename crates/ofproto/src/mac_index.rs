@@ -1,11 +1,12 @@
-//! Where addresses are, as PMD threads read it: without a lock, while one writer changes it.
+//! A bridge's learned addresses as PMD threads read them: without a lock, while one writer changes
+//! them.
 //!
-//! An address may stand in one of two buckets of eight slots, which a keyed hash names: a reader
-//! looks at sixteen slots at most, whatever addresses there are. A slot is a tag (address and VLAN)
-//! and a value (port). The writer fills the value before the tag; a reader that sees the same tag
-//! before and after it reads the value has a value that belonged to the tag. An address that goes
-//! leaves an empty slot. When both buckets of an address are full, or half of all slots are in use,
-//! the writer publishes an index twice as large under another key.
+//! An address is in one of two buckets of eight slots, which a keyed hash names: a reader examines
+//! sixteen slots at most, whatever addresses there are. A slot is a tag (address and VLAN) and a
+//! value (port). The writer writes the value before the tag; a reader that reads the same tag
+//! before and after the value has a value that belonged to the tag. Removing an address empties its
+//! slot. When both buckets of an address are full, or half of all slots are in use, the writer
+//! publishes an index twice as large under another key.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use sync::{Domain, Guard, Published};
 
 /// Slots of one bucket: eight tags fill a cache line.
 const BUCKET_SLOTS: usize = 8;
-/// The tag of a slot that holds nothing.
+/// The tag of an empty slot.
 const EMPTY: u64 = 0;
 
 #[repr(align(64))]
@@ -34,7 +35,7 @@ impl Bucket {
 }
 
 struct Slots {
-    /// A power of two of them.
+    /// The buckets; their number is a power of two.
     buckets: Box<[Bucket]>,
     /// Secret keys of the hash, so that senders cannot choose addresses that collide.
     keys: [u64; 2],
@@ -42,12 +43,12 @@ struct Slots {
 
 fn tag(vlan: u16, mac: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = mac;
-    // Bit 1 keeps a tag apart from EMPTY.
+    // Bit 1 makes every tag differ from EMPTY.
     u64::from_be_bytes([a, b, c, d, e, f, 0, 0]) | u64::from(vlan & 0xfff) << 4 | 2
 }
 
 impl Slots {
-    /// Twice as many slots as `entries`, at least.
+    /// Slots for `entries` addresses: at least twice as many.
     fn new(entries: usize) -> Slots {
         let n = (entries * 2 / BUCKET_SLOTS).next_power_of_two().max(2);
         let secret = RandomState::new();
@@ -100,7 +101,7 @@ impl Slots {
     }
 }
 
-/// The readers' side of a bridge's MAC table; its writer is the bridge's
+/// A bridge's learned addresses, for readers. The writer is the bridge's
 /// [`super::mac_table::MacTable`].
 pub(crate) struct MacIndex {
     slots: Published<Slots>,
@@ -117,13 +118,13 @@ impl MacIndex {
         self.slots.read(guard).find(tag(vlan, mac))
     }
 
-    /// For the only writer.
+    /// The writer's access. There is only one writer.
     pub fn writer<'a>(&'a self, guard: Guard<'a>) -> MacWriter<'a> {
         MacWriter { index: self, guard }
     }
 }
 
-/// The writer's side of an index.
+/// The writer's access to an index.
 #[derive(Clone, Copy)]
 pub(crate) struct MacWriter<'a> {
     index: &'a MacIndex,
@@ -135,14 +136,14 @@ impl MacWriter<'_> {
         self.index.slots.read(self.guard)
     }
 
-    /// Says where an address is; false: the index has to grow first ([`MacWriter::rebuild`]).
-    /// `entries`: how many addresses there are, with this one.
+    /// Sets the port of an address; false: the index has to grow first ([`MacWriter::rebuild`]).
+    /// `entries`: number of addresses, this one included.
     pub fn put(self, vlan: u16, mac: [u8; 6], port: u32, entries: usize) -> bool {
         let slots = self.slots();
         entries * 2 <= slots.room() && slots.put(tag(vlan, mac), port)
     }
 
-    /// Forgets an address.
+    /// Removes an address.
     pub fn remove(self, vlan: u16, mac: [u8; 6]) {
         self.slots().remove(tag(vlan, mac));
     }

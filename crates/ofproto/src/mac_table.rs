@@ -1,28 +1,29 @@
-//! Learned addresses of one bridge, the writer's side: ages, limits, shares of ports, statistics.
+//! Learned addresses of one bridge, as the control side keeps them: ages, limits, shares of ports,
+//! statistics.
 //!
-//! The entries of each port stand in a list from the least to the most recently seen, so that
-//! learning, refreshing, moving, ageing and evicting one address costs the same however many there
-//! are (and log n in the number of ports). In a full table the port with the most entries gives up
-//! its oldest, as in OVS (`evict_mac_entry_fairly`), and a port may teach new addresses, or claim
-//! those of other ports, at a bounded rate.
+//! The entries of each port are in a list from the least to the most recently seen. So learning,
+//! refreshing, moving, ageing and evicting one address costs the same however many there are (and
+//! log n in the number of ports). In a full table the port with the most entries loses its oldest,
+//! as in OVS (`evict_mac_entry_fairly`), and a port may teach new addresses, or claim those of
+//! other ports, at a limited rate.
 
 use crate::mac_index::MacWriter;
 use crate::shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// New or moved addresses per port and second, once the port's burst is used up. Taking one in
-/// costs the control thread a few microseconds (the table and the cached flows that it affects), so
-/// that one port takes about one per cent of it; a table of the default size is learned anew in
-/// four seconds even then. OVS has no such limit.
+/// New or moved addresses per port and second, once the port's burst is used up. Learning one costs
+/// the control thread a few microseconds (the table, and the megaflows that it affects), so one
+/// port takes about one per cent of it; a table of the default size is learned in four seconds even
+/// then. OVS has no such limit.
 const LEARN_RATE_MACS_PER_SECOND: u64 = 2048;
-/// New or moved addresses that a port may teach at once, at most; less where the table is smaller:
-/// a whole table is learned, or moves to another port, without delay after a restart or when a link
+/// New or moved addresses that a port may teach at once, at most; less in a smaller table. So a
+/// whole table is learned, or moves to another port, without delay after a restart or when a link
 /// fails over.
 const LEARN_BURST_MACS_MAX: u64 = 65_536;
 const LEARN_COST_NS: u64 = 1_000_000_000 / LEARN_RATE_MACS_PER_SECOND;
-/// Between two lines in the log about one port.
+/// Time between two lines in the log about one port.
 pub(crate) const REPORT_INTERVAL_NS: u64 = 60_000_000_000;
-/// An entry that is seen again behind its port keeps its place among all for so long, as in OVS.
+/// How long an entry that is seen again keeps its position in the order, as in OVS, ns.
 const ORDER_STEP_NS: u64 = 1_000_000_000;
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
@@ -38,7 +39,7 @@ pub struct MacEntry {
     pub mac: [u8; 6],
     /// When it was last seen, ns.
     pub used: u64,
-    /// Set by hand (`fdb/add`): does not age or move.
+    /// Set by hand (`fdb/add`): it does not age or move.
     pub fixed: bool,
 }
 
@@ -53,38 +54,38 @@ pub struct MacStats {
     pub expired: u64,
     pub evicted: u64,
     pub moved: u64,
-    /// Sightings of static addresses behind other ports, which changed nothing.
+    /// Packets from static addresses that came in on other ports, which changed nothing.
     pub fixed_elsewhere: u64,
 }
 
-/// What a sighting changed.
+/// The result of learning from a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Learned {
-    /// Nothing but the age.
+    /// The address is known, and its age was reset.
     Refreshed,
-    /// A new address.
+    /// The address is new.
     New,
-    /// It is behind another port now.
+    /// The address is behind another port now.
     Moved,
-    /// A new address, for which an old one had to go.
+    /// The address is new, and this old one was evicted for it.
     Evicted(u16, [u8; 6]),
-    /// A static entry, or the table is full of them.
+    /// The entry is static, or the table is full of static entries.
     Refused,
     /// The port has shown more new addresses than it may teach.
     Limited,
 }
 
-/// An entry in its port's list; static ones are in none.
+/// An entry in its port's list; static entries are in none.
 struct Node {
     entry: MacEntry,
-    /// The entry's place in the order in which addresses were seen last: the highest number is that
-    /// of the latest. Counted by [`MacTable::number`].
+    /// The entry's position in the order in which addresses were last seen; the highest is that of
+    /// the latest. [`MacTable::number`] gives it.
     serial: u64,
     older: u32,
     newer: u32,
 }
 
-/// The entries by number. Every look at one counts as a step where tests are compiled.
+/// The entries by number. In tests, every access counts as a step.
 #[derive(Default)]
 struct Nodes {
     list: Vec<Node>,
@@ -125,12 +126,12 @@ impl Nodes {
     }
 }
 
-/// What a port has learned, and may.
+/// What a port has learned, and may learn.
 struct PortMacs {
     oldest: u32,
     newest: u32,
     n: usize,
-    /// When its burst would be whole again, ns.
+    /// When its burst will be full again, ns.
     whole_at: u64,
     /// Sightings of addresses that were not learned because of its rate, how many of them were
     /// reported, and when, ns.
@@ -153,17 +154,17 @@ impl Default for PortMacs {
     }
 }
 
-/// The writer's side: see the module.
+/// Learned addresses, as the control side keeps them: see the module.
 pub(crate) struct MacTable {
     by_mac: HashMap<(u16, [u8; 6]), u32>,
     nodes: Nodes,
     ports: BTreeMap<u32, PortMacs>,
-    /// How many learned entries ports have.
+    /// Number of learned entries of each port.
     shares: Shares,
     fixed: BTreeSet<(u16, [u8; 6])>,
     pub max: usize,
     pub aging_ns: u64,
-    /// The latest time that was heard of, ns.
+    /// The latest time that was given, ns.
     clock: u64,
     /// The highest [`Node::serial`].
     serial: u64,
@@ -217,7 +218,7 @@ impl MacTable {
         evicted.map_or(Learned::New, |(v, m)| Learned::Evicted(v, m))
     }
 
-    /// A known address was seen.
+    /// Handles a packet from a known address.
     fn again(&mut self, index: MacWriter<'_>, i: u32, port: u32, now: u64) -> Learned {
         let e = self.nodes.get(i).entry;
         if e.fixed {
@@ -251,7 +252,7 @@ impl MacTable {
         Learned::Moved
     }
 
-    /// The entry is the last of all now.
+    /// Makes the entry the latest of all.
     fn number(&mut self, i: u32) {
         self.serial += 1;
         self.nodes.get_mut(i).serial = self.serial;
@@ -271,18 +272,18 @@ impl MacTable {
         may
     }
 
-    /// Workers met `n` addresses behind a port that they had no room to report.
+    /// Counts `n` addresses behind a port that workers had no room to report.
     pub fn passed_over(&mut self, port: u32, n: u64) {
         self.ports.entry(port).or_default().limited += n;
     }
 
-    /// Sightings of addresses that were not learned because their port showed too many, by port.
+    /// By port: number of addresses that were not learned because the port showed too many.
     pub fn limited(&self) -> impl Iterator<Item = (u32, u64)> {
         self.ports.iter().filter(|(_, p)| p.limited > 0).map(|(no, p)| (*no, p.limited))
     }
 
-    /// Ports with addresses that were not learned since the last report, and how many; each port
-    /// once a minute at most.
+    /// Ports with addresses that were not learned since the last report, and how many; each port is
+    /// reported once a minute at most.
     pub fn take_limited(&mut self, now: u64) -> impl Iterator<Item = (u32, u64)> {
         let new = move |(no, p): (&u32, &mut PortMacs)| {
             if p.limited == p.reported
@@ -296,7 +297,7 @@ impl MacTable {
         self.ports.iter_mut().filter_map(new)
     }
 
-    /// Puts a static entry; the one that it replaces.
+    /// Adds a static entry; returns the entry that it replaces.
     pub fn add_static(
         &mut self,
         index: MacWriter<'_>,
@@ -315,7 +316,7 @@ impl MacTable {
         before
     }
 
-    /// Removes an entry, static or not.
+    /// Removes an entry, static or learned.
     pub fn remove(&mut self, index: MacWriter<'_>, vlan: u16, mac: [u8; 6]) -> bool {
         index.remove(vlan, mac);
         self.drop_entry(vlan, mac)
@@ -334,7 +335,7 @@ impl MacTable {
         true
     }
 
-    /// The oldest address of the port with the most goes.
+    /// Evicts the oldest address of the port with the most.
     fn evict(&mut self, index: MacWriter<'_>) -> Option<(u16, [u8; 6])> {
         let port = self.shares.most()?;
         let e = self.nodes.get(self.ports[&port].oldest).entry;
@@ -343,7 +344,7 @@ impl MacTable {
         Some((e.vlan, e.mac))
     }
 
-    /// Takes an entry out of its port's list, and says which port that is.
+    /// Removes an entry from its port's list, and returns the port.
     fn unlink(&mut self, i: u32) -> u32 {
         let Node { entry: MacEntry { port, .. }, older, newer, .. } = *self.nodes.get(i);
         let p = self.ports.entry(port).or_default();
@@ -358,7 +359,7 @@ impl MacTable {
         port
     }
 
-    /// Puts an entry at the end of its port's list.
+    /// Appends an entry to its port's list.
     fn link(&mut self, i: u32) {
         let port = self.nodes.get(i).entry.port;
         let p = self.ports.entry(port).or_default();
@@ -371,7 +372,7 @@ impl MacTable {
         (node.older, node.newer) = (before, NONE);
     }
 
-    /// A port gained an entry, or lost one.
+    /// Counts an entry that a port gained (1) or lost (-1).
     fn count(&mut self, port: u32, one: isize) {
         let p = self.ports.entry(port).or_default();
         p.n = p.n.saturating_add_signed(one);
@@ -385,7 +386,7 @@ impl MacTable {
         }
     }
 
-    /// Removes all behind a port, and what was known of the port.
+    /// Removes all entries of a port, and what was known of the port.
     pub fn remove_port(&mut self, index: MacWriter<'_>, port: u32) {
         let mut next = self.ports.get(&port).map_or(NONE, |p| p.oldest);
         while next != NONE {
@@ -401,7 +402,7 @@ impl MacTable {
         self.ports.remove(&port);
     }
 
-    /// Removes all that was learned, and says what it was.
+    /// Removes all learned entries, and returns them.
     pub fn flush(&mut self, index: MacWriter<'_>) -> Vec<(u16, [u8; 6])> {
         let learned = self.by_mac.keys().filter(|k| !self.fixed.contains(k));
         let out: Vec<_> = learned.copied().collect();
@@ -409,8 +410,8 @@ impl MacTable {
         out
     }
 
-    /// Removes what is too old, and what a smaller limit leaves no room for: `n` entries at most,
-    /// of which it says which they were.
+    /// Removes entries that are too old, and entries beyond a smaller limit: at most `n`; returns
+    /// them.
     pub fn expire(&mut self, index: MacWriter<'_>, now: u64, n: usize) -> Vec<(u16, [u8; 6])> {
         self.clock = self.clock.max(now);
         let mut out = Vec::new();
@@ -435,7 +436,7 @@ impl MacTable {
         out
     }
 
-    /// All entries, the one first that was not seen for longest.
+    /// All entries; the one that was not seen for the longest time is first.
     pub fn entries(&self) -> Vec<MacEntry> {
         let mut all: Vec<&Node> =
             self.by_mac.values().map(|i| &self.nodes.list[*i as usize]).collect();
@@ -443,8 +444,8 @@ impl MacTable {
         all.into_iter().map(|n| n.entry).collect()
     }
 
-    /// Shows entries in no order, looking at `looks` places from place `from` on, until `each` has
-    /// enough (false). The place that is next; None: that was all.
+    /// Calls `each` with entries, in no order, examining `looks` places from place `from` on, until
+    /// it returns false. Returns the place to continue from; None: there are no more.
     pub fn entries_from(
         &self,
         from: usize,
@@ -454,7 +455,7 @@ impl MacTable {
         let end = from.saturating_add(looks).min(self.nodes.list.len());
         for i in from..end {
             let entry = &self.nodes.get(i as u32).entry;
-            // Places that are free keep what they had.
+            // Free places keep their old entries.
             let is_there = self.by_mac.get(&(entry.vlan, entry.mac)) == Some(&(i as u32));
             if is_there && !each(entry) {
                 return Some(i + 1);

@@ -10,20 +10,20 @@ use sync::{Domain, Published};
 /// Meters of all bridges, at most (OVS's number).
 pub const METERS_MAX: u32 = 1 << 18;
 
-/// A bridge's meters as packets see them, by number. A copy costs nothing.
+/// A bridge's meters as packets see them, by number. A copy is cheap.
 pub(crate) type Meters = HashTrieMapSync<u32, Arc<Meter>>;
 
-/// A meter.
+/// A meter as the control side keeps it.
 pub(crate) struct MeterRec {
     pub spec: MeterMod,
     pub meter: Arc<Meter>,
-    /// ns.
+    /// When it was created, ns.
     pub created: u64,
-    /// How many flows name it.
+    /// Number of flows that use it.
     pub flows: u32,
 }
 
-/// A bridge's meters.
+/// A bridge's meters as the control side keeps them.
 pub(crate) struct MeterTable {
     pub by_id: BTreeMap<u32, MeterRec>,
     pub shown: Meters,
@@ -36,8 +36,8 @@ impl MeterTable {
         MeterTable { by_id: Default::default(), shown: Meters::default(), published }
     }
 
-    /// Removes a meter, or all ([`meter_id::ALL`]), and publishes that. All go by an empty table
-    /// that takes the place of the one that packets saw, and not one after the other.
+    /// Removes a meter, or all ([`meter_id::ALL`]), and publishes that. For all, an empty table is
+    /// published at once, instead of removing them one after the other.
     pub fn remove(&mut self, which: u32) -> Vec<MeterRec> {
         let gone = match which {
             meter_id::ALL => {
@@ -53,7 +53,7 @@ impl MeterTable {
         gone
     }
 
-    /// A flow that names a meter comes or goes.
+    /// Counts a flow that uses a meter and was added (`comes`) or removed.
     pub fn count_flow(&mut self, id: u32, comes: bool) {
         if let Some(rec) = self.by_id.get_mut(&id) {
             rec.flows = if comes { rec.flows + 1 } else { rec.flows.saturating_sub(1) };
@@ -61,7 +61,7 @@ impl MeterTable {
     }
 }
 
-/// The datapath's numbers of meters: the lowest that is free.
+/// Allocates the datapath's numbers of meters: always the lowest that is free.
 #[derive(Default)]
 pub(crate) struct MeterNumbers {
     used: u32,

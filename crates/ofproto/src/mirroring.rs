@@ -1,26 +1,26 @@
-//! Mirrors of a bridge: as the database has them, as the control side keeps them, as translation
-//! sees them.
+//! Mirrors of a bridge: as configured in the database, as the control side keeps them, as
+//! translation sees them.
 
 use crate::types::VlanSet;
 use std::collections::BTreeSet;
 
-/// Mirrors of one bridge: OVS's number, and as many as a word has bits.
+/// Mirrors of one bridge, at most: OVS's number, and the bits of a word.
 pub const MIRRORS_MAX: usize = u32::BITS as usize;
 
 /// A mirror of a bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorSpec {
-    /// Tells it from others: a mirror that changes keeps its counters.
+    /// Identity of the mirror: one that changes keeps its counters.
     pub id: u128,
-    /// Ports ([`crate::PortSpec::bundle`]) whose received packets are mirrored.
+    /// Ports ([`crate::PortSpec::bundle`]) whose received packets are copied.
     pub received: BTreeSet<String>,
-    /// Ports to which packets are sent that are mirrored.
+    /// Ports whose sent packets are copied.
     pub sent: BTreeSet<String>,
-    /// Only packets of these VLANs are mirrored; None: all.
+    /// Only packets of these VLANs are copied; None: all.
     pub vlans: Option<Box<VlanSet>>,
     /// Where the copies go.
     pub to: MirrorTo,
-    /// Copies are cut to this many bytes; 0: they are whole.
+    /// Bytes to which copies are truncated; 0: not at all.
     pub snaplen: u16,
 }
 
@@ -33,13 +33,13 @@ pub enum MirrorTo {
     Vlan(u16),
 }
 
-/// A mirror in its place, with the credit id of what it sent.
+/// A mirror in its place, with the credit id of its copies.
 pub(crate) struct Placed {
     pub spec: MirrorSpec,
     pub credit: u32,
 }
 
-/// Mirrors of a bridge as the control side keeps them: a mirror's place is its bit.
+/// A bridge's mirrors as the control side keeps them: a mirror's index is the number of its bit.
 pub(crate) type Places = Vec<Option<Placed>>;
 
 /// A mirror as translation sees it.
@@ -47,10 +47,10 @@ pub(crate) struct MirrorView {
     pub vlans: Option<Box<VlanSet>>,
     pub to: Target,
     pub snaplen: u16,
-    /// Counts the packets that it mirrored.
+    /// Credit id of the packets that it copied.
     pub credit: u32,
-    /// Mirrors, a bit each, that send to the same port or VLAN as this one, itself included: a
-    /// packet that several of them mirror is copied there once.
+    /// The mirrors, a bit each, that send to the same port or VLAN, this one included: a packet
+    /// that several of them mirror is copied there once.
     pub same: u32,
 }
 
@@ -61,12 +61,12 @@ pub(crate) enum Target {
     Vlan(u16),
 }
 
-/// The mirrors that a port takes part in, a bit each.
+/// The mirrors of one port's packets, a bit each.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Mirrored {
     pub received: u32,
     pub sent: u32,
-    /// Mirrors whose output port it is; it sends and receives nothing else.
+    /// Mirrors whose output port this is: it sends and receives nothing else.
     pub output: u32,
 }
 

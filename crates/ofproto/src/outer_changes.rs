@@ -1,25 +1,25 @@
-//! Changes of bridges that tunnelled packets cross, in a bounded number of pieces.
+//! Changes of bridges through which tunnelled packets go, in a bounded number of pieces.
 //!
 //! An encapsulated packet goes through the tables of its bridge with outer headers, which are no
-//! part of the packet that the decision is about: no region of a flow there reaches the decision.
-//! [`Effects::outer_bridges`] of a decision has the bridges that its encapsulated packets went
-//! through, and a change of one of those makes the decision stale.
+//! part of the packet that the decision is about. So a region of a flow there does not overlap the
+//! decision's megaflow. [`Effects::outer_bridges`] of a decision has the bridges through which its
+//! encapsulated packets went; a change of one of these makes the decision stale.
 
 use crate::mac_changes::Mac;
 use crate::translate::effects::Effects;
 use std::collections::BTreeSet;
 
-/// Addresses that are kept one by one until changes are taken; more count as all addresses.
+/// Addresses that are kept singly until changes are taken; more of them count as all addresses.
 const MACS_COUNT_MAX: usize = 256;
 
-/// Changes since the last call of [`Switch::take_outer_changes`].
+/// Changes since they were last taken.
 #[derive(Default)]
 pub(crate) struct OuterChanges {
-    /// Bridges whose flows changed, or many of whose addresses did.
+    /// Bridges whose flows changed, or of which many addresses did.
     pub bridges: BTreeSet<u32>,
-    /// Addresses that were learned, moved or forgotten, in whatever bridge.
+    /// Addresses that were learned, moved or removed, in any bridge.
     pub macs: BTreeSet<[u8; 6]>,
-    /// More addresses than are kept.
+    /// True: more addresses changed than are kept.
     pub all_macs: bool,
 }
 
@@ -40,7 +40,7 @@ impl OuterChanges {
         self.bridges.is_empty() && self.macs.is_empty()
     }
 
-    /// May the outer packets of this decision take another way now?
+    /// True if the outer packets of this decision may take another way now.
     pub fn reach(&self, e: &Effects) -> bool {
         let of_bridge = e.outer_bridges.iter().any(|b| self.bridges.contains(b));
         let is_changed = |mac: [u8; 6]| self.all_macs || self.macs.contains(&mac);

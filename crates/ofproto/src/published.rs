@@ -21,16 +21,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{Domain, Guard, Published};
 use telemetry::Drop;
 
-/// Everything a decision reads.
+/// Everything that a decision reads.
 pub(crate) struct Shared {
     pub domain: Domain,
     pub published: Published<PublishedState>,
     /// The version of the flow tables that packets see.
     pub version: AtomicU64,
     pub frozen: States,
-    /// A random number that tells this daemon's continuations from those of others.
+    /// A random number that distinguishes this daemon's continuations from others'.
     pub instance: u64,
-    /// The network under the tunnels.
+    /// The underlay of tunnels.
     pub underlay: Published<Underlay>,
 }
 
@@ -40,7 +40,7 @@ impl Shared {
         (u128::from(self.instance) << 64 | u128::from(bridge)).to_be_bytes()
     }
 
-    /// The bridge of this name, if it is one of this daemon's.
+    /// The bridge of this name; None: this daemon has none.
     pub fn bridge_of(&self, name: [u8; 16]) -> Option<u32> {
         let name = u128::from_be_bytes(name);
         let own = (name >> 64) as u64 == self.instance;
@@ -53,7 +53,7 @@ impl Shared {
     }
 }
 
-/// What a decision reads, and the right to read it.
+/// What a decision reads, with the guard for it.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub shared: &'a Shared,
@@ -69,17 +69,17 @@ impl<'a> View<'a> {
     }
 }
 
-/// Bridges and ports. A new one is published when any of them changes.
+/// All bridges and ports. It is published again when any of them changes.
 #[derive(Default)]
 pub(crate) struct PublishedState {
-    /// By `BridgeId`.
+    /// Bridges, by `BridgeId`.
     pub bridges: Vec<Option<Arc<BridgeView>>>,
-    /// By datapath port: bridge and OpenFlow port.
+    /// Bridge and OpenFlow port, by datapath port.
     pub dp_ports: Vec<Option<(u32, OfPort)>>,
     pub tunnels: Tunnels,
     /// The timeout policies of zones that have one.
     pub timeouts: Arc<BTreeMap<u16, u32>>,
-    /// Class and type of every option that is some bridge's field, ascending.
+    /// Class and type of every option that is a field of some bridge, ascending.
     pub options: Arc<[u32]>,
 }
 
@@ -88,7 +88,7 @@ impl PublishedState {
         self.bridges.get(id as usize)?.as_deref()
     }
 
-    /// The port of a kernel device's name: that of a bridge, or any other.
+    /// The port with this kernel device's name: that of a bridge, or any other.
     pub fn device(&self, name: &str) -> Option<(&BridgeView, &PortView)> {
         let all = || self.bridges.iter().flatten().map(|b| &**b);
         let local = all().find(|b| b.name == name);
@@ -99,7 +99,7 @@ impl PublishedState {
         })
     }
 
-    /// Where a packet enters: bridge and OpenFlow port.
+    /// The bridge and OpenFlow port where a packet enters.
     pub fn entry(&self, key: &Key) -> Result<(&BridgeView, OfPort), Drop> {
         let port = key.u16(at::IN_PORT);
         if !self.tunnels.listening.contains_key(&port) {
@@ -109,7 +109,8 @@ impl PublishedState {
         Ok((self.bridge(bridge).ok_or(Drop::NoPort)?, of_port))
     }
 
-    /// Where a packet enters that came by a datapath port other than the tunnels'.
+    /// The bridge and OpenFlow port where a packet enters by a datapath port that is not of
+    /// tunnels.
     #[inline]
     pub fn by_dp_port(&self, port: PortNo) -> Option<(&BridgeView, OfPort)> {
         let (bridge, of_port) = (*self.dp_ports.get(usize::from(port))?)?;
@@ -117,32 +118,32 @@ impl PublishedState {
     }
 }
 
-/// One bridge.
+/// A bridge as packets see it.
 pub(crate) struct BridgeView {
     pub id: u32,
     pub name: String,
     pub config: BridgeConfig,
-    /// Ascending by OpenFlow port.
+    /// The ports, by ascending OpenFlow number.
     pub ports: Vec<PortView>,
     pub bundles: Vec<Bundle>,
     pub tables: Arc<Tables>,
     pub groups: Arc<Published<GroupsAt>>,
     pub meters: Arc<Published<Meters>>,
-    /// How many flows there are where learn actions have limits.
+    /// Number of flows at places where learn actions have limits.
     pub learned: Arc<Published<crate::learned::Counts>>,
     pub macs: Arc<MacIndex>,
-    /// Where members of multicast groups are, if the bridge snoops.
+    /// Members of multicast groups, if the bridge snoops.
     pub mcast: Option<Arc<Published<McastView>>>,
-    /// Some controller wants packets whose TTL expired.
+    /// True: some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,
-    /// Credit id of a miss in table 0; the others follow.
+    /// Credit id of a miss in table 0; those of the other tables follow.
     pub miss_base: u32,
-    /// Options of Geneve headers that the fields `tun_metadataN` are mapped to.
+    /// The Geneve options of the fields `tun_metadataN`.
     pub tlv: Arc<TlvTable>,
-    /// Sets of masks under which flows match those fields; a packet with options is looked up once
-    /// for each.
+    /// Sets of masks under which flows match on those fields; a packet with options is looked up
+    /// once for each.
     pub tun_masks: Box<[Masks]>,
-    /// The bridge's mirrors, each at the number of its bit; empty if it has none.
+    /// The bridge's mirrors, by the number of their bits; empty if it has none.
     pub mirrors: Box<[Option<MirrorView>]>,
 }
 
@@ -153,26 +154,26 @@ impl BridgeView {
         Some(&self.ports[at])
     }
 
-    /// The meter of this number, if it exists.
+    /// The meter of this number; None: it does not exist.
     pub fn meter<'g>(&'g self, guard: Guard<'g>, id: u32) -> Option<&'g Arc<Meter>> {
         self.meters.read(guard).get(&id)
     }
 
-    /// The groups as they are at a version.
+    /// The groups at a version.
     pub fn groups_at<'g>(&'g self, guard: Guard<'g>, version: u64) -> Option<&'g Groups> {
         let history = self.groups.read(guard);
         history.iter().find(|(since, _)| *since <= version).map(|(_, groups)| &**groups)
     }
 }
 
-/// A port.
+/// A port as packets see it.
 pub(crate) struct PortView {
     pub spec: PortSpec,
     /// Index of its bundle.
     pub bundle: usize,
-    /// Where a patch port leads to.
+    /// The bridge and port to which a patch port leads.
     pub peer: Option<(u32, OfPort)>,
-    /// Credit id of what a patch or tunnel port received; that of what it sent follows.
+    /// Credit id of what a patch or tunnel port received; that of what it sent is the next.
     pub counts: Option<u32>,
 }
 
@@ -183,7 +184,7 @@ impl PortView {
     }
 }
 
-/// Interfaces that are one port to NORMAL.
+/// A port of the database: one or more interfaces that are one port to NORMAL.
 pub(crate) struct Bundle {
     pub ports: Vec<OfPort>,
     pub vlan: VlanMode,
@@ -191,6 +192,6 @@ pub(crate) struct Bundle {
     pub priority_tags: PriorityTags,
     pub mcast: McastPort,
     pub mirrors: Mirrored,
-    /// None: the first interface that is live carries all packets.
+    /// The bond; None: the first interface that is live carries all packets.
     pub bond: Option<BondSpec>,
 }

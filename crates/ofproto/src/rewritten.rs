@@ -1,5 +1,5 @@
-//! What actions may have made of packets before a later table looks at them, and so which packets a
-//! change of a table concerns.
+//! What actions may have done to packets before a later table sees them, and so which packets a
+//! change of a table affects.
 
 use crate::mac_changes::Mac;
 use crate::translate::ct;
@@ -7,25 +7,25 @@ use action::Region;
 use flow::{Key, Mask, PACKET_LINES, at};
 use openflow::{Action, Instruction};
 
-/// May a rule with this key match a packet that connection tracking has not seen?
+/// True if a rule with this key may match a packet that was not tracked.
 fn is_untracked(key: &Key) -> bool {
     let mut untracked = *key;
     ct::forget(&mut untracked);
     untracked == *key
 }
 
-/// Header bits that some action of some flow may have changed before a later table (or NORMAL)
-/// looks at the packet, and what else actions may have done. Grows only.
+/// Header bits that an action of some flow may have changed before a later table (or NORMAL) sees
+/// the packet, and what else actions may have done. Only grows.
 #[derive(Default)]
 pub(crate) struct Rewritten {
     mask: Mask,
-    /// May a packet come to table 0 a second time, or with another bridge's changes?
+    /// True: a packet may enter table 0 a second time, or with another bridge's changes.
     reentered: bool,
-    /// May some flow have changed its tags?
+    /// True: a flow may have changed the packet's tags.
     retagged: bool,
-    /// May a later table see a packet as untracked that connection tracking has seen?
+    /// True: a later table may see a packet as untracked that was tracked.
     untracked: bool,
-    /// Has some flow chosen among ports by whether they are live?
+    /// True: a flow chooses among ports by whether they are live.
     bundled: bool,
 }
 
@@ -36,7 +36,7 @@ impl Rewritten {
         self.vlan();
     }
 
-    /// NORMAL on VLAN ports changes tags.
+    /// Records that NORMAL on VLAN ports changes tags.
     pub fn vlan(&mut self) {
         self.mask.set_u16(at::VLAN, 0xffff);
         self.mask.set_u16(at::VLAN1, 0xffff);
@@ -71,12 +71,12 @@ impl Rewritten {
         self.mask.set_u16(at::VLAN1, inner | before.1);
     }
 
-    /// May an action (`bundle`) choose a port that is live?
+    /// True if an action (`bundle`) may choose a port that is live.
     pub fn chooses_live(&self) -> bool {
         self.bundled
     }
 
-    /// Does NORMAL see the tags that a packet came in with?
+    /// True if NORMAL sees the tags with which a packet came in.
     pub fn keeps_tags(&self) -> bool {
         !self.retagged && !self.reentered
     }
@@ -126,12 +126,12 @@ impl Rewritten {
             A::Output { port, .. } | A::Enqueue { port, .. } => {
                 self.reentered |= *port == openflow::port::TABLE
             }
-            // The register may have the number of the table.
+            // The register may hold the number of the table.
             A::OutputReg { .. } => self.reentered = true,
             A::Clone(inner) => self.add_actions(inner),
             A::CheckPktLarger { dst, .. } => dst.field.unwildcard(m),
             A::Ct(_) | A::CtClear => self.untracked = true,
-            // A group's actions are added with the group.
+            // A group's actions are added when the group is.
             A::Group(_) => {}
             A::Controller { .. } | A::SetQueue(_) | A::PopQueue | A::Meter(_) => {}
             A::Sample { .. } | A::Push(_) | A::Note(_) | A::Exit | A::Test(_) => {}
@@ -141,7 +141,8 @@ impl Rewritten {
         }
     }
 
-    /// The packets that a rule of `table` may decide about. `dp_port` maps an OpenFlow port.
+    /// The packets that a rule of `table` may decide about. `dp_port` gives the datapath port of an
+    /// OpenFlow port.
     pub fn region(
         &self,
         table: u8,
@@ -172,7 +173,7 @@ impl Rewritten {
         out
     }
 
-    /// The packets that may be those of a region when a later table, or NORMAL, looks at them.
+    /// The packets, as received, that may be in a region when a later table, or NORMAL, sees them.
     pub fn before(&self, seen: &Region) -> Region {
         let mut out = Region { key: seen.key, mask: seen.mask };
         for i in 0..flow::WORDS {

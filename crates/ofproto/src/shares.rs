@@ -1,15 +1,15 @@
-//! Which port has the most of something that is learned: a binary heap of the ports.
+//! Which port has the most of something that is learned: a binary heap of ports.
 //!
-//! Of ports with as many, the one is first that is in ovs-vswitchd's heap, whose order follows from
-//! the order of the changes: a node moves only past nodes with less, and of two children with as
-//! many the left one moves up.
+//! If several ports have as many, the first is the one that is first in ovs-vswitchd's heap, whose
+//! order follows from the order of changes: a node moves only past nodes with less, and of two
+//! children with as many the left one moves up.
 
 use std::collections::HashMap;
 
-/// How many each port has, of those that have some.
+/// How many each port has, for ports that have some.
 #[derive(Default)]
 pub(crate) struct Shares {
-    /// Number and port of each node; those of node `i` are at `2 * i + 1` and the next one.
+    /// Count and port of each node; the children of node `i` are at `2 * i + 1` and the next one.
     heap: Vec<(usize, u32)>,
     place: HashMap<u32, usize>,
 }
@@ -28,7 +28,7 @@ impl Shares {
         self.heap.iter().map(|(_, port)| *port)
     }
 
-    /// A port has `n` from now on.
+    /// Sets how many a port has.
     pub fn set(&mut self, port: u32, n: usize) {
         match (self.place.get(&port).copied(), n) {
             (None, 0) => {}
@@ -50,7 +50,7 @@ impl Shares {
         }
     }
 
-    /// Moves a node to where it belongs.
+    /// Moves a node to its place in the heap.
     fn settle(&mut self, mut at: usize) {
         while at > 0 && self.heap[(at - 1) / 2].0 < self.heap[at].0 {
             self.swap(at, (at - 1) / 2);

@@ -1,4 +1,4 @@
-//! A change on its way: its items, what is staged, and how to take it back.
+//! An open change: its items, what is staged, and how to undo it.
 
 use crate::events::{Regions, StagedPacket};
 use crate::groups::group::GroupRec;
@@ -22,37 +22,38 @@ pub enum BundleItem {
     Flow(FlowMod),
     Group(GroupMod),
     Port(PortMod),
-    /// A packet-out, with the packet's key as the parser made it: decided by the flows and groups
-    /// as the steps before leave them, and left to the caller to execute
-    /// ([`Switch::take_packets`]).
+    /// A packet-out, with the packet's key as parsed: decided with the flows and groups as the
+    /// steps before leave them, and left to the caller to execute
+    /// ([`crate::Switch::take_packets`]).
     PacketOut(Box<(openflow::PacketOut, flow::Key)>),
 }
 
-/// The steps of a bundle as they are needed; or why one of them is none.
+/// The steps of a bundle, made when they are needed; or why one of them is invalid.
 pub type Items = Box<dyn Iterator<Item = Result<BundleItem, OfError>>>;
 
-/// How a change ended: an error names the item that failed.
+/// The outcome of a change: an error says which item failed.
 pub type Outcome = Result<(), (usize, OfError)>;
 
-/// A change that was begun.
+/// Identity of a change that was begun.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Change(pub(crate) u64);
 
-/// What becomes of a removed rule's record (counters, timeouts) once no reader sees the rule.
+/// What happens to a removed rule's record (counters, timeouts) when no reader sees the rule any
+/// more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     Goes,
-    /// Another rule has it now.
+    /// Another rule has the record now.
     Stays,
 }
 
-/// How to take a step back.
+/// How to undo a step.
 pub(crate) enum Undo {
-    /// A rule that no packet saw yet.
+    /// Remove a rule that no packet has seen.
     Added(u8, Arc<FlowRule>),
-    /// A rule that still lives in the current version.
+    /// Keep a rule that is still visible in the current version.
     Removed(u8, Arc<FlowRule>, Record),
-    /// A record as it was.
+    /// Restore a record.
     Record(u32, Box<FlowRec>),
     Group(Box<GroupUndo>),
     Port(Box<PortSpec>),
@@ -61,19 +62,19 @@ pub(crate) enum Undo {
 /// A change of one flow, for flow monitors.
 pub(crate) enum MonitorEvent {
     Added(Arc<FlowRule>),
-    /// The rule as it is, and as it was.
+    /// The rule as it is, and as it was before.
     Modified(Arc<FlowRule>, Arc<FlowRule>),
     Deleted(Arc<FlowRule>, Removed),
 }
 
-/// Flows that the item at hand still has to change.
+/// Flows that the current item still has to change.
 pub(crate) enum Remaining {
     Nothing,
     Remove(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Removed),
     Modify(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Rewrite),
 }
 
-/// Changes of one bridge on their way to the next version.
+/// Changes of one bridge, staged for the next version.
 pub(crate) struct Txn {
     pub bridge: BridgeId,
     pub version: u64,
@@ -82,23 +83,23 @@ pub(crate) struct Txn {
     /// Removed flows with SEND_FLOW_REM: credit id and reason of each.
     pub removed: Vec<(u32, Removed)>,
     pub regions: Regions,
-    /// The regions cover the item at hand already.
+    /// True: the regions cover the current item already.
     pub covered: bool,
     pub monitor_events: Vec<MonitorEvent>,
     pub packets: Vec<StagedPacket>,
     pub remaining: Remaining,
-    /// The groups as the change leaves them, if it changes any.
+    /// The groups after the change, if it changes any.
     pub groups: Option<Groups>,
 }
 
-/// A change under way.
+/// The open change.
 pub(crate) struct Open {
     pub change: u64,
     pub txn: Txn,
     pub items: Items,
-    /// Items taken so far.
+    /// Number of items that were begun.
     pub taken: usize,
-    /// True once packets see the change; events and freeing are left.
+    /// True: packets see the change; events and freeing are left.
     pub committed: bool,
     pub monitor_events: std::vec::IntoIter<MonitorEvent>,
     pub removed: std::vec::IntoIter<(u32, Removed)>,
@@ -108,7 +109,7 @@ pub(crate) struct Open {
 pub(crate) struct Select<'a> {
     pub table: u8,
     pub matching: &'a Match,
-    /// Strict: exactly this match and priority.
+    /// Strict: the flow with this very match and priority.
     pub priority: Option<u16>,
     pub cookie: u64,
     pub cookie_mask: u64,
@@ -117,7 +118,7 @@ pub(crate) struct Select<'a> {
 }
 
 impl<'a> Select<'a> {
-    /// All flows, of all tables, with at least this match.
+    /// Selects all flows, of all tables, with at least this match.
     pub fn all(matching: &'a Match) -> Self {
         Select {
             table: TABLE_ALL,
@@ -131,12 +132,12 @@ impl<'a> Select<'a> {
     }
 }
 
-/// What a modification makes of the flows that it means.
+/// How a modification changes the flows that it selects.
 pub(crate) struct Rewrite {
     pub instructions: Arc<[Instruction]>,
-    /// None: each flow keeps its cookie.
+    /// The new cookie; None: each flow keeps its own.
     pub cookie: Option<u64>,
-    /// The counters of the flows start again at 0.
+    /// True: the flows' counters are set to 0.
     pub reset: bool,
 }
 
@@ -144,13 +145,13 @@ pub(crate) struct Rewrite {
 pub(crate) struct GroupUndo {
     pub id: u32,
     pub old: Option<GroupRec>,
-    /// Credit ids that the change gave out.
+    /// Credit ids that the change allocated.
     pub taken: Vec<u32>,
-    /// Credit ids that are free once no packet sees the old group.
+    /// Credit ids to be freed when no packet sees the old group any more.
     pub freed: Vec<u32>,
 }
 
-/// What a change left behind: no new packet sees it, but a reader may still be looking at it.
+/// What a change left behind: no new packet sees it, but a reader may still use it.
 pub(crate) struct DeferredFree {
     pub grace: Grace,
     pub tables: Arc<Tables>,
@@ -159,19 +160,19 @@ pub(crate) struct DeferredFree {
     pub steps: std::vec::IntoIter<Undo>,
 }
 
-/// The changes of a switch: the one under way, those that ended, and what they left behind.
+/// The changes of a switch: the open one, those that ended, and what they left behind.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// The change under way.
+    /// The open change.
     pub open: Option<Open>,
-    /// Numbers changes.
+    /// Number of changes so far.
     pub begun: u64,
-    /// How changes ended that others ran to their end.
+    /// Outcomes of changes that others ran to their end.
     pub outcomes: Vec<(u64, Outcome)>,
-    /// What is freed later, oldest first.
+    /// What is to be freed, oldest first.
     pub deferred: VecDeque<DeferredFree>,
-    /// A buffer for the regions of one change, kept so that the heap stays compact.
+    /// Memory for the regions of one change, kept so that the heap stays compact.
     pub spare_regions: Regions,
-    /// Counts changes and turns of cleaning up, to reclaim retired memory now and then.
+    /// Number of changes and cleanup turns: retired memory is freed after some of them.
     pub count: u32,
 }

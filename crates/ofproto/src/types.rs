@@ -1,4 +1,4 @@
-//! What the control side says about bridges and ports.
+//! The configuration of bridges and ports, as the control side gives it.
 
 use flow::PortNo;
 use openflow::{FragHandling, OfPort, Subfield};
@@ -7,12 +7,12 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A bridge of a [`crate::Switch`]; never reused while the switch lives.
+/// Identity of a bridge of a [`crate::Switch`]; never used again while the switch lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BridgeId(pub(crate) u32);
 
 impl BridgeId {
-    /// A dense index, for tables of the caller.
+    /// A dense index, for the caller's own tables.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -24,7 +24,7 @@ pub enum FailMode {
     /// Forward as a learning switch.
     #[default]
     Standalone,
-    /// Only what the flow table says.
+    /// Forward only as the flows say.
     Secure,
 }
 
@@ -33,47 +33,50 @@ pub enum FailMode {
 pub struct BridgeConfig {
     /// Datapath id.
     pub dpid: u64,
-    /// MAC address of the bridge (its LOCAL port).
+    /// MAC address of the bridge, and of its LOCAL port.
     pub mac: [u8; 6],
-    /// Without controller.
+    /// What the bridge does without a controller.
     pub fail_mode: FailMode,
-    /// Learned addresses are forgotten after this many seconds (`mac-aging-time`).
+    /// Seconds after which learned addresses are removed (`mac-aging-time`).
     pub mac_aging_s: u32,
-    /// At most this many learned addresses (`mac-table-size`).
+    /// Learned addresses, at most (`mac-table-size`).
     pub mac_table_size: usize,
     /// Forward frames to reserved multicast addresses (`forward-bpdu`).
     pub forward_bpdu: bool,
     /// VLANs in which nothing is learned and everything floods (`flood_vlans`).
     pub flood_vlans: Vec<u16>,
-    /// Packets that no flow matches go to controllers: what OpenFlow 1.0 to 1.2 connections expect.
+    /// True: packets that match no flow are sent to controllers, as OpenFlow 1.0 to 1.2 connections
+    /// expect.
     pub miss_to_controller: bool,
-    /// What becomes of packets that no flow of a table matches, where a controller of OpenFlow 1.1
-    /// or 1.2 has said so; of other tables `miss_to_controller` says it.
+    /// What happens to packets that match no flow of a table, for tables for which a controller of
+    /// OpenFlow 1.1 or 1.2 has configured that; for others, `miss_to_controller` applies.
     pub misses: BTreeMap<u8, TableMiss>,
     /// What happens to IP fragments before table 0.
     pub frag: FragHandling,
-    /// All controllers have been away for too long: everything is NORMAL, whatever the flows say.
+    /// True: all controllers have been away for too long, so every packet is NORMAL, whatever the
+    /// flows say.
     pub fail_open: bool,
-    /// Flows are being restored: packets are dropped, whatever the flows say (`flow-restore-wait`).
+    /// True: flows are being restored, so packets are dropped, whatever the flows say
+    /// (`flow-restore-wait`).
     pub restoring: bool,
-    /// Names and limits of tables that have some.
+    /// Names and limits of tables that have any.
     pub tables: BTreeMap<u8, TableConfig>,
-    /// Some: multicast goes where its members are (`mcast_snooping_enable`).
+    /// Some: multicast is sent to members of its groups (`mcast_snooping_enable`).
     pub mcast: Option<McastConfig>,
-    /// What is reported its packets to collectors.
+    /// What is exported of its packets to collectors.
     pub export: ExportConfig,
-    /// Flows may have actions for ovs-vswitchd's own tests (`--enable-dummy`).
+    /// True: flows may have actions for ovs-vswitchd's own tests (`--enable-dummy`).
     pub test_actions: bool,
 }
 
-/// What is reported a bridge's packets to collectors.
+/// What is exported of a bridge's packets to collectors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// NetFlow: decisions tell flows of IPv4 apart.
+    /// NetFlow: decisions are about one IPv4 flow each.
     pub netflow: bool,
     /// sFlow: packets are sampled as they come in.
     pub sflow: Option<SflowSampling>,
-    /// IPFIX: packets are sampled as they come in, or go out.
+    /// IPFIX: packets are sampled as they come in, or are sent.
     pub ipfix: Option<IpfixSampling>,
     /// Collector sets for which flows may sample packets.
     pub sets: Arc<BTreeSet<u32>>,
@@ -82,31 +85,32 @@ pub struct ExportConfig {
 /// How a bridge's packets are sampled for IPFIX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpfixSampling {
-    /// One packet of `2^32 / chance` is.
+    /// A packet is sampled with probability `chance / 2^32`.
     pub chance: u32,
-    /// As they come in.
+    /// True: packets are sampled as they come in.
     pub input: bool,
-    /// As they go out.
+    /// True: packets are sampled as they are sent.
     pub output: bool,
 }
 
 /// How a bridge's packets are sampled for sFlow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SflowSampling {
-    /// One packet of `2^32 / chance` is.
+    /// A packet is sampled with probability `chance / 2^32`.
     pub chance: u32,
-    /// Bytes of it that are looked at.
+    /// Bytes of a sampled packet that are exported.
     pub header_bytes: u16,
 }
 
-/// How a bridge snoops for members of multicast groups.
+/// How a bridge snoops multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct McastConfig {
-    /// A member that is not heard of for this many seconds has left (`mcast-snooping-aging-time`).
+    /// Seconds without a report after which a member is removed (`mcast-snooping-aging-time`).
     pub aging_s: u32,
-    /// At most this many groups (`mcast-snooping-table-size`).
+    /// Groups, at most (`mcast-snooping-table-size`).
     pub table_size: usize,
-    /// Groups without members are for all (`mcast-snooping-disable-flood-unregistered`).
+    /// True: packets to groups without members are flooded
+    /// (`mcast-snooping-disable-flood-unregistered`).
     pub flood_unregistered: bool,
 }
 
@@ -119,26 +123,27 @@ impl Default for McastConfig {
 /// What a port gets in a bridge that snoops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct McastPort {
-    /// All multicast (`mcast-snooping-flood`).
+    /// True: all multicast (`mcast-snooping-flood`).
     pub flood: bool,
-    /// What members report (`mcast-snooping-flood-reports`).
+    /// True: members' reports (`mcast-snooping-flood-reports`).
     pub flood_reports: bool,
 }
 
-/// `OFPTC_TABLE_MISS_*` of OpenFlow 1.1 and 1.2 (OpenFlow 1.2, section A.3.3).
+/// What happens to packets that match no flow of a table: `OFPTC_TABLE_MISS_*` of OpenFlow 1.1 and
+/// 1.2 (OpenFlow 1.2, section A.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum TableMiss {
-    /// To the controllers.
+    /// They are sent to controllers.
     Controller = 0,
-    /// To the next table; behind the last one to the controllers.
+    /// They continue in the next table; behind the last one they are sent to controllers.
     Continue = 1,
-    /// Nowhere.
+    /// They are dropped.
     Drop = 2,
 }
 
 impl TableMiss {
-    /// As the bits of `ofp_table_mod.config` say; None for 3, which means that nothing is said.
+    /// From the bits of `ofp_table_mod.config`; None for 3, which means "not configured".
     pub fn from_bits(bits: u32) -> Option<TableMiss> {
         match bits {
             0 => Some(TableMiss::Controller),
@@ -149,16 +154,16 @@ impl TableMiss {
     }
 }
 
-/// What the control side says about one flow table (database table `Flow_Table`).
+/// The configuration of one flow table (database table `Flow_Table`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableConfig {
-    /// Empty: it has none.
+    /// The table's name; empty: none.
     pub name: String,
-    /// More flows than this are refused, unless the table evicts.
+    /// Flows, at most: more are refused, unless the table evicts.
     pub limit: Option<u32>,
-    /// A new flow takes the place of one that has a timeout.
+    /// True: a new flow replaces one that has a timeout, if the table is full.
     pub evict: bool,
-    /// Flows that differ in these bits are evicted fairly.
+    /// Subfields by which flows are grouped for eviction: groups are evicted from fairly.
     pub groups: Vec<Subfield>,
 }
 
@@ -190,9 +195,9 @@ impl Default for BridgeConfig {
 pub struct VlanSet([u64; 64]);
 
 impl VlanSet {
-    /// No VLAN.
+    /// The empty set.
     pub const NONE: VlanSet = VlanSet([0; 64]);
-    /// Every VLAN, and untagged (0).
+    /// Every VLAN, and untagged packets (0).
     pub const ALL: VlanSet = VlanSet([u64::MAX; 64]);
 
     /// Adds a VLAN; ids above 4095 are ignored.
@@ -202,7 +207,7 @@ impl VlanSet {
         }
     }
 
-    /// Is the VLAN in the set?
+    /// True if the VLAN is in the set.
     #[inline]
     pub fn contains(&self, vid: u16) -> bool {
         self.0.get(usize::from(vid / 64)).is_some_and(|w| w >> (vid % 64) & 1 != 0)
@@ -236,16 +241,16 @@ impl std::fmt::Debug for VlanSet {
 pub enum VlanMode {
     /// Untagged frames belong to the VLAN; tagged ones are dropped.
     Access(u16),
-    /// Tagged frames of these VLANs, and untagged ones if 0 is in the set.
+    /// Tagged frames of these VLANs, and untagged frames if 0 is in the set.
     Trunk(Arc<VlanSet>),
-    /// Trunk; untagged frames belong to `tag`, which leaves with a tag.
+    /// As a trunk; untagged frames belong to VLAN `tag`, whose frames leave with a tag.
     NativeTagged {
         /// The native VLAN.
         tag: u16,
         /// The others.
         trunks: Arc<VlanSet>,
     },
-    /// Trunk; untagged frames belong to `tag`, which leaves without a tag.
+    /// As a trunk; untagged frames belong to VLAN `tag`, whose frames leave without a tag.
     NativeUntagged {
         /// The native VLAN.
         tag: u16,
@@ -256,7 +261,7 @@ pub enum VlanMode {
     Dot1qTunnel {
         /// The outer VLAN.
         tag: u16,
-        /// Inner VLANs that are let in.
+        /// Inner VLANs that are accepted.
         cvlans: Arc<VlanSet>,
         /// The outer tag's Ethertype.
         ethertype: u16,
@@ -276,17 +281,18 @@ pub struct PortSpec {
     pub of_port: OfPort,
     /// Interface name.
     pub name: String,
-    /// Port (bundle) name: interfaces with the same one are one port to NORMAL.
+    /// Name of the port (bundle) in the database: interfaces with the same one are one port to
+    /// NORMAL.
     pub bundle: String,
-    /// Where packets come and go. None: a patch port, or one that does not work now.
+    /// The datapath port. None: a patch port, or a port that does not work now.
     pub dp_port: Option<PortNo>,
     /// Hardware address.
     pub hw_addr: [u8; 6],
     /// VLANs, for NORMAL.
     pub vlan: VlanMode,
-    /// Name of the patch port this one leads to.
+    /// Name of the peer of a patch port.
     pub patch_peer: Option<String>,
-    /// A tunnel; `dp_port` is then that of all tunnels with the same UDP port.
+    /// The configuration of a tunnel; `dp_port` is then that of all tunnels on the same UDP port.
     pub tunnel: Option<crate::tunnel::TunnelSpec>,
     /// [`openflow::port_config`] bits.
     pub config: u32,
@@ -300,42 +306,42 @@ pub struct PortSpec {
     pub max_speed: u32,
     /// NORMAL does not forward between protected ports.
     pub protected: bool,
-    /// Which packets without a VLAN leave by NORMAL with a tag for their priority.
+    /// Which packets without a VLAN get a tag for their priority when NORMAL sends them.
     pub priority_tags: PriorityTags,
-    /// What it gets if the bridge snoops.
+    /// What the port gets if the bridge snoops.
     pub mcast: McastPort,
-    /// The switch itself takes these packets.
+    /// The BFD packets that the switch itself takes.
     pub bfd: Option<BfdFilter>,
-    /// Some: it is an interface of a port that speaks LACP.
+    /// Some: the interface belongs to a port that speaks LACP.
     pub lacp: Option<LacpPort>,
-    /// Its link is up, and yet a protocol (BFD) says that nothing comes through.
+    /// True: the link is up, but a protocol (BFD) reports that nothing gets through.
     pub faulty: bool,
 }
 
-/// Tags that name no VLAN (`other_config:priority-tags`).
+/// When packets are sent with a tag that has a priority but no VLAN (`other_config:priority-tags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PriorityTags {
-    /// None leaves.
+    /// Never.
     #[default]
     Never,
-    /// They leave if they say a priority.
+    /// If the priority is not zero.
     IfNonzero,
-    /// They always leave.
+    /// Always.
     Always,
 }
 
-/// Open at first; whoever has a copy may close it, which holds at once for cached decisions. Two
-/// are equal if they are copies.
+/// A switch that copies share, open at first. Opening or closing a copy affects existing megaflows
+/// at once. Two gates are equal if they are copies of each other.
 #[derive(Clone, Debug)]
 pub struct Gate(pub(crate) Arc<AtomicBool>);
 
 impl Gate {
-    /// Does it let packets through?
+    /// True if packets may pass.
     pub fn is_open(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Opens or closes it.
+    /// Opens or closes the gate.
     pub fn set(&self, open: bool) {
         self.0.store(open, Ordering::Relaxed);
     }
@@ -354,39 +360,39 @@ impl PartialEq for Gate {
 }
 impl Eq for Gate {}
 
-/// Which packets are a port's BFD session's (`Interface.bfd`): those to UDP port 3784 over IPv4,
-/// and of these only those that all of this fits.
+/// The packets of a port's BFD session (`Interface.bfd`): those to UDP port 3784 over IPv4 that
+/// meet all of this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BfdFilter {
-    /// They are handed over, else dropped as `punt_rate`.
+    /// Open: they are punted; closed: they are dropped as `punt_rate`.
     pub gate: Gate,
-    /// Their Ethernet destination.
+    /// Their Ethernet destination; None: any.
     pub dst_mac: Option<[u8; 6]>,
-    /// Their IPv4 destination.
+    /// Their IPv4 destination; None: any.
     pub dst_ip: Option<Ipv4Addr>,
-    /// They came through a tunnel with key 0, or through none.
+    /// True: only packets from a tunnel with key 0, or from no tunnel.
     pub key_zero: bool,
 }
 
 /// An interface of a port that speaks LACP: the switch itself takes packets of Slow Protocols.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LacpPort {
-    /// They are handed over, else dropped as `punt_rate`.
+    /// Open: LACP packets are punted; closed: they are dropped as `punt_rate`.
     pub gate: Gate,
-    /// LACP says that the link may carry other packets.
+    /// True: LACP allows other packets on the link.
     pub carries: bool,
 }
 
 impl PortSpec {
-    /// Can it carry packets now?
+    /// True if the port can carry packets now.
     pub fn live(&self) -> bool {
         use openflow::{port_config, port_state};
         let down = self.config & port_config::PORT_DOWN | self.state & port_state::LINK_DOWN;
         down == 0 && !self.faulty && self.lacp.as_ref().is_none_or(|l| l.carries)
     }
 
-    /// Are the two the same for all packets that no bond, group or bundle action handles? These
-    /// alone ask whether a port is live; a link's speed is for controllers.
+    /// True if the two are equal for all packets that no bond, group or bundle action handles. Only
+    /// those depend on whether a port is live; a link's speed is for controllers.
     pub(crate) fn differs_in_link_only(&self, other: &PortSpec) -> bool {
         use openflow::port_config::PORT_DOWN;
         let PortSpec { state, curr, curr_speed, max_speed, faulty, .. } = *self;
@@ -396,19 +402,20 @@ impl PortSpec {
     }
 }
 
-/// Which of a bond's interfaces packets leave and enter by.
+/// By which of a bond's interfaces packets leave, and on which they may come in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BondSpec {
-    /// Where packets to the bond go.
+    /// Where packets to the bond are sent.
     pub output: BondOutput,
-    /// What NORMAL takes from each interface; nothing from those that are not named.
+    /// What NORMAL accepts on each interface; nothing on interfaces that are not named.
     pub admits: BTreeMap<OfPort, BondAdmission>,
-    /// NORMAL drops packets whose source address is known behind another port, gratuitous ARP
-    /// excepted: they left by one interface and came back by another (`balance-slb`).
+    /// True: NORMAL drops packets whose source address is known behind another port, except
+    /// gratuitous ARP: they left by one interface of the bond and came back by another
+    /// (`balance-slb`).
     pub drops_moved: bool,
 }
 
-/// Where packets to a bond go.
+/// Where packets to a bond are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BondOutput {
     /// Nowhere: no interface is enabled.
@@ -416,11 +423,11 @@ pub enum BondOutput {
     Nowhere,
     /// To one interface.
     Member(OfPort),
-    /// To the datapath's number of the bond, which spreads them.
+    /// To the datapath's number of the bond, which spreads them over its members.
     Spread(PortNo),
 }
 
-/// What NORMAL takes from an interface of a bond.
+/// What NORMAL accepts on an interface of a bond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BondAdmission {
     /// Nothing.
@@ -432,10 +439,10 @@ pub enum BondAdmission {
     All,
 }
 
-/// What a caller of [`crate::Switch`] did wrong (never a peer's fault).
+/// An error of the caller of [`crate::Switch`], never of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The bridge does not exist (any more).
+    /// The bridge does not exist.
     #[error("no such bridge")]
     NoBridge,
     /// Another bridge has this name.
@@ -447,7 +454,7 @@ pub enum ConfigError {
     /// The number is in use in this bridge.
     #[error("port number {0} is in use")]
     PortInUse(OfPort),
-    /// Only 1..0xff00 and LOCAL number a port.
+    /// Port numbers are 1..0xff00, and LOCAL.
     #[error("port number {0:#x} is not valid")]
     BadPort(OfPort),
     /// Another OpenFlow port has this datapath port.

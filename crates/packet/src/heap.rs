@@ -1,31 +1,31 @@
-//! A pool on the plain heap: for tests and tools that run without DPDK.
+//! A pool on the heap, for tests and tools that run without DPDK.
 
 use crate::{HEADROOM, Mbuf, Packet, Pool};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of data that packets hold until a larger MTU was asked for.
+/// Bytes of data that packets hold, unless a larger MTU was asked for.
 const ROOM_BYTES: usize = 2048;
 /// Bytes of an Ethernet header, two VLAN tags and the FCS.
 const FRAME_OVERHEAD_BYTES: usize = 14 + 8 + 4;
 
-/// A [`Pool`] of heap mbufs that counts what is out, so that tests can see a leak.
+/// A [`Pool`] of heap mbufs that counts the packets in use, so that tests can see a leak.
 #[derive(Default)]
 pub struct HeapPool {
     out: AtomicUsize,
-    /// The most that were out at once.
+    /// The most packets that were in use at once.
     peak: AtomicUsize,
-    /// Data bytes of the largest packets, beyond [`ROOM_BYTES`].
+    /// Bytes of data that the largest packets hold beyond [`ROOM_BYTES`].
     extra: AtomicUsize,
 }
 
-/// An mbuf and its buffer of `buf` bytes, in one piece.
+/// The layout of an mbuf with a buffer of `buf` bytes.
 fn layout(buf: usize) -> Layout {
     let (size, align) = (size_of::<Mbuf>() + buf, align_of::<Mbuf>());
     Layout::from_size_align(size, align).expect("a buffer of at most 64 kB")
 }
 
-/// A fresh empty packet with room for `bytes`.
+/// An empty packet with room for `bytes` bytes.
 fn make(bytes: usize) -> Packet {
     let buf = bytes + HEADROOM;
     // SAFETY: the layout is not empty.
@@ -50,12 +50,12 @@ impl HeapPool {
         Self::default()
     }
 
-    /// Packets allocated and not yet given back.
+    /// Number of packets that were allocated and not freed.
     pub fn in_use(&self) -> usize {
         self.out.load(Ordering::Relaxed)
     }
 
-    /// The most packets that were ever out at once.
+    /// The most packets that were in use at once.
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }

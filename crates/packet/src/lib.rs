@@ -3,7 +3,7 @@
 //! *Place*: ground row. *Knows*: the first two cache lines of `rte_mbuf` (DPDK 22.11; `dpdk`
 //! asserts the offsets against the real header). *Does not know*: protocols, ports, drivers.
 //!
-//! Ownership: a [`Packet`] is a plain pointer without `Drop`. Whoever holds it either hands it on
+//! Ownership: a [`Packet`] is a plain pointer without `Drop`. Its owner either passes it on
 //! (transmit, ring) or gives it back to the [`Pool`]; tests count both.
 
 mod heap;
@@ -12,17 +12,18 @@ pub use heap::HeapPool;
 
 use std::ptr::NonNull;
 
-/// Bytes in front of the data of a fresh packet (`RTE_PKTMBUF_HEADROOM`).
+/// Bytes in front of the data of an empty packet (`RTE_PKTMBUF_HEADROOM`).
 pub const HEADROOM: usize = 128;
-/// Most packets a receive call asks for at once.
+/// Packets that one call of a receive queue returns, at most.
 pub const BURST: usize = 32;
-/// Most packets the five steps work on at once.
+/// Packets that are worked on together, at most: a vector.
 pub const VECTOR: usize = 256;
 
-/// `struct rte_mbuf`, the fields we use under their DPDK names. Packet code touches line 0 only.
+/// `struct rte_mbuf`: the fields that are used, under DPDK's names. Packet code accesses line 0
+/// only.
 #[repr(C, align(64))]
 pub struct Mbuf {
-    /// Start of the buffer (not of the data).
+    /// Start of the buffer, which is not that of the data.
     pub buf_addr: *mut u8,
     /// Bus address of the buffer.
     pub buf_iova: u64,
@@ -32,7 +33,7 @@ pub struct Mbuf {
     pub refcnt: u16,
     /// Segments of the chain (1: contiguous).
     pub nb_segs: u16,
-    /// Input port as the driver set it.
+    /// Input port, as the driver set it.
     pub port: u16,
     /// `RTE_MBUF_F_*` flags.
     pub ol_flags: u64,
@@ -58,12 +59,12 @@ pub struct Mbuf {
     pub next: *mut Mbuf,
     /// l2/l3/l4 lengths and TSO segment size for transmit offloads.
     pub tx_offload: u64,
-    /// Line 1, the rest; never touched here.
+    /// The rest of line 1, which is never accessed here.
     pub rest: [u64; 6],
 }
 
-/// One packet: the one pointer to its mbuf, so who borrows it mutably has the only way to its
-/// bytes. No `Drop`; see the crate's ownership rule.
+/// A packet: the only pointer to its mbuf, so a mutable borrow of it is the only access to its
+/// bytes. It has no `Drop`; see the crate's ownership rule.
 ///
 /// ```compile_fail,E0382
 /// fn twice(p: packet::Packet) -> [packet::Packet; 2] {
@@ -74,7 +75,7 @@ pub struct Mbuf {
 #[repr(transparent)]
 pub struct Packet(NonNull<Mbuf>);
 
-// Columns of packets are columns of pointers, and forgetting one costs nothing.
+// Columns of packets are columns of pointers, and forgetting a packet costs nothing.
 const _: () = assert!(size_of::<Option<Packet>>() == size_of::<*mut Mbuf>());
 const _: () = assert!(!std::mem::needs_drop::<Packet>());
 
@@ -98,7 +99,12 @@ impl Packet {
         self.0.as_ptr()
     }
 
-    /// The packet once more: to take it out of an array whose places are not emptied.
+    /// A second handle of the packet, to take the packet out of an array whose entries are not
+    /// removed.
+    ///
+    /// # Safety
+    ///
+    /// One of the two handles is not used any more, except to be overwritten or forgotten.
     ///
     /// # Safety
     /// One of the two is not used any more, but to be overwritten or forgotten.
@@ -121,15 +127,15 @@ impl Packet {
         unsafe { self.0.as_mut() }
     }
 
-    /// Bytes of data (first segment).
+    /// Bytes of data in the first segment.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.m().data_len as usize
     }
 
-    /// What a rule of the adapter marked the packet with; 0: nothing. Without a branch: it would be
-    /// mispredicted where some packets are marked.
+    /// The mark of the adapter's rule; 0: none. Without a branch: it would be mispredicted where
+    /// some packets are marked.
     #[inline]
     pub fn mark(&self) -> u32 {
         const FDIR_ID: u64 = 1 << 13;
@@ -137,8 +143,8 @@ impl Packet {
         std::hint::select_unpredictable(m.ol_flags & FDIR_ID != 0, m.hash_hi, 0)
     }
 
-    /// The 64 bytes from the data's first on, though the data may end before; None: the buffer
-    /// does.
+    /// The 64 bytes from the data's start on, even if the data ends before; None: the buffer ends
+    /// before.
     #[inline]
     pub fn first_64(&self) -> Option<&[u8; 64]> {
         let m = self.m();
@@ -147,13 +153,13 @@ impl Packet {
         fits.then(|| unsafe { &*m.buf_addr.add(m.data_off as usize).cast() })
     }
 
-    /// What the driver said of it (`RTE_MBUF_F_*`).
+    /// Flags that the driver set (`RTE_MBUF_F_*`).
     #[inline]
     pub fn flags(&self) -> u64 {
         self.m().ol_flags
     }
 
-    /// Segments in the chain.
+    /// Number of segments.
     #[inline]
     pub fn segments(&self) -> u16 {
         self.m().nb_segs
@@ -169,7 +175,7 @@ impl Packet {
         }
     }
 
-    /// The data of the first segment, to write.
+    /// The data of the first segment, to be written.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         let m = self.m();
@@ -185,8 +191,8 @@ impl Packet {
         self.m().data_off as usize
     }
 
-    /// The `n` bytes in front of the data: what was there before [`Packet::pull_front`], if nothing
-    /// was pushed since. Empty without that much headroom.
+    /// The `n` bytes in front of the data: after [`Packet::pull_front`] these are the removed
+    /// bytes, if nothing was pushed since. Empty if there are fewer.
     #[inline]
     pub fn before(&self, n: usize) -> &[u8] {
         let n = if n <= self.headroom() { n } else { 0 };
@@ -202,7 +208,7 @@ impl Packet {
         m.buf_len as usize - m.data_off as usize - m.data_len as usize
     }
 
-    /// Grows the data by `n` bytes at the front; false (and unchanged) without that much headroom.
+    /// Adds `n` bytes at the front of the data; false, and unchanged: there is less headroom.
     #[inline]
     #[must_use]
     pub fn push_front(&mut self, n: usize) -> bool {
@@ -216,7 +222,7 @@ impl Packet {
         true
     }
 
-    /// Drops `n` bytes at the front; false (and unchanged) when there are fewer.
+    /// Removes `n` bytes at the front of the data; false, and unchanged: there are fewer.
     #[inline]
     #[must_use]
     pub fn pull_front(&mut self, n: usize) -> bool {
@@ -230,7 +236,7 @@ impl Packet {
         true
     }
 
-    /// Drops all but these bytes of a single-segment packet, as far as there are any.
+    /// Removes all but these bytes of a single-segment packet, as far as it has them.
     #[inline]
     pub fn keep(&mut self, bytes: std::ops::Range<usize>) {
         let end = bytes.end.min(self.len());
@@ -241,7 +247,7 @@ impl Packet {
         m.pkt_len = (end - start) as u32;
     }
 
-    /// Sets the length of a single-segment packet; false when it does not fit the buffer.
+    /// Sets the length of a single-segment packet; false: it does not fit into the buffer.
     #[inline]
     #[must_use]
     pub fn set_len(&mut self, n: usize) -> bool {
@@ -258,6 +264,10 @@ impl Packet {
 /// Appends packets to a column.
 ///
 /// # Safety
+///
+/// The caller does not use `from` any more, except to overwrite or forget it.
+///
+/// # Safety
 /// `from` is not used any more, but to be overwritten or forgotten.
 #[inline]
 pub unsafe fn append(to: &mut Vec<Packet>, from: &[Packet]) {
@@ -265,9 +275,9 @@ pub unsafe fn append(to: &mut Vec<Packet>, from: &[Packet]) {
     to.extend(from.iter().map(|p| unsafe { p.duplicate() }));
 }
 
-/// Where packets come from and go back to. One call per burst, from any thread.
+/// A pool of packets. One call per burst, from any thread.
 pub trait Pool: Send + Sync {
-    /// Fills `out` with fresh empty packets (all or nothing).
+    /// Appends `n` empty packets to `out`, or none (false).
     fn alloc(&self, out: &mut Vec<Packet>, n: usize) -> bool;
     /// Takes packets back (of this or any other pool of the same kind).
     fn free(&self, packets: &[Packet]);

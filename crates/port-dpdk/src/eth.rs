@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Further attempts to start an AF_XDP device, and the pause before each.
+/// Further attempts to start an AF_XDP device.
 const XDP_ATTEMPTS: u32 = 4;
+/// Pause before each of them.
 const XDP_PAUSE: Duration = Duration::from_millis(100);
 
-/// A started device. Its queues keep it open, so it closes when port and queues are all gone.
+/// A started device. Its queues keep it open: it closes when the port and all queues are dropped.
 pub(crate) struct EthPort {
     name: String,
     kind: String,
@@ -235,13 +236,13 @@ impl Port for EthPort {
     }
 }
 
-/// Which of a driver's extended counters say something that the basic ones do not.
+/// True for a driver's extended counters that say something that the basic ones do not.
 fn is_shown(name: &str) -> bool {
     let suffixes = ["_errors", "_dropped", "_drops", "_management_packets"];
     is_of_queue(name) || suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// `rx_q0_packets`, `tx_q12_bytes`, ...
+/// True for names like `rx_q0_packets`, `tx_q12_bytes`.
 fn is_of_queue(name: &str) -> bool {
     let rest = name.strip_prefix("rx_q").or_else(|| name.strip_prefix("tx_q"));
     let Some((number, what)) = rest.and_then(|r| r.split_once('_')) else { return false };
@@ -250,7 +251,7 @@ fn is_of_queue(name: &str) -> bool {
         && ["packets", "bytes", "errors"].contains(&what)
 }
 
-/// Link speed as people write it.
+/// The link speed as text.
 fn speed(mbps: u32) -> String {
     match mbps {
         0 => "unknown".into(),

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use vhost_user::Inform;
 
-/// Takes a line for the log.
+/// Writes a line to the log.
 pub type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The interface types that [`Devices::open`] knows.
@@ -27,7 +27,7 @@ pub const KINDS: [&str; 4] = ["afxdp", "dpdk", "dpdkvhostuser", "dpdkvhostusercl
 /// What all DPDK ports share.
 #[derive(Clone)]
 pub struct Devices {
-    /// Where packets come from.
+    /// The pools of packets.
     pub pools: Arc<Pools>,
     /// Directory of the sockets of `dpdkvhostuser` ports.
     pub vhost_sock_dir: PathBuf,
@@ -35,8 +35,8 @@ pub struct Devices {
     pub vhost_iommu: bool,
     /// `other_config:vhost-postcopy-support`.
     pub vhost_postcopy: bool,
-    /// Called when a guest or one of its queues comes or goes, so that link state and the number
-    /// of receive queues are looked at again. Runs on a thread of DPDK's; must not block.
+    /// Called when a guest or one of its queues is added or removed, so that link state and number
+    /// of receive queues are read again. Runs on a thread of DPDK; must not block.
     pub on_change: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Called with a warning for the log, from any thread.
     pub warn: Option<Warn>,
@@ -45,15 +45,16 @@ pub struct Devices {
     memif: Arc<memif::Memif>,
 }
 
-/// MTUs that ports of DPDK take, bytes, as in ovs-vswitchd: frames have up to 9,728, with two tags.
+/// MTUs of ports of DPDK in bytes, as in ovs-vswitchd: frames have up to 9,728 bytes, with two
+/// tags.
 const MTU_BYTES: RangeInclusive<u32> = 68..=9702;
 
-/// Does a port of this type take this MTU, as far as the type says?
+/// True if ports of this type may have this MTU.
 pub fn takes_mtu(kind: &str, mtu: u32) -> bool {
     !kind.starts_with("dpdk") || MTU_BYTES.contains(&mtu)
 }
 
-/// What `dpctl/show` says of every port of DPDK, in ovs-vswitchd's words.
+/// What `dpctl/show` shows for every port of DPDK, in ovs-vswitchd's words.
 fn shown_config(port: &dyn Port) -> BTreeMap<String, String> {
     let mut shown = port::shown_queues(port.n_rxq(), port.n_txq());
     shown.insert("mtu".into(), port.mtu().to_string());
@@ -61,7 +62,7 @@ fn shown_config(port: &dyn Port) -> BTreeMap<String, String> {
 }
 
 impl Devices {
-    /// With vhost sockets in `vhost_sock_dir` and neither IOMMU nor post-copy support.
+    /// Devices with vhost sockets in `vhost_sock_dir`, and neither IOMMU nor post-copy support.
     pub fn new(pools: Arc<Pools>, vhost_sock_dir: impl Into<PathBuf>) -> Self {
         let vhost_sock_dir = vhost_sock_dir.into();
         Devices {
@@ -76,7 +77,7 @@ impl Devices {
         }
     }
 
-    /// Opens a port. An error is for `Interface.error`; it leaves everything as it was.
+    /// Opens a port. An error has a text for `Interface.error`, and nothing was changed.
     pub fn open(&self, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {
         match config.kind.as_str() {
             "dpdk" if let Some(args) = memif::Args::read(options::devargs(config)) => {

@@ -1,24 +1,24 @@
-//! Reading `Interface.options`.
+//! Reads `Interface.options`.
 
 use port::{PortConfig, PortError};
 use std::collections::BTreeMap;
 
-/// Descriptors per queue unless asked otherwise.
+/// Descriptors per queue by default.
 const DEFAULT_DESC: u16 = 2048;
-/// The same for `afxdp`, whose rings hold a buffer in each.
+/// Descriptors per queue of `afxdp` by default: each holds a buffer.
 const AFXDP_DESC: u16 = 1024;
-/// Most descriptors that may be asked for.
+/// Descriptors per queue, at most.
 const MAX_DESC: u16 = 4096;
-/// Most queues that may be asked for.
+/// Queues, at most.
 const MAX_QUEUES: u16 = 1024;
-/// Enqueue attempts after the first on a vhost port, by default and at most.
+/// Enqueue attempts after the first on a vhost port: by default, and at most.
 const TX_RETRIES: (u32, u32) = (8, 32);
 
 fn get<'a>(options: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
     options.get(key).map(|v| v.trim()).filter(|v| !v.is_empty())
 }
 
-/// What a `dpdk` or `afxdp` interface asks for.
+/// The options of a `dpdk` or `afxdp` interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EthOptions {
     pub devargs: String,
@@ -66,7 +66,7 @@ fn dpdk_devargs(config: &PortConfig) -> Result<String, PortError> {
     })
 }
 
-/// The virtual device that drives the kernel interface of the port's name.
+/// The arguments of the virtual device that drives the kernel interface with the port's name.
 fn afxdp_devargs(config: &PortConfig, n_rxq: u16) -> Result<String, PortError> {
     let name = &config.name;
     if !interface_exists(name) {
@@ -81,7 +81,7 @@ fn afxdp_devargs(config: &PortConfig, n_rxq: u16) -> Result<String, PortError> {
     Ok(format!("net_af_xdp_{name},iface={name},queue_count={n_rxq}{mode}"))
 }
 
-/// Is there a kernel interface of this name where we are?
+/// True if there is a kernel interface of this name in this namespace.
 fn interface_exists(name: &str) -> bool {
     // SAFETY: the string is NUL-terminated and only read.
     std::ffi::CString::new(name).is_ok_and(|n| unsafe { libc::if_nametoindex(n.as_ptr()) } != 0)
@@ -99,7 +99,7 @@ pub(crate) fn tx_retries(config: &PortConfig) -> u32 {
     parsed.filter(|n| *n <= TX_RETRIES.1).unwrap_or(TX_RETRIES.0)
 }
 
-/// `vhost-rings`: does DPDK's vhost library move the packets rather than we ourselves?
+/// `vhost-rings`: true if DPDK's vhost library moves the packets, and not the crate `vhost-user`.
 pub(crate) fn vhost_library(config: &PortConfig) -> Result<bool, PortError> {
     match get(&config.options, "vhost-rings").unwrap_or("own") {
         "own" => Ok(false),

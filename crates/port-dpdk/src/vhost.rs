@@ -1,9 +1,8 @@
-//! vhost-user ports: `dpdkvhostuserclient` (the guest makes the socket) and `dpdkvhostuser` (we
-//! do).
+//! vhost-user ports: `dpdkvhostuserclient` (the guest's side makes the socket) and `dpdkvhostuser`
+//! (the switch makes it).
 //!
-//! They are served by the crate `vhost-user`, or by DPDK's vhost library: where the port asks for
-//! that (`options:vhost-rings=library`), or the switch is to support an IOMMU or post-copy
-//! migration.
+//! They are served by the crate `vhost-user`; or by DPDK's vhost library, if the port is configured
+//! so (`options:vhost-rings=library`), or the switch is to support an IOMMU or post-copy migration.
 
 use crate::{Devices, device_error, options};
 use dpdk::{DpdkPool, VhostConfig, VhostRx, VhostSocket, VhostTx};
@@ -12,14 +11,14 @@ use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueu
 use std::collections::BTreeMap;
 use vhost_user::{Claim, Config, Info, Mode, Rx, Socket, Tx};
 
-/// MTU unless `mtu_request` says otherwise.
+/// The MTU without `mtu_request`, bytes.
 const DEFAULT_MTU: u16 = 1500;
-/// Measured lengths are shown as a multiple of so many bytes.
+/// Measured lengths are shown as a multiple of this, bytes.
 const ASYNC_THRESH_STEP: u32 = 64;
 
-/// A socket and the guest that may be on it. The number of receive queues follows the guest:
-/// [`Port::n_rxq`] tells the present one, queues may be taken at any time, and queue 0 serves the
-/// guest's queues that were not taken.
+/// A socket, and the guest that may be connected to it. The number of receive queues follows the
+/// guest: [`Port::n_rxq`] returns the present one, queues may be taken at any time, and queue 0
+/// serves the guest's queues that were not taken.
 pub(crate) struct VhostPort {
     name: String,
     kind: String,
@@ -30,13 +29,13 @@ pub(crate) struct VhostPort {
     socket: Served,
 }
 
-/// A socket, by who serves it.
+/// A socket, by what serves it.
 enum Served {
     Own(Socket<DpdkPool>),
     Library(VhostSocket),
 }
 
-/// Asks the socket, whichever it is.
+/// Calls a method of the socket, whichever kind it is.
 macro_rules! ask {
     ($served:expr, $socket:ident => $what:expr) => {
         match $served {
@@ -67,7 +66,7 @@ impl TxQueue for LibraryTx {
     }
 }
 
-/// Tells the calling thread what it lost to a guest.
+/// Charges the calling thread what it lost to a guest.
 #[inline]
 fn charge(penalty: u64) {
     if penalty > 0 {
@@ -131,7 +130,7 @@ impl TxQueue for OwnTx {
     }
 }
 
-/// Where the socket is, and who makes it.
+/// The socket's path, and who makes it.
 fn place(devices: &Devices, config: &PortConfig) -> Result<(String, Mode), PortError> {
     if config.kind == "dpdkvhostuserclient" {
         return Ok((options::server_path(config)?, Mode::Client));

@@ -1,5 +1,5 @@
-//! What an adapter's rule table can be asked for: rules that mark received packets, and rules that
-//! forward them without the host.
+//! The rule table of an adapter: rules that mark received packets, and rules that forward them
+//! without the host.
 
 /// A header of a pattern, in wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,48 +45,49 @@ impl Header {
     }
 }
 
-/// Bytes of a packet that a rule can look at.
+/// First bytes of a packet that a rule can match on.
 pub const PATTERN_BYTES: usize = 64;
 
-/// Which packets a rule is for: those that begin with these headers and have `value` where `mask`
-/// has bits. All bytes in network order.
+/// The packets of a rule: those that begin with these headers, and have `value` where `mask` has
+/// bits. All bytes are in network order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
-    /// Headers, outermost first; each begins where the one before ends.
+    /// The headers, outermost first; each begins where the one before ends.
     pub headers: Vec<Header>,
     /// The packet's first bytes; zero where `mask` is.
     pub value: [u8; PATTERN_BYTES],
-    /// Bits that count.
+    /// The bits that are matched.
     pub mask: [u8; PATTERN_BYTES],
 }
 
-/// A rule that sets a packet's mark and leaves its way to a receive queue as it is.
+/// A rule that sets a packet's mark, and does not change the receive queue that it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkRule {
-    /// Which packets.
+    /// The packets that it matches.
     pub pattern: Pattern,
-    /// 24 bits, not 0.
+    /// The mark: 24 bits, not 0.
     pub mark: u32,
 }
 
 /// Bytes of the longest header.
 pub const HEADER_BYTES_MAX: usize = 40;
-/// Of an Ethernet item the byte whose lowest bit says that a tag follows. Without it, the next item
-/// says so.
+/// The byte of an Ethernet item whose lowest bit says that a tag follows. If it is 0, only the next
+/// item says so.
 pub const TAGGED: usize = 14;
 
-/// A header of a rule that forwards: packets have `value` where `mask` has bits.
+/// A header of a forwarding rule: packets have `value` where `mask` has bits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Item {
     /// Which header.
     pub header: Header,
-    /// As on the wire; zero where `mask` is, and behind the header (but [`TAGGED`]).
+    /// Bytes of the header in network order; zero where `mask` is, and behind the header (except
+    /// [`TAGGED`]).
     pub value: [u8; HEADER_BYTES_MAX],
-    /// Bits that count.
+    /// The bits that are matched.
     pub mask: [u8; HEADER_BYTES_MAX],
 }
 
-/// What a rule that forwards does to a packet before it is sent. Checksums follow.
+/// What a forwarding rule changes in a packet before it is sent. Checksums are updated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Edit {
     /// Ethernet source.
@@ -107,55 +108,55 @@ pub enum Edit {
     TpSrc(u16),
     /// TCP's or UDP's destination port.
     TpDst(u16),
-    /// The outer tag goes.
+    /// Remove the outer tag.
     PopVlan,
-    /// An outer tag comes; bit 12 of `tci` is 0.
+    /// Insert an outer tag; bit 12 of `tci` is 0.
     PushVlan {
         /// 0x8100 or 0x88a8.
         tpid: u16,
         /// Priority and VLAN.
         tci: u16,
     },
-    /// Ethernet, IP, UDP and VXLAN go; what follows is about the inner packet.
+    /// Remove Ethernet, IP, UDP and VXLAN headers; later edits are about the inner packet.
     VxlanDecap,
-    /// These headers come: Ethernet, IPv4 or IPv6, UDP without checksum, VXLAN. The adapter fills
-    /// in lengths, IPv4's checksum and a UDP source port of its own choice.
+    /// Put these headers in front: Ethernet, IPv4 or IPv6, UDP without checksum, VXLAN. The adapter
+    /// fills in lengths, IPv4's checksum and a UDP source port of its own choice.
     VxlanEncap(Box<[u8]>),
 }
 
-/// Where a rule that forwards sends its packets.
+/// Where a forwarding rule sends packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// Out of a port of the same adapter, by its number there ([`AdapterPort::port`]).
+    /// To a port of the same adapter, by its number there ([`AdapterPort::port`]).
     Port(u16),
-    /// Nowhere.
+    /// The packets are dropped.
     Drop,
-    /// To the host, where they would come in without the rule.
+    /// To the host, as if there were no rule.
     Host,
 }
 
-/// A rule by which the adapter treats packets that a port receives; the host does not see them. It
-/// counts them.
+/// A forwarding rule: the adapter handles the packets that it matches, and counts them; the host
+/// does not see them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ForwardRule {
-    /// Headers, outermost first.
+    /// The headers, outermost first.
     pub items: Vec<Item>,
-    /// In order.
+    /// The edits, in order.
     pub edits: Vec<Edit>,
-    /// And then.
+    /// Where packets are sent after the edits.
     pub fate: Fate,
 }
 
-/// What a rule had since it was made.
+/// The counters of a rule since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCount {
     /// Packets.
     pub packets: u64,
-    /// Their bytes as they came in, without FCS.
+    /// Bytes of these packets as received, without FCS.
     pub bytes: u64,
 }
 
-/// Which port of which adapter it is. Rules forward between ports of one adapter.
+/// A port of an adapter. Rules forward between ports of one adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AdapterPort {
     /// The adapter.
@@ -164,43 +165,45 @@ pub struct AdapterPort {
     pub port: u16,
 }
 
-/// A rule in the table, until it is destroyed, the table is flushed, or the device stops.
+/// Identity of a rule in the table, until it is destroyed, the table is flushed, or the device
+/// stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u64);
 
-/// Why the adapter refused.
+/// An adapter's refusal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} (errno {errno}, error type {kind})")]
 pub struct RuleError {
     /// A positive error number of errno.h.
     pub errno: i32,
-    /// Which part of the rule the driver names: `enum rte_flow_error_type` of DPDK, 0 for none.
+    /// The part of the rule that the driver names: `enum rte_flow_error_type` of DPDK, 0 for none.
     pub kind: i32,
-    /// The driver's own words, or those of the error number.
+    /// The driver's message, or the text of the error number.
     pub message: String,
 }
 
-/// An adapter's rule table. Calls may block for as long as the adapter likes, so they belong on a
-/// thread of their own; never on one that forwards packets or controls the switch. A table whose
-/// device was closed answers ENODEV.
+/// An adapter's rule table. Calls may block for as long as the adapter takes, so they belong on a
+/// thread of their own, never on one that forwards packets or controls the switch. The table of a
+/// closed device returns ENODEV.
 pub trait RuleTable: Send {
-    /// Asks whether a rule would be taken, without making it. The answer may be outdated at once.
+    /// Asks whether the adapter would accept a rule, without making it. The answer may be outdated
+    /// at once.
     fn validate(&mut self, rule: &MarkRule) -> Result<(), RuleError>;
     /// Makes a rule.
     fn create(&mut self, rule: &MarkRule) -> Result<RuleId, RuleError>;
-    /// Ends a rule; after an error its state is unknown.
+    /// Removes a rule; after an error its state is unknown.
     fn destroy(&mut self, rule: RuleId) -> Result<(), RuleError>;
-    /// Ends all rules of the device.
+    /// Removes all rules of the device.
     fn flush(&mut self) -> Result<(), RuleError>;
-    /// Where the port is; None: it is on no adapter that forwards.
+    /// The adapter and number of the port; None: it is on no adapter that forwards.
     fn place(&self) -> Option<AdapterPort> {
         None
     }
-    /// Makes a rule that forwards.
+    /// Makes a forwarding rule.
     fn forward(&mut self, _: &ForwardRule) -> Result<RuleId, RuleError> {
         Err(RuleError { errno: libc::ENOSYS, kind: 0, message: "no such rules".into() })
     }
-    /// What a rule that forwards had.
+    /// The counters of a forwarding rule.
     fn count(&mut self, _: RuleId) -> Result<RuleCount, RuleError> {
         Err(RuleError { errno: libc::ENOSYS, kind: 0, message: "no such rules".into() })
     }

@@ -1,4 +1,4 @@
-//! A kernel network device by its index: everything about it except packets.
+//! A kernel network device by its index: everything about it, except packets.
 
 use crate::ethtool::Ethtool;
 use crate::netlink::{Info, KernelStats, LinkChange, Netlink, Which};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// A device, asked and changed through sockets that stay in the namespace in which they were made.
+/// A device, which is queried and changed through sockets of the namespace in which they were made.
 pub struct Device {
     pub name: String,
     pub ifindex: u32,
@@ -18,17 +18,17 @@ pub struct Device {
     last: Info,
     base_stats: KernelStats,
     base_changes: u32,
-    /// Where its packets come from.
+    /// The pool of its packets.
     pool: Arc<dyn Pool>,
-    /// The MTU that the pool was asked to have buffers for.
+    /// The MTU for which the pool was asked to have buffers.
     provided: u32,
-    /// That the pool has none, for the log.
+    /// A message for the log: the pool has no such buffers.
     complaint: Option<String>,
 }
 
 impl Device {
-    /// Finds the device. Its packets are to come from `pool`, which is asked to have buffers for
-    /// its MTU now and whenever that changes.
+    /// Finds the device. `pool` is asked to have buffers for the device's MTU, now and whenever it
+    /// changes.
     pub fn find(name: &str, pool: &Arc<dyn Pool>) -> io::Result<Self> {
         let mut nl = Netlink::open(0)?;
         let info = nl.link(Which::Name(name))?;
@@ -48,7 +48,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Sees to it that there are packet buffers for the device's MTU.
+    /// Asks the pool for packet buffers for the device's MTU.
     fn provide(&mut self) {
         let mtu = self.last.mtu;
         if std::mem::replace(&mut self.provided, mtu) != mtu
@@ -59,17 +59,17 @@ impl Device {
         }
     }
 
-    /// Where its packets come from.
+    /// The pool of its packets.
     pub fn pool(&self) -> &Arc<dyn Pool> {
         &self.pool
     }
 
-    /// What is wrong though the device works, once.
+    /// What is wrong although the device works; each message is returned once.
     pub fn complaint(&mut self) -> Option<String> {
         self.complaint.take()
     }
 
-    /// The same device was found again, in another namespace. Its counters go on.
+    /// Records that the same device was found again in another namespace. Its counters continue.
     pub fn moved(&mut self, found: Device) {
         let (base_stats, base_changes) = (self.base_stats, self.base_changes);
         *self = Device { base_stats, base_changes, ..found };
@@ -87,13 +87,14 @@ impl Device {
         &self.last
     }
 
-    /// What the kernel counted since the device was found; as last seen when it is gone.
+    /// What the kernel has counted since the device was found; as last seen, if the device is
+    /// removed.
     pub fn stats(&mut self) -> KernelStats {
         let _ = self.refresh();
         self.last.stats.since(&self.base_stats)
     }
 
-    /// Link state now; all down when the device is gone.
+    /// The link state now; down if the device is removed.
     pub fn link(&mut self) -> Link {
         let resets = |info: &Info, base: u32| u64::from(info.carrier_changes.wrapping_sub(base));
         if self.refresh().is_err() {
@@ -109,7 +110,7 @@ impl Device {
         }
     }
 
-    /// Applies the MTU and MAC that are asked for, where they differ from what is.
+    /// Applies the configured MTU and MAC, if they differ from the present ones.
     pub fn configure(&mut self, config: &PortConfig) -> Result<(), PortError> {
         let info = self.refresh().map_err(|e| failed(&config.name, "reading the link", e))?;
         let (mtu, mac) = (info.mtu, info.mac);
@@ -122,12 +123,12 @@ impl Device {
         self.refresh().map(drop).map_err(|e| failed(&config.name, "reading the link", e))
     }
 
-    /// Changes one thing; `what` says which in the error.
+    /// Applies one change; `what` names it in an error.
     pub fn change(&mut self, change: LinkChange, what: &str) -> Result<(), PortError> {
         self.nl.change(self.ifindex, change).map_err(|e| failed(&self.name, what, e))
     }
 
-    /// Driver, version and firmware, under OVSDB's names.
+    /// Driver, version and firmware, with OVSDB's names.
     pub fn status(&self) -> BTreeMap<String, String> {
         let Ok(d) = self.ethtool.driver(&self.last.name) else { return BTreeMap::new() };
         let pairs = [

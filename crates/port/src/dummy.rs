@@ -1,5 +1,5 @@
-//! Inert ports: no device; what is sent is counted and freed, what is received was injected. Two of
-//! them may be joined by a wire ([`crate::dummy_wire`]).
+//! Dummy ports, without a device: packets that are sent are counted and freed, packets that are
+//! received were injected. Two of them may be connected by a wire ([`crate::dummy_wire`]).
 
 use crate::dummy_wire::{Wire, WireTx};
 use crate::netlink::KernelStats;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use telemetry::Drop as Reason;
 
-/// Each dummy port has its own address, counted from here.
+/// The address of the next dummy port; each has its own.
 static NEXT_MAC: AtomicU32 = AtomicU32::new(0xaa55_0000);
 const MTU: u16 = 1500;
-/// Packets that came over a wire and wait to be received, at most; further ones are dropped.
+/// Packets received by a wire that may wait; further ones are dropped.
 const WAITING_PACKETS_MAX: usize = 4096;
 /// Queues of each direction, at most.
 const QUEUES_MAX: usize = 64;
@@ -38,13 +38,13 @@ pub struct DummyPort {
     _wire: Option<Wire>,
 }
 
-/// What cannot change while the port is open.
+/// Properties that do not change while the port is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
-    /// `n_rxq` and `n_txq`: those of `dummy-pmd` ports.
+    /// `n_rxq` and `n_txq`: the numbers of queues of `dummy-pmd` ports.
     n_rxq: usize,
     n_txq: usize,
-    /// `numa_id`: the NUMA node that the port is said to be on.
+    /// `numa_id`: the NUMA node that the port reports.
     numa: usize,
     /// `pstream` and `stream`.
     wire: [Option<String>; 2],
@@ -79,10 +79,10 @@ struct Tx {
     queue: Option<Box<dyn TxQueue>>,
 }
 
-/// Packets on their way in, and the descriptor that says that there are some.
+/// Packets to be received, and the descriptor that announces them.
 struct Injected {
     packets: Mutex<VecDeque<Vec<u8>>>,
-    /// There may be some.
+    /// True: there may be packets.
     some: AtomicBool,
     bell: OwnedFd,
 }
@@ -122,7 +122,7 @@ impl Injected {
     }
 }
 
-/// What rings an eventfd.
+/// The value that is written to an eventfd.
 static ONE: u64 = 1;
 
 struct DummyRx {
@@ -169,7 +169,7 @@ impl DummyPort {
         })
     }
 
-    /// What each queue of a direction counted, and under which name.
+    /// The counters of each queue of a direction, with the queue's name.
     fn queue_counters(&self) -> impl Iterator<Item = (&'static str, usize, Counters)> {
         let read = |stats: &Stats| stats.counters(&KernelStats::default());
         let rx = self.rx.iter().enumerate().map(move |(i, q)| ("rx", i, read(&q.stats)));
@@ -272,7 +272,7 @@ impl Port for DummyPort {
         self.admin_up = up;
         Ok(())
     }
-    /// Nothing but packets and bytes: of each queue, and their sums.
+    /// Packets and bytes of each queue, and their sums.
     fn counters(&mut self) -> Counters {
         let mut out = Counters::new();
         for (direction, queue, counted) in self.queue_counters() {
@@ -283,7 +283,7 @@ impl Port for DummyPort {
                 out.insert(format!("{direction}_q{queue}_{what}"), n);
             }
         }
-        // What ovs-vswitchd's dummies count to have counters with names of their own.
+        // What ovs-vswitchd's dummies count, so that there are counters with names of their own.
         let received = out.get("rx_packets").copied().unwrap_or(0);
         for name in ["rx_custom_packets_1", "rx_custom_packets_2"] {
             out.insert(name.into(), received);
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(bytes[header + record + 16..], [7; 60]);
     }
 
-    /// Who sends over a wire fills no more memory than a queue may have.
+    /// A sender over a wire fills no more memory than a queue may have.
     #[test]
     fn packets_that_wait_are_bounded() {
         let path = std::env::temp_dir().join(format!("dummy-flood-{}", std::process::id()));

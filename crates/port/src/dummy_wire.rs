@@ -1,6 +1,6 @@
-//! Wires between dummy ports, of this process and others: connections of Unix sockets on which each
+//! Wires between dummy ports of this process and others: connections of Unix sockets in which each
 //! frame follows its length (two bytes, big-endian), as ovs-vswitchd's dummies have them. Option
-//! `pstream=punix:PATH` listens, `stream=unix:PATH` connects, again and again until it can.
+//! `pstream=punix:PATH` listens; `stream=unix:PATH` connects, and tries again until it succeeds.
 
 use crate::PortError;
 use std::io::{ErrorKind, Read, Write};
@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Connections to one listening port; further ones are closed at once.
+/// Connections to one listening port, at most; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 16;
-/// How often it is looked whether there is someone to connect to, and whether the port is gone.
+/// Time between two attempts to connect, and between two checks whether the port was removed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a frame for a peer that does not read may be waited for; then the wire is cut.
+/// How long to wait for a peer that does not read; then the wire is closed.
 const SEND_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Which end of a wire a port is.
@@ -45,18 +45,18 @@ impl Shared {
     }
 }
 
-/// What sends to the other end.
+/// The sending side of a wire.
 #[derive(Clone)]
 pub(crate) struct WireTx(Arc<Shared>);
 
 impl WireTx {
-    /// Sends a frame to everyone at the other end. A connection that fails is over, for both ends.
+    /// Sends a frame to all peers. A connection that fails is closed in both directions.
     pub fn send(&self, frame: &[u8]) {
         let Ok(len) = u16::try_from(frame.len()) else { return };
         let bytes = [&len.to_be_bytes()[..], frame].concat();
         self.0.streams().retain_mut(|s| {
             let sent = s.write_all(&bytes).is_ok();
-            // The half that is read ends with it, so that the connecting end begins anew.
+            // Its reading half is closed too, so that the connecting end connects again.
             if !sent {
                 let _ = s.shutdown(std::net::Shutdown::Both);
             }
@@ -66,8 +66,8 @@ impl WireTx {
 }
 
 impl Wire {
-    /// The wire that a port's options ask for; `deliver` is called with each frame that comes, on a
-    /// thread of the wire's own.
+    /// Opens the wire that a port's options name. `deliver` is called with each received frame, on
+    /// a thread of the wire.
     pub fn open(
         options: &std::collections::BTreeMap<String, String>,
         deliver: impl Fn(&[u8]) + Send + 'static,
@@ -79,7 +79,7 @@ impl Wire {
         };
         let listener = match &end {
             End::Listens(path) => {
-                // Left behind by a daemon that was killed.
+                // A socket that a killed daemon left behind.
                 if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
                     let _ = std::fs::remove_file(path);
                 }
@@ -96,7 +96,7 @@ impl Wire {
         Ok(Some(Wire { shared, thread: Some(thread) }))
     }
 
-    /// What sends to the other end.
+    /// The sending side of the wire.
     pub fn tx(&self) -> WireTx {
         WireTx(self.shared.clone())
     }
@@ -166,7 +166,7 @@ impl<F: Fn(&[u8])> Run<F> {
         }
     }
 
-    /// Until there is something to read or someone to accept, or it is time to look.
+    /// Waits until there is something to read or accept, or the next check is due.
     fn wait(&self) {
         let descriptors = self.readers.iter().map(|r| r.stream.as_raw_fd());
         let listener = self.listener.iter().map(AsRawFd::as_raw_fd);
@@ -177,14 +177,14 @@ impl<F: Fn(&[u8])> Run<F> {
     }
 }
 
-/// One connection, and the beginning of the next frame.
+/// A connection, and the beginning of the next frame.
 struct Reader {
     stream: UnixStream,
     bytes: Vec<u8>,
 }
 
 impl Reader {
-    /// Reads once, at most 64 kB, and delivers the complete frames; false: the connection is over.
+    /// Reads once, at most 64 kB, and delivers complete frames; false: the connection has ended.
     fn read(&mut self, deliver: &impl Fn(&[u8])) -> bool {
         let mut buffer = [0; 1 << 16];
         match self.stream.read(&mut buffer) {

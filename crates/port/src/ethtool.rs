@@ -1,4 +1,4 @@
-//! The few ethtool(8) requests a port needs: who drives the device, how fast the link is, LRO off.
+//! The ethtool(8) requests that a port needs: the driver, the link's speed, switching LRO off.
 
 use crate::sys::{check, ifreq, socket};
 use libc::c_char;
@@ -57,7 +57,7 @@ pub struct Driver {
     pub firmware: String,
 }
 
-/// A socket to ask on, in the namespace in which it was made.
+/// A socket for requests, in the namespace in which it was made.
 pub struct Ethtool(OwnedFd);
 
 impl Ethtool {
@@ -72,7 +72,7 @@ impl Ethtool {
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &mut req) }).map(drop)
     }
 
-    /// Who drives the device.
+    /// The device's driver.
     pub fn driver(&self, name: &str) -> io::Result<Driver> {
         let empty = [0; 32];
         let mut info = DrvInfo {
@@ -106,8 +106,8 @@ impl Ethtool {
         (if known { mbps } else { 0 }, duplex)
     }
 
-    /// Switches large receive offload off: it cannot be undone in software. A device that has none
-    /// or refuses is left as it is.
+    /// Switches large receive offload off, as its result cannot be segmented again in software. A
+    /// device without it, or one that refuses, is left as it is.
     pub fn lro_off(&self, name: &str) {
         let mut v = Value { cmd: GFLAGS, data: 0 };
         if self.ask(name, &mut v).is_ok() && v.data & FLAG_LRO != 0 {

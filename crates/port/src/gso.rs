@@ -1,5 +1,5 @@
 //! Segmentation in software: a frame that the kernel left whole for the adapter (TSO, UDP GSO) is
-//! cut into frames with lengths, sequence numbers, flags and checksums of their own.
+//! divided into frames with their own lengths, sequence numbers, flags and checksums.
 
 use crate::vnet::VnetHeader;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
@@ -8,14 +8,14 @@ use wire::{Ipv4, Ipv6, Tcp, Udp, tcp_flags};
 const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
 const UDP_ANY: u8 = 5;
-/// Most segments that one frame is cut into. Linux sends at least 48 bytes of TCP options and
-/// payload in a segment (`tcp_min_snd_mss`), so 36 of payload beside timestamps: 64 kB are 1,821
-/// such segments.
+/// Segments of one frame, at most. Linux sends at least 48 bytes of TCP options and payload in a
+/// segment (`tcp_min_snd_mss`), so 36 bytes of payload with timestamps: 64 kB are 1,821 such
+/// segments.
 pub const SEGMENTS_PER_FRAME_MAX: usize = 2_048;
-/// First byte of a GRE header: a checksum is there (RFC 2784).
+/// Bit of the first byte of a GRE header: there is a checksum (RFC 2784).
 const GRE_CHECKSUM: u8 = 0x80;
 
-/// An IP header and what it carries.
+/// An IP header and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layer {
     l3: usize,
@@ -24,10 +24,10 @@ struct Layer {
     proto: u8,
 }
 
-/// How a frame is cut.
+/// How a frame is segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The header of a tunnel around the packet that is cut.
+    /// The header of a tunnel around the packet that is segmented.
     outer: Option<Layer>,
     inner: Layer,
     payload: usize,
@@ -36,8 +36,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads the frame's headers; None when they are not what the offload header says, or it were
-    /// more than [`SEGMENTS_PER_FRAME_MAX`] segments.
+    /// Reads the frame's headers. None: they are not what the offload header says, or there would
+    /// be more than [`SEGMENTS_PER_FRAME_MAX`] segments.
     pub fn new(frame: &[u8], h: &VnetHeader) -> Option<Plan> {
         let first = Layer::read(frame)?;
         let (outer, inner) = match h.needs_csum && h.csum_start != first.l4 {
@@ -60,19 +60,19 @@ impl Plan {
         (plan.count() <= SEGMENTS_PER_FRAME_MAX).then_some(plan)
     }
 
-    /// How many segments.
+    /// Number of segments.
     pub fn count(&self) -> usize {
         (self.end - self.payload).div_ceil(self.size)
     }
 
-    /// Bytes of segment `i`, headers included.
+    /// Length of segment `i`, headers included, bytes.
     pub fn len(&self, i: usize) -> usize {
         let from = self.payload + i * self.size;
         self.payload + self.size.min(self.end - from)
     }
 
-    /// Writes segment `i` of `frame` to `out`, which is `len(i)` bytes long. None (nothing useful
-    /// written) only when `frame` is not the one planned for.
+    /// Writes segment `i` of `frame` to `out`, which has `len(i)` bytes. None, with nothing useful
+    /// written: `frame` is another frame than the planned one.
     pub fn write(&self, frame: &[u8], i: usize, out: &mut [u8]) -> Option<()> {
         let (head, body) = out.split_at_mut_checked(self.payload)?;
         let from = self.payload + i * self.size;
@@ -80,10 +80,10 @@ impl Plan {
         body.copy_from_slice(frame.get(from..from + body.len())?);
         match self.inner.proto {
             wire::IP_TCP => self.patch_tcp(i, out)?,
-            // So that it is made, whatever was there.
+            // Not zero, so that the checksum is computed.
             _ => Udp::new(&mut out[self.inner.l4..])?.set_checksum(1),
         }
-        // From the inside out: sums outside cover what is inside.
+        // From the inside out: outer checksums cover the inner packet.
         self.inner.finish(i, out)?;
         match self.outer {
             Some(outer) => outer.finish(i, out),
@@ -120,15 +120,15 @@ impl Layer {
         }
     }
 
-    /// Is this a header that the kernel leaves tunnels' segments to?
+    /// The header, if it is one of a tunnel whose segments the kernel leaves whole.
     fn tunnel(self) -> Option<Layer> {
         let known = [wire::IP_UDP, wire::IP_GRE, wire::IP_IPIP, wire::IP_IPV6];
         known.contains(&self.proto).then_some(self)
     }
 
-    /// The IP header in front of the transport header that the kernel names, whatever the tunnel's
-    /// own header in between is: found by its place and by its length, which reaches to the frame's
-    /// end.
+    /// The IP header in front of the transport header that the kernel names. The tunnel's header in
+    /// between is not read: the IP header is found by its place, and by its length, which reaches
+    /// to the frame's end.
     fn inner(frame: &[u8], h: &VnetHeader, behind: usize) -> Option<Layer> {
         let l4 = h.csum_start;
         let four = |len: usize| {
@@ -146,7 +146,7 @@ impl Layer {
         (wire::IPV4_LEN..=60).step_by(4).find_map(four).or_else(six)
     }
 
-    /// Lengths, identification and checksums of segment `i`.
+    /// Writes lengths, identification and checksums of segment `i`.
     fn finish(&self, i: usize, out: &mut [u8]) -> Option<()> {
         let len = out.len() - self.l3;
         let pseudo = if self.v6 {
@@ -163,7 +163,7 @@ impl Layer {
         self.transport(pseudo, out.get_mut(self.l4..)?)
     }
 
-    /// Length and checksum of what is behind IP; `pseudo` lacks the length.
+    /// Writes length and checksum of what is behind IP; `pseudo` does not include the length.
     fn transport(&self, pseudo: Sum, l4: &mut [u8]) -> Option<()> {
         let len = l4.len();
         let pseudo = pseudo.bytes(&(len as u32).to_be_bytes());
@@ -176,7 +176,7 @@ impl Layer {
             wire::IP_UDP => {
                 let mut udp = Udp::new(&mut *l4)?;
                 udp.set_length(len as u16);
-                // Tunnels may go without.
+                // A tunnel's UDP header may have no checksum.
                 if udp.checksum() != 0 {
                     udp.set_checksum(0);
                     let sum = pseudo.bytes(l4).finish_udp();

@@ -1,7 +1,7 @@
 //! The port contract, and the drivers that need no DPDK (kernel devices and TAPs).
 //!
 //! *Place*: devices row. *Knows*: packets, names, file descriptors, netlink. *Does not know*:
-//! flows, OpenFlow, OVSDB, threads (whoever calls a queue owns it).
+//! flows, OpenFlow, OVSDB, threads (the caller of a queue owns it).
 //!
 //! A [`Port`] is the control side's handle; its queues are taken out once and moved to the thread
 //! that serves them. Calls are per burst, so the `dyn` costs nothing per packet.
@@ -43,34 +43,34 @@ use std::sync::atomic::AtomicU32;
 
 /// The receive end of a port. Owned by one thread.
 pub trait RxQueue: Send {
-    /// Appends up to `max` packets to `out` (which has room); returns how many. Never blocks.
-    /// Exactly `max` means that there may be more which `fd` does not announce: call again before
+    /// Appends up to `max` packets to `out` (which has room); returns how many. Never blocks. If it
+    /// returns exactly `max`, there may be more that `fd` does not announce: call it again before
     /// waiting.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize;
-    /// Starts to fetch what the next `rx` will read: phase 0, and some time later phase 1, which
-    /// needs what phase 0 fetched. Called for many queues in turn, so that they do not wait one
-    /// after the other. Changes nothing that the outcome of `rx` depends on.
+    /// Prefetches what the next `rx` reads: in phase 0, and some time later in phase 1, which needs
+    /// what phase 0 prefetched. It is called for many queues in turn, so that they do not wait one
+    /// after the other. It does not change the result of `rx`.
     fn prepare(&mut self, phase: usize) {
         let _ = phase;
     }
-    /// Tells the other side, if it sleeps, of what `rx` took. Called at the end of a round for each
-    /// queue that brought packets, after a full fence, which so serves them all. Not `all`: it may
-    /// wait if the other side did not seem to sleep; another call follows soon.
+    /// Notifies the sender, if it sleeps, that `rx` took packets. Called at the end of an iteration
+    /// for each queue that returned packets, after a full fence, which serves all queues. Unless
+    /// `all`, a notification may be postponed if the sender did not seem to sleep; another call
+    /// follows soon.
     fn notify(&mut self, all: bool) {
         let _ = all;
     }
-    /// Does `notify` do something? If no queue says so there is no fence either.
+    /// True if `notify` does something. If no queue needs it, there is no fence either.
     fn notifies(&self) -> bool {
         false
     }
-    /// Cycles that any thread lost to violations of the other side of this port since this was
-    /// asked last ([`charge_penalty`]): one of the port's queues says so. Asked some times per
-    /// second.
+    /// Cycles that threads lost to violations by this port's peer since the last call
+    /// ([`charge_penalty`]). One of the port's queues returns them. Called some times per second.
     fn take_port_penalty(&mut self) -> u64 {
         0
     }
-    /// A descriptor to wait on when idle (kernel ports); None: poll only. Level-triggered; stays
-    /// the same, and becomes silent when the device is gone.
+    /// A descriptor to wait on when idle (kernel ports); None: the queue must be polled. It is
+    /// level-triggered, stays the same, and becomes silent when the device is removed.
     fn fd(&self) -> Option<RawFd> {
         None
     }
@@ -78,20 +78,20 @@ pub trait RxQueue: Send {
 
 /// The transmit end of a port. Owned by one thread.
 pub trait TxQueue: Send {
-    /// Sends from the front of `packets`; returns how many were taken (sent, or dropped and freed
-    /// and counted by the port itself). The rest stays the caller's. Never blocks.
+    /// Sends from the front of `packets`; returns how many were taken (sent, or dropped, freed and
+    /// counted by the port). The others stay the caller's. Never blocks.
     fn tx(&mut self, packets: &[Packet]) -> usize;
-    /// How many of `n` packets `tx` would take, at most: asked of a queue that was full, before
-    /// packets for it are worked on. All, where that cannot be said.
+    /// How many of `n` packets `tx` would take, at most: called for a queue that was full, before
+    /// packets for it are worked on. `n`, if the queue cannot say.
     fn room(&mut self, n: usize) -> usize {
         n
     }
-    /// Why the last `tx` did not take all: another thread has what is sent on, so that it may do so
-    /// soon. Otherwise there was no room.
+    /// True if the last `tx` did not take all packets because another thread uses what is sent on,
+    /// so that it may do so soon. False: there was no room.
     fn is_busy(&self) -> bool {
         false
     }
-    /// As [`RxQueue::notify`], for what `tx` sent.
+    /// Notifies the receiver, as [`RxQueue::notify`] does the sender.
     fn notify(&mut self, all: bool) {
         let _ = all;
     }
@@ -99,12 +99,12 @@ pub trait TxQueue: Send {
     fn notifies(&self) -> bool {
         false
     }
-    /// Does `prepare` bring something? Then even full bursts are sent at the end of a vector, when
-    /// all such queues take turns.
+    /// True if `prepare` does something. Then even full bursts are sent at the end of a vector, so
+    /// that all such queues are prepared in turn.
     fn has_phases(&self) -> bool {
         false
     }
-    /// As [`RxQueue::prepare`] for the next `tx`, of `n` packets.
+    /// Prefetches what the next `tx` of `n` packets touches, in phases as [`RxQueue::prepare`].
     fn prepare(&mut self, phase: usize, n: usize) {
         let _ = (phase, n);
     }
@@ -113,31 +113,31 @@ pub trait TxQueue: Send {
 /// How a port must be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Polled by PMD threads (DPDK and vhost-user).
+    /// PMD threads poll it (DPDK and vhost-user).
     Poll,
-    /// Waited for by the kernel-port thread (system calls per packet burst).
+    /// The kernel worker waits for it (a system call per burst).
     Kernel,
 }
 
 /// Counters since the port was opened, in OVSDB's names (`Interface.statistics`).
 pub type Counters = BTreeMap<String, u64>;
 
-/// What is known about the link.
+/// The state of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Administratively up?
+    /// True if it is administratively up.
     pub admin_up: bool,
-    /// Carrier?
+    /// True if there is a carrier.
     pub up: bool,
-    /// Speed in Mbit/s, 0 when unknown.
+    /// Speed in Mbit/s; 0: unknown.
     pub mbps: u32,
-    /// Full duplex? None when unknown.
+    /// True if it is full duplex; None: unknown.
     pub full_duplex: Option<bool>,
-    /// Carrier changes seen.
+    /// Number of carrier changes.
     pub resets: u64,
 }
 
-/// Anything that went wrong with a port, in words for `Interface.error`.
+/// An error of a port, with a text for `Interface.error`.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// No such device, bad argument, refused by the driver, ...
@@ -146,14 +146,14 @@ pub enum PortError {
     /// An operating-system error with what was tried.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// What failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// What the control side asked for (a subset means something to each kind of port).
+/// The configuration of a port. Each kind of port uses a part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortConfig {
     /// Interface name.
@@ -166,32 +166,32 @@ pub struct PortConfig {
     pub mtu_request: Option<u16>,
     /// `Interface.mac`, for internal ports.
     pub mac: Option<[u8; 6]>,
-    /// Number of threads that will transmit on this port.
+    /// Number of threads that transmit on this port.
     pub n_txq: usize,
 }
 
-/// The control side's handle on a port. Dropping it closes the port; its queues are returned to
-/// the thread that drops it first.
+/// The control side's handle on a port. Dropping it closes the port. The thread that drops it
+/// returns the queues first.
 pub trait Port: Send {
     /// Interface name.
     fn name(&self) -> &str;
     /// OVSDB `Interface.type` ("system", "tap", "internal", "dpdk", ...).
     fn kind(&self) -> &str;
-    /// How it must be served.
+    /// How the port must be served.
     fn service(&self) -> Service {
         Service::Kernel
     }
-    /// Receive queues; 0: packets come in another way (tunnels).
+    /// Number of receive queues; 0: packets come in another way (tunnels).
     fn n_rxq(&self) -> usize {
         1
     }
-    /// Transmit queues; when fewer than threads, the datapath shares them.
+    /// Number of transmit queues; if there are fewer than threads, the datapath shares them.
     fn n_txq(&self) -> usize {
         1
     }
-    /// Takes receive queue `i` out; None when already taken.
+    /// Takes receive queue `i` from the port; None: it was taken before.
     fn take_rx(&mut self, i: usize) -> Option<Box<dyn RxQueue>>;
-    /// Takes transmit queue `i` out; None when already taken.
+    /// Takes transmit queue `i` from the port; None: it was taken before.
     fn take_tx(&mut self, i: usize) -> Option<Box<dyn TxQueue>>;
     /// NUMA node.
     fn numa(&self) -> usize {
@@ -201,44 +201,44 @@ pub trait Port: Send {
     fn mac(&self) -> [u8; 6];
     /// Layer-3 MTU in bytes.
     fn mtu(&self) -> u16;
-    /// Kernel interface index, if there is one.
+    /// Kernel interface index, if it has one.
     fn ifindex(&self) -> Option<u32> {
         None
     }
-    /// Is the device still there? An error is final: close the port, open it again when the device
-    /// is back. Other ports are not concerned.
+    /// An error if the device does not exist any more. Then the port has to be closed, and opened
+    /// again when the device is back. Other ports are not affected.
     fn health(&mut self) -> Result<(), PortError> {
         Ok(())
     }
-    /// What is wrong with the port though it works, for the log: each such thing once.
+    /// What is wrong although the port works, for the log; each message is returned once.
     fn complaint(&mut self) -> Option<String> {
         None
     }
-    /// Says whether a kernel device that the port made outlives the port (and the process). Ports
-    /// that make none ignore it.
+    /// Sets whether a kernel device that the port made outlives the port (and the process). Ports
+    /// that make none ignore this.
     fn set_persistent(&mut self, _on: bool) -> Result<(), PortError> {
         Ok(())
     }
-    /// Link state now.
+    /// The link state now.
     fn link(&mut self) -> Link;
     /// Sets the administrative state.
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError>;
-    /// Driver counters.
+    /// The driver's counters.
     fn counters(&mut self) -> Counters;
-    /// Has the port receive a packet in a queue; false: it is no dummy, packets come from its
-    /// device only, or it has no such queue.
+    /// Injects a packet to be received in a queue; false: it is no dummy port, packets come from
+    /// its device only, or it has no such queue.
     fn inject(&mut self, _queue: usize, _packet: &[u8]) -> bool {
         false
     }
-    /// Was everything that [`Port::inject`] was given taken by a worker?
+    /// True if workers have taken everything that was given to [`Port::inject`].
     fn all_taken(&self) -> bool {
         true
     }
-    /// Numbers of the egress queues that the device has without being configured.
+    /// Numbers of the egress queues that the device has without configuration.
     fn queues(&self) -> &[u32] {
         &[]
     }
-    /// What is shown of its configuration in place of its options (`dpif/show`); None: these.
+    /// The configuration to show (`dpif/show`); None: its options.
     fn shown_config(&self) -> Option<BTreeMap<String, String>> {
         None
     }
@@ -249,17 +249,17 @@ pub trait Port: Send {
     fn rule_table(&mut self) -> Option<Box<dyn RuleTable>> {
         None
     }
-    /// Resets and removals of the adapter that has the rule table, counted from the first call on:
-    /// after each, rules that were there are gone.
+    /// The number of resets and removals of the adapter since the first call: each removes all
+    /// rules.
     fn adapter_upsets(&mut self) -> Option<Arc<AtomicU32>> {
         None
     }
-    /// Applies a changed configuration in place; Ok(false) when the port must be reopened.
+    /// Applies a changed configuration in place; Ok(false): the port must be opened again.
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError>;
 }
 
-/// Queues as ovs-vswitchd shows those of ports that PMD threads poll. Here as many were asked for
-/// as there are: a device without so many is refused or has fewer from the start.
+/// Numbers of queues as ovs-vswitchd shows them for ports that PMD threads poll. As many were asked
+/// for as there are: a device with fewer is refused, or has fewer from the start.
 pub fn shown_queues(n_rxq: usize, n_txq: usize) -> BTreeMap<String, String> {
     let of = |what: &str| {
         [("rx", n_rxq), ("tx", n_txq)]
@@ -269,8 +269,12 @@ pub fn shown_queues(n_rxq: usize, n_txq: usize) -> BTreeMap<String, String> {
 }
 
 /// Opens a port that needs no DPDK: kind `system` (or empty), `tap`, `internal`, `dummy` or
-/// `dummy-internal`. Packets come from `pool`, and go back to it when sent or dropped. Belongs to
-/// the network namespace of the calling thread.
+/// `dummy-internal`. Packets come from `pool`, and go back to it when they are sent or dropped. The
+/// port belongs to the network namespace of the calling thread.
+///
+/// # Errors
+///
+/// Texts that ovs-vsctl's users know, fit for `Interface.error`.
 ///
 /// # Errors
 /// In the words that ovs-vsctl's users know, fit for `Interface.error`.

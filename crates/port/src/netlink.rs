@@ -1,7 +1,7 @@
-//! rtnetlink(7), as much as ports need: ask for one link, change one link, read link messages.
+//! rtnetlink(7), as much as ports need: querying a link, changing a link, reading link messages.
 //!
-//! Written by hand because messages are read leniently: an attribute of a newer kernel must never
-//! make a link unreadable.
+//! Written by hand because messages must be read leniently: an attribute of a newer kernel must
+//! never make a link unreadable.
 
 use crate::sys::{bind, check, set_option, socket};
 use std::io;
@@ -20,13 +20,13 @@ const IFLA_MTU: u16 = 4;
 const IFLA_STATS64: u16 = 23;
 const IFLA_CARRIER: u16 = 33;
 const IFLA_CARRIER_CHANGES: u16 = 35;
-/// Link events.
+/// The multicast group of link events.
 pub const GROUP_LINK: u32 = 1;
-/// Ethernet, in [`Info::hardware`].
+/// The hardware type Ethernet, in [`Info::hardware`].
 pub const ARPHRD_ETHER: u16 = 1;
 const HEADER: usize = 16;
 const IFINFO: usize = 16;
-/// Messages are longer than this only for devices with very many virtual functions.
+/// Size of a message buffer. Only devices with very many virtual functions have longer messages.
 const BUFFER: usize = 64 * 1024;
 
 /// `struct rtnl_link_stats64`, its first sixteen numbers in order.
@@ -46,7 +46,7 @@ impl KernelStats {
     pub const RX_FRAME: usize = 13;
     pub const RX_MISSED: usize = 15;
 
-    /// What was counted since `base`.
+    /// The differences to `base`.
     pub fn since(&self, base: &KernelStats) -> KernelStats {
         let mut out = *self;
         for (o, b) in out.0.iter_mut().zip(base.0) {
@@ -71,18 +71,18 @@ pub struct Info {
 }
 
 impl Info {
-    /// Administratively up?
+    /// True if the link is administratively up.
     pub fn admin_up(&self) -> bool {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
-    /// Up and with carrier?
+    /// True if the link is up and has a carrier.
     pub fn up(&self) -> bool {
         self.admin_up() && self.carrier
     }
 }
 
-/// What is to be changed about a link.
+/// A change of a link.
 #[derive(Clone, Copy, Debug)]
 pub enum LinkChange {
     Mtu(u32),
@@ -90,14 +90,14 @@ pub enum LinkChange {
     AdminUp(bool),
 }
 
-/// How a link is named in a question.
+/// The name of a link in a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Which<'a> {
     Name(&'a str),
     Index(u32),
 }
 
-/// A message that arrived.
+/// A received message.
 #[derive(Debug)]
 pub enum Message {
     New(Info),
@@ -115,7 +115,7 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens a socket that listens to the multicast groups of `groups` (0: questions only).
+    /// Opens a socket that listens to the multicast groups `groups` (0: requests only).
     pub fn open(groups: u32) -> io::Result<Self> {
         let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
         // SAFETY: plain data for which all-zero is valid.
@@ -131,7 +131,7 @@ impl Netlink {
         self.fd.as_raw_fd()
     }
 
-    /// Asks for one link.
+    /// Queries a link.
     pub fn link(&mut self, which: Which) -> io::Result<Info> {
         let (index, attrs) = match which {
             Which::Index(i) => (i, Vec::new()),
@@ -147,7 +147,7 @@ impl Netlink {
         }
     }
 
-    /// Changes one link.
+    /// Changes a link.
     pub fn change(&mut self, ifindex: u32, change: LinkChange) -> io::Result<()> {
         let up = libc::IFF_UP as u32;
         let (head, attrs) = match change {
@@ -179,7 +179,7 @@ impl Netlink {
         self.reply()
     }
 
-    /// The kernel has queued its answer when send(2) returns.
+    /// Reads the kernel's answer, which is queued when send(2) returns.
     fn reply(&mut self) -> io::Result<Message> {
         let want = self.seq;
         loop {
@@ -195,7 +195,7 @@ impl Netlink {
         }
     }
 
-    /// Reads one datagram and hands each message in it, with its sequence number, to `each`.
+    /// Reads a datagram, and calls `each` with each message in it and its sequence number.
     pub fn receive(&mut self, mut each: impl FnMut(u32, Message)) -> io::Result<()> {
         // SAFETY: the buffer is writable for the length given.
         let n = unsafe {
@@ -207,8 +207,8 @@ impl Netlink {
     }
 }
 
-/// Hands each message of a datagram, with its sequence number, to `each`; what is cut short ends
-/// it.
+/// Calls `each` with each message of a datagram and its sequence number; a truncated message ends
+/// the datagram.
 pub(crate) fn read_datagram(mut rest: &[u8], each: &mut dyn FnMut(u32, Message)) {
     while let Some(len) = read_u32(rest, 0).map(|l| l as usize) {
         let Some(msg) = rest.get(..len).filter(|m| m.len() >= HEADER) else { break };

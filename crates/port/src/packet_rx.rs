@@ -1,9 +1,9 @@
-//! The receive end of a packet socket: recvmmsg straight into packet buffers, then what the kernel
-//! left undone: the VLAN tag it took out, checksums, segmentation.
+//! The receive side of a packet socket: recvmmsg directly into packet buffers, then what the kernel
+//! left undone: the VLAN tag that it removed, checksums, segmentation.
 //!
-//! A frame that the kernel did not segment is cut as packets are asked for: between two calls a
-//! queue holds at most [`BURST`] received frames and as many empty packets, whatever is in the
-//! frames.
+//! A frame that the kernel did not segment is segmented when packets are asked for. Between two
+//! calls a queue holds at most [`BURST`] received frames and as many empty packets, whatever the
+//! frames contain.
 
 use crate::RxQueue;
 use crate::gso::Plan;
@@ -20,7 +20,7 @@ use telemetry::Drop as Reason;
 const PACKET_AUXDATA: c_int = 8;
 const VLAN_VALID: u32 = 1 << 4;
 const VLAN_TPID_VALID: u32 = 1 << 6;
-/// What a frame may be longer than a packet buffer: the largest unsegmented frame.
+/// Bytes by which a frame may be longer than a packet buffer: the largest unsegmented frame.
 const SPILL: usize = 64 * 1024 + 256;
 /// Errors in a row after which a call gives up until the next one.
 const MAX_ERRORS: usize = BURST;
@@ -50,26 +50,26 @@ pub struct PacketRx {
     spare: Vec<Packet>,
     /// The packets of the last system call, by slot.
     batch: Vec<Packet>,
-    /// Frames of the last system call of which nothing was made yet, in order.
+    /// Frames of the last system call that are not packets yet, in order.
     waiting: VecDeque<Received>,
-    /// The frame in `whole`, of which segments are still to be cut.
+    /// The frame in `whole` that is being segmented.
     cut: Option<Cut>,
     vnet: Vec<[u8; VNET_LEN]>,
     control: Vec<Control>,
-    /// One piece per slot for the part of a frame that does not fit its packet buffer.
+    /// Memory for each slot, for the part of a frame that does not fit into its packet buffer.
     spill: Vec<u8>,
     whole: Vec<u8>,
 }
 
-/// A frame that is being cut.
+/// A frame that is being segmented.
 struct Cut {
     plan: Plan,
-    /// The next segment.
+    /// Index of the next segment.
     next: usize,
     tag: Option<[u8; 4]>,
 }
 
-/// What is known of one received frame beside its bytes.
+/// What is known of a received frame besides its bytes.
 struct Received {
     slot: usize,
     len: usize,
@@ -118,7 +118,7 @@ impl PacketRx {
             tag: stripped_tag(&msgs[i].msg_hdr),
         };
         self.waiting.extend((0..got).map(of));
-        // Their order is that of the slots: those that nothing came in are the last ones.
+        // Frames are in the order of slots: packets without a frame are the last ones.
         self.spare.extend(self.batch.drain(got..));
     }
 
@@ -139,10 +139,10 @@ impl PacketRx {
             }
             match io::Error::last_os_error().raw_os_error() {
                 Some(libc::EINTR) => {}
-                // A frame whose offloads have no place in a virtio header; the kernel dropped it.
+                // A frame whose offloads a virtio header cannot express; the kernel dropped it.
                 Some(libc::EINVAL) => self.stats.rx.drop(Reason::BadOffload, 1),
-                // Reported once when the device goes down or away; reading on is right when it
-                // returns.
+                // This is reported once when the device goes down or is removed; reading continues,
+                // as it may return.
                 Some(libc::ENETDOWN) => {}
                 Some(libc::EAGAIN) => return 0,
                 _ => {
@@ -154,7 +154,7 @@ impl PacketRx {
         0
     }
 
-    /// Makes a packet of a received frame, or begins to cut it; its buffer becomes spare then.
+    /// Makes a packet of a received frame, or begins to segment it and keeps its buffer as spare.
     fn finish(&mut self, r: &Received, out: &mut Vec<Packet>) {
         // SAFETY: a frame is finished once, and its place gets another buffer before it is used.
         let mut p = unsafe { self.batch[r.slot].duplicate() };
@@ -191,7 +191,7 @@ impl PacketRx {
         }
     }
 
-    /// Puts a frame's bytes, from packet buffer and spill, into `whole`.
+    /// Copies a frame's bytes, from packet buffer and spill, to `whole`.
     fn gather(&mut self, p: &Packet, r: &Received) {
         self.whole.clear();
         let [head, tail] = pieces(p, &self.spill, r);
@@ -199,7 +199,7 @@ impl PacketRx {
         self.whole.extend_from_slice(tail);
     }
 
-    /// A packet larger than most with a frame's bytes.
+    /// A larger packet with a frame's bytes.
     fn large(&self, p: &Packet, r: &Received) -> Result<Packet, Reason> {
         let mut large = self.pool.sized(r.len).ok_or_else(|| missing(&*self.pool, r.len))?;
         let _ = large.set_len(r.len);
@@ -210,8 +210,8 @@ impl PacketRx {
         Ok(large)
     }
 
-    /// Cuts up to `n` segments of the frame in `whole`. Without a buffer for the next one the rest
-    /// of the frame is dropped: no descriptor would tell when there is one.
+    /// Makes up to `n` segments of the frame in `whole`. If there is no buffer for the next one,
+    /// the rest of the frame is dropped: no descriptor would announce when there is a buffer.
     fn segment(&mut self, n: usize, out: &mut Vec<Packet>) {
         let Some(Cut { plan, next, tag }) = self.cut.take() else { return };
         let end = plan.count().min(next + n);
@@ -234,7 +234,7 @@ impl PacketRx {
         }
     }
 
-    /// An empty packet with room for `bytes`; so many like it are wanted.
+    /// An empty packet with room for `bytes`; `n` such packets are wanted.
     fn buffer(&mut self, bytes: usize, n: usize) -> Result<Packet, Reason> {
         if self.spare.is_empty() && !self.pool.alloc(&mut self.spare, n) {
             return Err(Reason::NoBuffer);
@@ -245,8 +245,8 @@ impl PacketRx {
         }
     }
 
-    /// Throws away up to `n` waiting frames for which there is no buffer: left where they are, they
-    /// would keep the descriptor readable and its thread spinning.
+    /// Discards up to `n` waiting frames for which there are no buffers: otherwise they would keep
+    /// the descriptor readable, and its thread would spin.
     fn discard(&self, n: usize) {
         let mut some = [0u8; 2 * VNET_LEN];
         for _ in 0..n {
@@ -262,9 +262,9 @@ impl PacketRx {
         }
     }
 
-    /// Receives up to `n` frames, when those of the call before are done with.
+    /// Receives up to `n` frames, if all frames of the last call are packets.
     fn ask(&mut self, n: usize) {
-        // What is left of them went on as packets, or to `spare`.
+        // Its packets were returned or moved to `spare`.
         self.batch.clear();
         let have = self.spare.len();
         if have < n {
@@ -280,8 +280,8 @@ impl PacketRx {
 }
 
 impl RxQueue for PacketRx {
-    /// Makes one system call, or goes on with what the last one brought: looks at up to [`BURST`]
-    /// frames and makes up to `max` packets of them.
+    /// Makes one system call, or continues with the frames of the last one: handles up to [`BURST`]
+    /// frames, and makes up to `max` packets of them.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let before = out.len();
         if self.cut.is_none() && self.waiting.is_empty() {
@@ -315,8 +315,8 @@ impl Drop for PacketRx {
     }
 }
 
-/// The bytes of a received frame: in the packet (empty, as it was given to the kernel) and in its
-/// piece of `spill`.
+/// The bytes of a received frame: those in the packet (empty, as it was given to the kernel), and
+/// those in its part of `spill`.
 fn pieces<'a>(p: &'a Packet, spill: &'a [u8], r: &Received) -> [&'a [u8]; 2] {
     let room = p.tailroom().min(r.len);
     // SAFETY: the buffer goes on for `tailroom` bytes behind the (no) data; the kernel wrote the
@@ -325,7 +325,7 @@ fn pieces<'a>(p: &'a Packet, spill: &'a [u8], r: &Received) -> [&'a [u8]; 2] {
     [head, &spill[r.slot * SPILL..][..r.len - room]]
 }
 
-/// Why there is no buffer of so many bytes.
+/// The reason for which there is no buffer of this size.
 pub fn missing(pool: &dyn Pool, bytes: usize) -> Reason {
     if bytes > pool.room() { Reason::TooLong } else { Reason::NoBuffer }
 }
@@ -338,7 +338,7 @@ fn complete(p: &mut Packet, h: &VnetHeader, tag: Option<[u8; 4]>) -> Result<(), 
     if insert_tag(p, tag) { Ok(()) } else { Err(Reason::NoHeadroom) }
 }
 
-/// Puts a tag behind the addresses, when there is one; false without headroom.
+/// Inserts a tag behind the addresses, if there is one; false: there is no headroom.
 fn insert_tag(p: &mut Packet, tag: Option<[u8; 4]>) -> bool {
     let Some(tag) = tag else { return true };
     if p.len() < wire::ETH_LEN || !p.push_front(wire::VLAN_LEN) {
@@ -350,7 +350,7 @@ fn insert_tag(p: &mut Packet, tag: Option<[u8; 4]>) -> bool {
     true
 }
 
-/// The tag that the kernel took out of the frame, as it stood on the wire.
+/// The tag that the kernel removed from the frame, as it was on the wire.
 fn stripped_tag(hdr: &msghdr) -> Option<[u8; 4]> {
     // SAFETY: the kernel filled the control buffer that `hdr` points to, which still lives.
     unsafe {

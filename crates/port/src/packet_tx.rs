@@ -1,4 +1,4 @@
-//! The transmit end of a packet socket: sendmmsg from packet buffers.
+//! The transmit side of a packet socket: sendmmsg from packet buffers.
 
 use crate::TxQueue;
 use crate::stats::Stats;
@@ -21,7 +21,7 @@ impl PacketTx {
         PacketTx { fd, pool, stats }
     }
 
-    /// Sends from the front of at most [`BURST`] packets; how many went.
+    /// Sends at most [`BURST`] packets from the front of `packets`; returns how many were sent.
     fn send(&self, packets: &[Packet]) -> io::Result<usize> {
         // SAFETY: plain data for which all-zero is valid.
         let mut msgs: [mmsghdr; BURST] = unsafe { std::mem::zeroed() };
@@ -46,7 +46,7 @@ impl PacketTx {
         crate::sys::check(ret).map(|n| n as usize)
     }
 
-    /// Sends what can be sent; how many were taken.
+    /// Sends as many packets as possible; returns how many were taken.
     fn send_all(&self, packets: &[Packet]) -> usize {
         let (mut taken, mut told_down) = (0, false);
         while let [first, ..] = &packets[taken..] {
@@ -67,7 +67,7 @@ impl PacketTx {
             match error {
                 libc::EINTR => continue,
                 libc::EAGAIN => return taken,
-                // The socket tells once, even when the device is up again by now.
+                // The socket reports this once, even if the device is up again by now.
                 libc::ENETDOWN if !told_down => {
                     told_down = true;
                     continue;

@@ -1,5 +1,5 @@
-//! What dummy ports receive and send, as captures that tests read (pcap, as
-//! draft-ietf-opsawg-pcap has it, with microseconds and Ethernet headers).
+//! Captures of what dummy ports receive and send, which tests read (pcap, as in
+//! draft-ietf-opsawg-pcap, with microseconds and Ethernet headers).
 
 use crate::PortError;
 use std::collections::BTreeMap;
@@ -8,25 +8,25 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Magic number, version 2.4, time zone, accuracy, longest packet, link type (Ethernet); in this
-/// machine's byte order, which readers find out by the magic number.
+/// Magic number, version 2.4, time zone, accuracy, longest packet, link type (Ethernet), in this
+/// machine's byte order, which readers recognize by the magic number.
 const HEADER: [u32; 6] = [0xa1b2_c3d4, 4 << 16 | 2, 0, 0, 0xffff, 1];
 
-/// A capture, to which packets are added at once.
+/// A capture file; packets are written at once.
 pub(crate) struct Pcap(Mutex<File>);
 
 /// The captures of a port.
 #[derive(Clone, Default)]
 pub(crate) struct Captures {
-    /// Of what it receives.
+    /// The capture of received packets.
     pub rx: Option<Arc<Pcap>>,
-    /// Of what it sends.
+    /// The capture of sent packets.
     pub tx: Option<Arc<Pcap>>,
 }
 
 impl Captures {
-    /// As the options `pcap` (one file for both directions), `rxq_pcap` and `tx_pcap` say. What
-    /// files have already stays.
+    /// Opens the captures of the options `pcap` (one file for both directions), `rxq_pcap` and
+    /// `tx_pcap`. Packets are appended to existing files.
     pub fn open(options: &BTreeMap<String, String>) -> Result<Captures, PortError> {
         let open = |name| options.get(name).map(|path| Pcap::open(path).map(Arc::new)).transpose();
         if let Some(both) = open("pcap")? {
@@ -47,7 +47,7 @@ impl Pcap {
         Ok(Pcap(Mutex::new(file)))
     }
 
-    /// Adds a packet; one that the disk has no room for is left out.
+    /// Writes a packet; it is left out if the disk is full.
     pub fn add(&self, packet: &[u8]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let len = packet.len() as u32;

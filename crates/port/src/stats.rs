@@ -1,11 +1,11 @@
-//! What the queues count, shared with the control side.
+//! Counters of queues, shared with the control side.
 
 use crate::Counters;
 use crate::netlink::KernelStats;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use telemetry::Drop as Reason;
 
-/// One direction.
+/// Counters of one direction.
 pub struct Direction {
     packets: AtomicU64,
     bytes: AtomicU64,
@@ -21,18 +21,18 @@ impl Default for Direction {
 }
 
 impl Direction {
-    /// Counts packets that went through.
+    /// Counts packets that were received or sent.
     pub fn pass(&self, packets: usize, bytes: usize) {
         self.packets.fetch_add(packets as u64, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Counts packets that did not.
+    /// Counts packets that were dropped for this reason.
     pub fn drop(&self, reason: Reason, n: u64) {
         self.drops[reason as usize].fetch_add(n, Relaxed);
     }
 
-    /// Counts an error of the device or the system that no packet can be named for.
+    /// Counts an error of the device or the system that belongs to no packet.
     pub fn error(&self) {
         self.errors.fetch_add(1, Relaxed);
     }
@@ -68,10 +68,10 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The counters under OVSDB's names, with what the kernel counted on its own added. Each reason
-    /// that occurred has its own `rx_drop_...` or `tx_drop_...` as well; `..._dropped` is the sum.
-    /// The kernel's own `tx_dropped` is left out: such a packet comes back as an error of the send
-    /// call and is counted here.
+    /// The counters under OVSDB's names, with the kernel's own counters added. Each reason that
+    /// occurred has its own `rx_drop_...` or `tx_drop_...`; `..._dropped` is their sum. The
+    /// kernel's own `tx_dropped` is left out: such a packet is reported as an error of the send
+    /// call, and counted here.
     pub fn counters(&self, kernel: &KernelStats) -> Counters {
         let named = [
             ("collisions", KernelStats::COLLISIONS),

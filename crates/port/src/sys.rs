@@ -1,4 +1,4 @@
-//! System calls in safe clothes: sockets, options, error texts.
+//! Safe wrappers of system calls: sockets, options, error texts.
 
 use crate::PortError;
 use libc::{c_int, c_void};
@@ -11,7 +11,7 @@ pub fn check(ret: c_int) -> io::Result<c_int> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
-/// What strerror(3) says, without the number that `io::Error` appends.
+/// The text of strerror(3), without the number that `io::Error` appends.
 pub fn text(e: &io::Error) -> String {
     let Some(code) = e.raw_os_error() else { return e.to_string() };
     let mut buf = [0 as libc::c_char; 128];
@@ -24,12 +24,12 @@ pub fn text(e: &io::Error) -> String {
     unsafe { CStr::from_ptr(buf.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-/// The error of a port that does not open, in OVS's words.
+/// The error of a port that cannot be opened, in OVS's words.
 pub fn open_failed(name: &str, e: &io::Error) -> PortError {
     PortError::Device(format!("could not open network device {name} ({})", text(e)))
 }
 
-/// An operating-system error with what was tried on which device.
+/// An operating-system error, with what failed on which device.
 pub fn failed(name: &str, what: &str, source: io::Error) -> PortError {
     PortError::Os { what: format!("{name}: {what}"), source }
 }
@@ -48,7 +48,7 @@ pub fn set_option<T>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> io::
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, ptr, len) }).map(drop)
 }
 
-/// Asks for large socket buffers, past the system's limit where that is allowed.
+/// Asks for a larger socket buffer, beyond the system's limit if that is allowed.
 pub fn grow_buffer(fd: &OwnedFd, force: c_int, plain: c_int, bytes: c_int) {
     if set_option(fd, libc::SOL_SOCKET, force, &bytes).is_err() {
         let _ = set_option(fd, libc::SOL_SOCKET, plain, &bytes);
@@ -62,7 +62,7 @@ pub fn bind<T>(fd: &OwnedFd, addr: &T) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), ptr, len) }).map(drop)
 }
 
-/// An interface request naming `name`; None when the name is too long for the kernel.
+/// An interface request for `name`; None: the name is too long for the kernel.
 pub fn ifreq(name: &str) -> Option<libc::ifreq> {
     // SAFETY: plain data for which all-zero is valid.
     let mut req: libc::ifreq = unsafe { std::mem::zeroed() };

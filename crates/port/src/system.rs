@@ -1,7 +1,7 @@
 //! Ports of type `system`: an existing kernel device, through a pair of packet sockets.
 //!
 //! The device keeps its offloads (only LRO is switched off): checksums and segments that senders
-//! leave to the adapter are made in software on reception.
+//! leave to the adapter are made in software when a frame is received.
 
 use crate::device::Device;
 use crate::netlink::{ARPHRD_ETHER, Info, LinkChange};
@@ -23,7 +23,7 @@ const PACKET_AUXDATA: c_int = 8;
 const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 const ARPHRD_LOOPBACK: u16 = 772;
-/// Bytes that the kernel may queue for us: some thousand frames.
+/// Bytes that the kernel may queue for a socket: some thousand frames.
 const RECEIVE_BUFFER: c_int = 16 << 20;
 const SEND_BUFFER: c_int = 4 << 20;
 
@@ -37,8 +37,8 @@ pub struct SystemPort {
 }
 
 impl SystemPort {
-    /// Opens the device. An MTU or MAC that it refuses does not keep it closed: `mtu` and `mac`
-    /// tell what is, `reconfigure` says why.
+    /// Opens the device. If it refuses an MTU or MAC it is opened all the same: `mtu` and `mac`
+    /// return the present values, and `reconfigure` the reason.
     pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let fail = |e: io::Error| open_failed(&config.name, &e);
         let mut device = Device::find(&config.name, &pool).map_err(fail)?;
@@ -55,7 +55,8 @@ impl SystemPort {
         Ok(SystemPort { device, stats, socket, rx: Some(Box::new(rx)), tx: Some(Box::new(tx)) })
     }
 
-    /// Moves what the kernel could not queue for us (the number restarts when read) to our count.
+    /// Adds the number of frames that the kernel could not queue, which is reset when it is read,
+    /// to the counter.
     fn count_socket_drops(&self) {
         let mut raw = [0u32; 2];
         let mut len = size_of_val(&raw) as libc::socklen_t;
@@ -88,7 +89,7 @@ fn address(ifindex: u32, proto: u16) -> libc::sockaddr_ll {
     addr
 }
 
-/// Everything is set before the socket is bound, so that no frame comes before the options or from
+/// All options are set before the socket is bound, so that no frame comes in before that, or from
 /// another device.
 fn rx_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let fd = socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
@@ -105,7 +106,7 @@ fn rx_socket(ifindex: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket of protocol 0 receives nothing.
+/// A socket of protocol 0, which receives nothing.
 fn tx_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let fd = socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
     grow_buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER);

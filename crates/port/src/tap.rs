@@ -1,4 +1,4 @@
-//! Ports of type `tap` and `internal`: a TAP device that the switch makes, named like the port.
+//! Ports of type `tap` and `internal`: a TAP device that the switch makes, with the port's name.
 //!
 //! The device's transmit side is the switch's receive side. The kernel sees no offloads on it, so
 //! every frame comes complete: checksummed, segmented, with its VLAN tags.
@@ -35,7 +35,7 @@ pub struct TapPort {
     tx: Option<Box<dyn TxQueue>>,
 }
 
-/// The open device, shared by both queues and the port; closing it removes the device.
+/// The open device, shared by both queues and the port. Closing it removes the device.
 struct Tap {
     fd: OwnedFd,
     gone: AtomicBool,
@@ -65,7 +65,7 @@ impl Tap {
         check(ret).map(drop)
     }
 
-    /// Is the device still behind the descriptor (wherever it was moved to)?
+    /// An error if the device does not exist any more, in any namespace.
     fn attached(&self) -> io::Result<()> {
         if self.gone.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -76,7 +76,7 @@ impl Tap {
         check(unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNGETIFF as _, &mut req) }).map(drop)
     }
 
-    /// The device wherever it is now: it may have been moved to another namespace.
+    /// Finds the device, which may have been moved to another namespace.
     fn find(&self, name: &str, pool: &Arc<dyn Pool>) -> io::Result<Device> {
         // SAFETY: the request takes no argument; the descriptor that it returns is ours.
         let ns = unsafe {
@@ -92,8 +92,8 @@ impl Tap {
             .unwrap_or_else(|_| Err(io::Error::other("the thread died")))
     }
 
-    /// The device was deleted. The descriptor would report errors for ever to whoever waits on it:
-    /// its number is given to a socket that stays silent and takes no data.
+    /// Silences the descriptor of a deleted device, which would report errors for ever: its number
+    /// is given to a socket that never becomes readable and takes no data.
     fn silence(&self) {
         self.gone.store(true, Ordering::Relaxed);
         let Ok(quiet) = socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0) else { return };
@@ -103,8 +103,9 @@ impl Tap {
 }
 
 impl TapPort {
-    /// Makes the device and leaves it down, as it is up to the user to bring it up. An MTU or MAC
-    /// that it refuses does not keep it closed: `mtu` and `mac` tell what is, `reconfigure` why.
+    /// Makes the device and leaves it down: the user brings it up. If it refuses an MTU or MAC it
+    /// is opened all the same: `mtu` and `mac` return the present values, and `reconfigure` the
+    /// reason.
     pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let fail = |e: io::Error| open_failed(&config.name, &e);
         let tap = Arc::new(Tap::create(&config.name).map_err(fail)?);
@@ -135,26 +136,27 @@ struct TapRx {
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
     spare: Vec<Packet>,
-    /// The part of a frame that does not fit an ordinary packet buffer.
+    /// The part of a frame that does not fit into an ordinary packet buffer.
     spill: Vec<u8>,
 }
 
-/// What a frame may be longer than a packet buffer: the longest that a device sends.
+/// Bytes by which a frame may be longer than a packet buffer: the longest frame that a device
+/// sends.
 const SPILL: usize = 64 * 1024 + 256;
 
-/// What came of one attempt to read a frame.
+/// The result of one attempt to read a frame.
 enum Read {
     Frame(Packet),
-    /// Dropped and counted, or interrupted: the next attempt may bring one.
+    /// The frame was dropped and counted, or the call was interrupted: another attempt may succeed.
     Nothing,
-    /// None waits.
+    /// No frame waits.
     Empty,
 }
 
 impl TapRx {
-    /// Reads one frame into an empty packet, or what of it does not fit into `spill` too; its
-    /// length. Of a frame for which no buffer is large enough the kernel copies just so much that
-    /// this shows.
+    /// Reads a frame into an empty packet, and the part that does not fit into `spill`; returns its
+    /// length. Of a frame for which no buffer is large enough, the kernel copies only as much as is
+    /// needed to notice that.
     fn read(&mut self, p: &mut Packet) -> io::Result<usize> {
         let room = p.tailroom();
         let more = (self.pool.room().saturating_sub(room) + 1).min(self.spill.len());
@@ -167,8 +169,7 @@ impl TapRx {
         Ok(check(n as c_int)? as usize)
     }
 
-    /// A packet larger than most with the frame of `len` bytes, of which the packet and `spill`
-    /// have the pieces.
+    /// A larger packet with the frame of `len` bytes, whose parts are in `p` and in `spill`.
     fn large(&self, p: &mut Packet, len: usize) -> Result<Packet, Reason> {
         let mut large = self.pool.sized(len).ok_or_else(|| missing(&*self.pool, len))?;
         let room = p.tailroom();
@@ -180,8 +181,8 @@ impl TapRx {
         Ok(large)
     }
 
-    /// Throws away up to `n` waiting frames for which there is no buffer: left where they are, they
-    /// would keep the descriptor readable and its thread spinning.
+    /// Discards up to `n` waiting frames for which there are no buffers: otherwise they would keep
+    /// the descriptor readable, and its thread would spin.
     fn discard(&self, n: usize) {
         let mut some = [0u8; 1];
         for _ in 0..n {
@@ -197,7 +198,7 @@ impl TapRx {
         }
     }
 
-    /// One attempt to read a frame; there is a spare packet.
+    /// Attempts to read one frame. There is a spare packet.
     fn next(&mut self) -> Read {
         let Some(mut p) = self.spare.pop() else { return Read::Empty };
         let error = match self.read(&mut p) {
@@ -227,7 +228,7 @@ impl TapRx {
 }
 
 impl RxQueue for TapRx {
-    /// Makes at most `max` attempts, whatever comes of them.
+    /// Makes at most `max` attempts, whatever their results.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         if self.tap.gone.load(Ordering::Relaxed) {
             return 0;
@@ -267,7 +268,7 @@ struct TapTx {
 }
 
 impl TapTx {
-    /// Writes one packet; Err(None) when the kernel wants to be asked again later.
+    /// Writes one packet; Err(None): the kernel is to be asked again later.
     fn write(&self, p: &Packet) -> Result<(), Option<Reason>> {
         if p.segments() != 1 {
             return Err(Some(Reason::Segmented));
@@ -308,9 +309,9 @@ impl TxQueue for TapTx {
     }
 }
 
-/// The kernel's counters as the switch sees them: what the device could not transmit for want of
-/// room in its queue, we did not receive. Its receive side needs no turning: a write that fails is
-/// counted by us.
+/// The kernel's counters from the switch's point of view: packets that the device could not
+/// transmit for lack of room in its queue are not received here. Its receive side needs no change:
+/// the switch counts writes that fail.
 fn turned(kernel: &KernelStats) -> KernelStats {
     let mut out = KernelStats::default();
     out.0[KernelStats::RX_DROPPED] = kernel.0[KernelStats::TX_DROPPED];

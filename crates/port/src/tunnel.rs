@@ -7,17 +7,17 @@ use packet::{Packet, Pool};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Nothing is ever sent on it as it is, so no length is too much.
+/// No packet is sent on it without encapsulation, so no length is too long.
 const MTU: u16 = u16::MAX - 32;
 
-/// A port named as OVS names the kernel's device, such as `vxlan_sys_4789`.
+/// A port with the name that OVS gives the kernel's device, such as `vxlan_sys_4789`.
 pub struct TunnelPort {
     name: String,
     kind: String,
     tx: Option<Box<dyn TxQueue>>,
 }
 
-/// Frees what is sent past encapsulation.
+/// Frees packets that are sent without encapsulation.
 struct Nowhere(Arc<dyn Pool>);
 
 impl TxQueue for Nowhere {

@@ -1,29 +1,30 @@
-//! What drivers do once per turn of a thread, for all queues together: having engines copy.
+//! What drivers do once in each iteration of a thread, for all queues together: let engines copy.
 //!
-//! A driver whose rings leave copies to an engine says so once ([`set_turns`]); from then on each
-//! thread that moves packets calls it at the beginning and at the end of its turns. Before, a turn
-//! costs a load and a compare.
+//! A driver whose rings leave copies to an engine registers functions once ([`set_turns`]). From
+//! then on each thread that moves packets calls them at the beginning and at the end of its
+//! iterations. Without them an iteration costs a load and a compare.
 
 use std::sync::OnceLock;
 
-/// What is called, on the thread that moves packets.
+/// The functions that threads that move packets call.
 pub struct Turns {
     /// Before packets are received.
     pub begin: fn(),
-    /// When all was sent. True: copies are in flight, so the thread should not rest.
+    /// Called when all packets were sent. True: copies are in flight, so the thread should not
+    /// sleep.
     pub end: fn() -> bool,
-    /// The thread moves no more packets.
+    /// Called when the thread moves no more packets.
     pub stop: fn(),
 }
 
 static TURNS: OnceLock<Turns> = OnceLock::new();
 
-/// Has these called from now on. The first call counts.
+/// Registers the functions. Only the first call has an effect.
 pub fn set_turns(turns: Turns) {
     let _ = TURNS.set(turns);
 }
 
-/// A turn of the calling thread begins.
+/// Begins an iteration of the calling thread.
 #[inline]
 pub fn begin_turn() {
     if let Some(turns) = TURNS.get() {
@@ -31,13 +32,13 @@ pub fn begin_turn() {
     }
 }
 
-/// A turn of the calling thread ends; see [`Turns::end`].
+/// Ends an iteration of the calling thread; see [`Turns::end`].
 #[inline]
 pub fn end_turn() -> bool {
     TURNS.get().is_some_and(|turns| (turns.end)())
 }
 
-/// The calling thread moves no more packets.
+/// Ends the calling thread's use of queues.
 pub fn stop_turns() {
     if let Some(turns) = TURNS.get() {
         (turns.stop)();

@@ -1,5 +1,5 @@
-//! The kernel's routes, addresses and neighbours, by rtnetlink(7): asked for as a whole, again
-//! whenever the kernel says that something changed.
+//! The kernel's routes, addresses and neighbours, by rtnetlink(7): queried as a whole, and again
+//! whenever the kernel reports a change.
 
 use crate::netlink::{align, read_u16, read_u32};
 use crate::sys::{bind, check, set_option, socket};
@@ -37,7 +37,7 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
-/// Neighbour states: REACHABLE, NOARP, PERMANENT; STALE, DELAY, PROBE.
+/// Neighbour states: REACHABLE, NOARP, PERMANENT; then STALE, DELAY, PROBE.
 const SURE: u16 = 0x02 | 0x40 | 0x80;
 const LIKELY: u16 = 0x04 | 0x08 | 0x10;
 
@@ -46,21 +46,21 @@ const LIKELY: u16 = 0x04 | 0x08 | 0x10;
 pub struct KernelRoute {
     /// Destination.
     pub prefix: IpAddr,
-    /// Bits of it that count.
+    /// Bits of the destination that are compared.
     pub len: u8,
-    /// Device by which packets leave.
+    /// The device by which packets leave.
     pub device: String,
     /// Next hop; None: the destination itself.
     pub gateway: Option<IpAddr>,
     /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// To an address of this machine.
+    /// True: to an address of this machine.
     pub local: bool,
-    /// Lower is better.
+    /// Metric; lower is better.
     pub metric: u32,
 }
 
-/// Who has an address on a device's network.
+/// A neighbour: a host with an address on a device's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelNeighbour {
     /// Device.
@@ -69,16 +69,16 @@ pub struct KernelNeighbour {
     pub ip: IpAddr,
     /// Hardware address.
     pub mac: [u8; 6],
-    /// Confirmed lately, or by the administrator.
+    /// True: confirmed lately, or by the administrator.
     pub sure: bool,
 }
 
-/// All that is known at one moment.
+/// Everything that the kernel knows at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Routes; of several to one destination the one to use comes last.
+    /// Routes; of several to one destination, the one that is used comes last.
     pub routes: Vec<KernelRoute>,
-    /// Device, address, bits of its network.
+    /// Addresses: device, address, prefix length of its network.
     pub addresses: Vec<(String, IpAddr, u8)>,
     /// Neighbours with a hardware address.
     pub neighbours: Vec<KernelNeighbour>,
@@ -101,11 +101,15 @@ impl UnderlayWatch {
 
     /// Empties the queue of events.
     pub fn drain(&mut self) {
-        // What an event says is of no interest, nor is an overflow: everything is asked for anew.
+        // The events themselves do not matter, nor does an overflow: everything is queried again.
         while receive(&self.events, &mut self.buf).is_ok_and(|n| n > 0) {}
     }
 
-    /// Asks for everything.
+    /// Queries everything.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the kernel.
     ///
     /// # Errors
     /// Of the kernel.
@@ -125,7 +129,12 @@ impl UnderlayWatch {
     }
 }
 
-/// Device, address and bits of its network: all of the calling thread's network namespace.
+/// All addresses of the calling thread's network namespace: device, address, prefix length of its
+/// network.
+///
+/// # Errors
+///
+/// Errors of the kernel.
 ///
 /// # Errors
 /// Of the kernel.
@@ -160,9 +169,9 @@ fn receive(fd: &OwnedFd, buf: &mut [u8]) -> io::Result<usize> {
     check(n as i32).map(|n| n as usize)
 }
 
-/// Asks for all objects of a kind and hands their messages' bodies to `each`.
+/// Queries all objects of a kind, and calls `each` with the bodies of their messages.
 fn dump(fd: &OwnedFd, buf: &mut [u8], kind: u16, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
-    // The body is a zeroed header of the kind's own; 12 bytes are enough for each.
+    // The body is a zeroed header of that kind; 12 bytes are enough for each.
     let mut msg = Vec::with_capacity(HEADER + 12);
     msg.extend((HEADER as u32 + 12).to_ne_bytes());
     msg.extend(kind.to_ne_bytes());
@@ -171,7 +180,7 @@ fn dump(fd: &OwnedFd, buf: &mut [u8], kind: u16, each: &mut dyn FnMut(&[u8])) ->
     // SAFETY: the pointer is to `len` readable bytes.
     check(unsafe { libc::send(fd.as_raw_fd(), msg.as_ptr().cast(), msg.len(), 0) } as i32)?;
     loop {
-        // The kernel has queued the next part when it hands over this one.
+        // The kernel has queued the next part when it returns this one.
         let n = receive(fd, buf)?;
         let mut rest = &buf[..n];
         while let Some(len) = read_u32(rest, 0).map(|l| l as usize) {
@@ -190,7 +199,7 @@ fn dump(fd: &OwnedFd, buf: &mut [u8], kind: u16, each: &mut dyn FnMut(&[u8])) ->
     }
 }
 
-/// Names of devices by index.
+/// Names of devices, by index.
 #[derive(Default)]
 struct Names(HashMap<u32, String>);
 
@@ -287,7 +296,7 @@ fn neighbour(body: &[u8], names: &mut Names) -> Option<KernelNeighbour> {
     })
 }
 
-/// Reads `body` as an address, a route and a neighbour, whatever it is.
+/// Parses `body` as an address, a route and a neighbour, whatever it is.
 pub(crate) fn read_body(body: &[u8]) {
     let mut names = Names::default();
     _ = address(body, &mut names);

@@ -1,4 +1,5 @@
-//! The virtio-net header in front of frames from a packet socket, and checksums left to us.
+//! The virtio-net header in front of frames from a packet socket, and checksums that the kernel
+//! left undone.
 
 use wire::checksum::Sum;
 
@@ -11,7 +12,7 @@ const SCTP_SUM: usize = 8;
 /// What the kernel left undone on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// A checksum is to be completed?
+    /// True: the checksum is to be completed.
     pub needs_csum: bool,
     /// Kind of segmentation: 0 none, 1 TCP over IPv4, 4 TCP over IPv6, 5 UDP.
     pub gso: u8,
@@ -19,7 +20,7 @@ pub struct VnetHeader {
     pub gso_size: usize,
     /// Where the checksummed bytes start, from the start of the frame.
     pub csum_start: usize,
-    /// Where the checksum stands, from `csum_start`.
+    /// Offset of the checksum from `csum_start`.
     pub csum_offset: usize,
 }
 
@@ -38,7 +39,7 @@ impl VnetHeader {
 }
 
 /// Completes the checksum of a frame whose checksum field holds the sum of the pseudo header (for
-/// SCTP: anything). False, and the frame unchanged, when the positions are not in the frame.
+/// SCTP: anything). False, and the frame is unchanged: the positions are not in the frame.
 #[must_use]
 pub fn complete_checksum(frame: &mut [u8], start: usize, offset: usize) -> bool {
     let Some(area) = frame.get_mut(start..).filter(|a| a.len() >= offset + 2) else {

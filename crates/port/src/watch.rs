@@ -4,16 +4,16 @@ use crate::netlink::{GROUP_LINK, Info, Message, Netlink};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// What is known of a link after an event.
+/// The state of a link after an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkState {
     /// Kernel interface index.
     pub ifindex: u32,
     /// Interface name.
     pub name: String,
-    /// Administratively up?
+    /// True if it is administratively up.
     pub admin_up: bool,
-    /// Up and with carrier?
+    /// True if it is up and has a carrier.
     pub up: bool,
     /// Layer-3 MTU in bytes.
     pub mtu: u32,
@@ -21,10 +21,10 @@ pub struct LinkState {
     pub mac: [u8; 6],
 }
 
-/// Something happened to a link.
+/// An event of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// New, or changed (not every event changes something that is shown here).
+    /// The link is new, or changed (not every event changes something that is shown here).
     Changed(LinkState),
     /// Deleted, or moved to another namespace.
     Gone {
@@ -33,7 +33,7 @@ pub enum LinkEvent {
         /// The name it had.
         name: String,
     },
-    /// Events were lost: look at every link again.
+    /// Events were lost: the state of every link must be read again.
     Lost,
 }
 
@@ -49,7 +49,7 @@ impl LinkWatch {
         Netlink::open(GROUP_LINK).map(LinkWatch)
     }
 
-    /// All events that wait; never blocks.
+    /// All events that wait. Never blocks.
     pub fn events(&mut self) -> Vec<LinkEvent> {
         let mut out = Vec::new();
         loop {

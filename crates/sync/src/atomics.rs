@@ -1,13 +1,14 @@
-//! What the lock-free code of this crate is made of. The models in `tests/model.rs` compile the
-//! same code with another module of this name, whose types try every order of loads and stores.
+//! The atomics and cells that the lock-free code of this crate uses. The models in `tests/model.rs`
+//! compile the same code with another module of this name, whose types try every order of loads and
+//! stores.
 
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence,
 };
 pub(crate) use std::sync::{Arc, Mutex};
 
-/// Attempts between two that yield the core: about a microsecond, after which whoever is waited for
-/// may have lost its own.
+/// Failed attempts after which the core is yielded: about a microsecond. The thread that is waited
+/// for may have lost its core by then.
 const SPINS_MAX: usize = 64;
 
 /// [`std::cell::UnsafeCell`] with the interface that a model can watch.
@@ -25,8 +26,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Passes the time after a failed attempt, of which there were `attempts` before. Every
-/// [`SPINS_MAX`]th yields the core.
+/// Waits after a failed attempt, of which there were `attempts` before. Every [`SPINS_MAX`]th time
+/// it yields the core.
 pub(crate) fn wait(attempts: usize) {
     match attempts % SPINS_MAX {
         0 => std::thread::yield_now(),

@@ -1,6 +1,7 @@
-//! What the processor is asked directly: lines of memory ahead of their use, and the time.
+//! Instructions of the processor: prefetching lines of memory, and reading the time.
 
-/// Fetches a line of memory that will be read. Any address is allowed: a prefetch does not fault.
+/// Prefetches a line of memory that will be read. Any address is allowed: a prefetch does not
+/// fault.
 #[inline]
 pub fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -12,11 +13,11 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Fetches a line of memory that will be written. Any address is allowed.
+/// Prefetches a line of memory that will be written. Any address is allowed.
 #[inline]
 pub fn prefetch_write<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch does not fault, and does nothing where it is not known.
+    // SAFETY: a prefetch does not fault, and does nothing on a processor that does not know it.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
@@ -24,7 +25,7 @@ pub fn prefetch_write<T>(at: *const T) {
     prefetch(at);
 }
 
-/// The time-stamp counter; nanoseconds since the first call where there is none.
+/// The time-stamp counter; on other processors, nanoseconds since the first call.
 #[inline]
 pub fn cycles() -> u64 {
     #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Publication of tables from the control side to packet threads, the bounded queues back, and
-//! values that one thread at a time uses; what the processor is asked directly.
+//! Publication of tables from the control side to packet threads, bounded queues in the other
+//! direction, and values that one thread at a time uses; prefetching and the time-stamp counter.
 //!
 //! *Place*: ground row. *Knows*: memory ordering and threads. *Does not know*: packets, flows,
 //! ports.
@@ -9,8 +9,8 @@
 //! - What is retired is dropped on the thread of the domain's one [`Writer`], after every
 //!   registered reader has passed a quiescent point (QSBR). The quiescent point of a PMD thread is
 //!   the end of its loop.
-//! - Whoever reads has a [`Guard`], which lives no longer than what is read: the compiler ends both
-//!   before the next quiescent point.
+//! - A reader has a [`Guard`], which the references that it reads cannot outlive: the compiler ends
+//!   both before the next quiescent point.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod atomics;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::qsbr::{Domain, Guard};
 
-/// Null, or a pointer to a boxed value that readers follow. What it points at when it is dropped is
-/// leaked: the structure that it is in frees that ([`Link::take_mut`]).
+/// Null, or a pointer to a boxed value that readers follow. Dropping a link leaks its value: the
+/// structure that contains the link frees it ([`Link::take_mut`]).
 pub struct Link<T>(AtomicPtr<T>);
 
 impl<T> Default for Link<T> {
@@ -16,7 +16,7 @@ impl<T> Default for Link<T> {
 }
 
 impl<T> Link<T> {
-    /// To nothing.
+    /// A link to nothing.
     pub const fn null() -> Self {
         Link(AtomicPtr::new(null_mut()))
     }
@@ -29,13 +29,17 @@ impl<T> Link<T> {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// To nothing?
+    /// True if the link is to nothing.
     #[inline]
     pub fn is_null(&self) -> bool {
         self.0.load(Ordering::Acquire).is_null()
     }
 
-    /// Puts a value where there is none; gives it back if there is one.
+    /// Sets the value, if there is none.
+    ///
+    /// # Errors
+    ///
+    /// There is a value already; the new one is returned.
     ///
     /// # Errors
     /// There is one.
@@ -49,7 +53,11 @@ impl<T> Link<T> {
         }
     }
 
-    /// Takes the value out; it is freed when no reader can hold it. False: there is none.
+    /// Removes the value, to be freed when no reader can hold it. False: there is none.
+    ///
+    /// # Safety
+    ///
+    /// No other link points at the value, and its readers' guards are of this domain.
     ///
     /// # Safety
     /// No other link points at the value, and the guards of who reads it are of this domain.
@@ -82,7 +90,11 @@ impl<T> Link<T> {
         self.0.store(to, Ordering::Release);
     }
 
-    /// Takes the value out of a link that nothing else has.
+    /// Removes the value of a link that no other thread uses.
+    ///
+    /// # Safety
+    ///
+    /// No other link points at the value.
     ///
     /// # Safety
     /// No other link points at the value.
@@ -93,8 +105,8 @@ impl<T> Link<T> {
     }
 }
 
-/// A place for one boxed value at a time: any thread fills it, readers follow it, and what is taken
-/// out is freed when no reader can hold it.
+/// A place for one boxed value at a time: any thread fills it, readers follow it, and a value that
+/// is removed is freed when no reader can hold it.
 pub struct Slot<T> {
     link: Link<T>,
     domain: OneDomain,
@@ -114,7 +126,11 @@ impl<T> Slot<T> {
         self.link.get(guard)
     }
 
-    /// Puts a value where there is none; gives it back if there is one.
+    /// Sets the value, if there is none.
+    ///
+    /// # Errors
+    ///
+    /// There is a value already; the new one is returned.
     ///
     /// # Errors
     /// There is one.
@@ -122,13 +138,13 @@ impl<T> Slot<T> {
         self.link.fill(value)
     }
 
-    /// Takes the value out, to be freed when no reader of the domain can hold it.
+    /// Removes the value, to be freed when no reader of the domain can hold it.
     pub fn clear(&self, domain: &Domain)
     where
         T: Send + 'static,
     {
         self.domain.see(domain.id());
-        // SAFETY: `fill` alone puts values here, so no other link points at it.
+        // SAFETY: only `fill` sets values here, so no other link points at it.
         unsafe { self.link.retire(domain) };
     }
 }

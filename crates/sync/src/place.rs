@@ -2,8 +2,8 @@
 
 use crate::atomics::{AtomicBool, Ordering, UnsafeCell, wait};
 
-/// A place that is empty or has one value. Whoever wants to use or to replace the value holds the
-/// place: the one way in is the same for every thread and purpose, and it has one holder at most.
+/// A place for one value. A thread holds the place to use or replace the value; it has one holder
+/// at most, whatever the thread and the purpose.
 ///
 /// Holding costs one exchange and one store, measured as no dearer than a lock biased to one
 /// thread.
@@ -11,7 +11,7 @@ use crate::atomics::{AtomicBool, Ordering, UnsafeCell, wait};
 pub struct Place<T> {
     /// Set by the holder, and only read by others.
     held: AtomicBool,
-    /// Touched by the holder only.
+    /// Accessed by the holder only.
     value: UnsafeCell<Option<T>>,
 }
 
@@ -31,7 +31,7 @@ impl<T> Default for Place<T> {
 }
 
 impl<T> Place<T> {
-    /// Holds the place, unless another thread holds it.
+    /// Holds the place; None: another thread holds it.
     #[inline]
     pub fn try_hold(&self) -> Option<Held<'_, T>> {
         // The load keeps the line shared while another thread holds the place.
@@ -44,8 +44,8 @@ impl<T> Place<T> {
         held.is_ok().then(|| Held { place: self })
     }
 
-    /// Replaces the value, and returns the old one, which no thread uses any more. Waits for who
-    /// holds the place.
+    /// Replaces the value, and returns the old one, which no thread uses any more. Waits for the
+    /// holder of the place.
     pub fn put(&self, value: Option<T>) -> Option<T> {
         let mut attempts = 0;
         let mut held = loop {

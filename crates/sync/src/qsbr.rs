@@ -1,13 +1,13 @@
 //! Quiescent-state-based reclamation: one epoch counter per reader, in its own cache line.
 //!
-//! What is published stays alive for as long as a [`Guard`] does. A [`Reader`]'s guards end before
-//! its next quiescent point, and the [`Writer`]'s before it frees memory: both take `&mut self`. A
-//! guard is nothing at run time, but in debug builds, where it knows its domain.
+//! What is published stays alive as long as a [`Guard`] does. A [`Reader`]'s guards end before its
+//! next quiescent point, and the [`Writer`]'s before it frees memory: both take `&mut self`. A
+//! guard takes no memory and no time, except in debug builds, where it knows its domain.
 
 use crate::atomics::{Arc, AtomicBool, AtomicPtr, AtomicU64, Mutex, Ordering, fence};
 use std::marker::PhantomData;
 
-/// An epoch that means "this reader holds nothing" (offline: asleep, or not started).
+/// The epoch of a reader that is offline: it sleeps, or has not started, and holds nothing.
 const OFFLINE: u64 = u64::MAX;
 
 #[repr(align(64))]
@@ -16,7 +16,7 @@ struct Slot {
     alive: AtomicBool,
 }
 
-/// A set of readers and the garbage that waits for them. Cheap to clone (shared).
+/// A set of readers, and retired memory that waits for them. A clone is the same domain.
 #[derive(Clone)]
 pub struct Domain {
     inner: Arc<Inner>,
@@ -24,13 +24,13 @@ pub struct Domain {
 
 struct Inner {
     epoch: AtomicU64,
-    /// There is a [`Writer`].
+    /// True: there is a [`Writer`].
     written: AtomicBool,
     slots: Mutex<Vec<Arc<Slot>>>,
     garbage: Mutex<Vec<(u64, Box<dyn Send>)>>,
 }
 
-/// A point in time that every reader must pass before retired memory may go.
+/// A point in time that every reader must pass before memory retired before it may be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Grace(u64);
 
@@ -64,13 +64,17 @@ impl Domain {
         Reader { slot, domain: self.inner.clone() }
     }
 
-    /// A number that no other domain has at the time.
+    /// A number that no other existing domain has.
     #[inline]
     pub(crate) fn id(&self) -> usize {
         std::ptr::from_ref::<Inner>(&self.inner).addr()
     }
 
-    /// The right to free memory, of which there is one.
+    /// The writer of this domain, which frees memory. There is only one.
+    ///
+    /// # Panics
+    ///
+    /// The domain has a writer already.
     ///
     /// # Panics
     /// When the domain has a writer already.
@@ -81,12 +85,12 @@ impl Domain {
     }
 
     /// Starts a grace period: everything published before this call is seen by every reader once
-    /// [`Domain::passed`] says so.
+    /// [`Domain::passed`] returns true.
     pub fn grace(&self) -> Grace {
         Grace(self.inner.epoch.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// Has every reader passed a quiescent point (or gone offline) since `grace`?
+    /// True if every reader has passed a quiescent point (or gone offline) since `grace`.
     pub fn passed(&self, grace: Grace) -> bool {
         fence(Ordering::SeqCst);
         let mut slots = self.inner.slots.lock().unwrap();
@@ -94,15 +98,15 @@ impl Domain {
         slots.iter().all(|s| s.seen.load(Ordering::Acquire) >= grace.0)
     }
 
-    /// Drops `value` on a later [`Writer::reclaim`], when no reader can hold it any more.
+    /// Gives a value to be dropped by [`Writer::reclaim`], when no reader can hold it any more.
     pub fn retire<T: Send + 'static>(&self, value: T) {
         let grace = self.grace();
         self.inner.garbage.lock().unwrap().push((grace.0, Box::new(value)));
     }
 }
 
-/// The one who frees what is retired in a [`Domain`]. It reads without being waited for: nothing
-/// goes before it says so.
+/// The one who frees memory that is retired in a [`Domain`]. It may read without being waited for,
+/// as memory is freed only by its own call.
 pub struct Writer {
     domain: Domain,
 }
@@ -113,13 +117,13 @@ impl Writer {
         &self.domain
     }
 
-    /// What is published stays while this lives.
+    /// A guard: what is published stays as long as it lives.
     #[inline]
     pub fn pin(&self) -> Guard<'_> {
         Guard::of(&self.domain.inner)
     }
 
-    /// Drops what all readers are done with; returns how many objects still wait.
+    /// Drops retired values that no reader can hold; returns how many still wait.
     pub fn reclaim(&mut self) -> usize {
         let inner = &self.domain.inner;
         let mut garbage = std::mem::take(&mut *inner.garbage.lock().unwrap());
@@ -145,8 +149,8 @@ impl Drop for Writer {
     }
 }
 
-/// Whoever has this may read what is published in the domain, and keep it for `'g`: meanwhile
-/// nothing that was published is freed. Made by [`Reader::pin`] and [`Writer::pin`].
+/// Permits its owner to read values published in the domain, and to keep references for `'g`:
+/// during that time no published value is freed. Made by [`Reader::pin`] and [`Writer::pin`].
 ///
 /// ```
 /// let domain = sync::Domain::new();
@@ -173,7 +177,7 @@ impl Drop for Writer {
 pub struct Guard<'g> {
     #[cfg(debug_assertions)]
     domain: Option<&'g Inner>,
-    /// Makes the reader neither Send nor Sync: it reads on its own thread only.
+    /// Makes the guard neither Send nor Sync: its reader reads on its own thread only.
     of: PhantomData<(&'g Inner, *mut ())>,
 }
 
@@ -202,7 +206,7 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// In debug builds its domain's [`Domain::id`], if that is known; 0 otherwise.
+    /// In debug builds [`Domain::id`] of its domain, if known; otherwise 0.
     #[inline]
     pub(crate) fn domain(self) -> usize {
         #[cfg(debug_assertions)]
@@ -211,21 +215,25 @@ impl<'g> Guard<'g> {
         0
     }
 
-    /// In debug builds: panics if it is another domain's.
+    /// In debug builds: panics if the guard is of another domain.
     #[inline]
     pub fn check(self, domain: &Domain) {
         debug_assert!([0, domain.id()].contains(&self.domain()), "a guard of another domain");
     }
 }
 
-/// One reader thread's membership in a [`Domain`].
+/// The membership of one reader thread in a [`Domain`].
 pub struct Reader {
     slot: Arc<Slot>,
     domain: Arc<Inner>,
 }
 
 impl Reader {
-    /// What is published stays while this lives.
+    /// A guard: what is published stays as long as it lives.
+    ///
+    /// # Panics
+    ///
+    /// The reader is offline.
     ///
     /// # Panics
     /// While offline.
@@ -235,7 +243,8 @@ impl Reader {
         Guard::of(&self.domain)
     }
 
-    /// "I hold no published reference now." Call once per loop; online afterwards.
+    /// Passes a quiescent point: the reader holds no published reference now. Call it once per
+    /// loop. The reader is online afterwards.
     #[inline]
     pub fn quiescent(&mut self) {
         let now = self.domain.epoch.load(Ordering::Acquire);
@@ -245,18 +254,19 @@ impl Reader {
         }
     }
 
-    /// Holds nothing until [`Reader::online`]: call before sleeping or blocking.
+    /// Goes offline: the reader holds nothing until [`Reader::online`]. Call it before sleeping or
+    /// blocking.
     pub fn offline(&mut self) {
         self.slot.seen.store(OFFLINE, Ordering::SeqCst);
     }
 
-    /// Back from [`Reader::offline`].
+    /// Goes online again after [`Reader::offline`].
     pub fn online(&mut self) {
         self.slot.seen.store(self.domain.epoch.load(Ordering::SeqCst), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Is it waited for?
+    /// True if the reader is online, so that grace periods wait for it.
     #[inline]
     pub fn is_online(&self) -> bool {
         self.slot.seen.load(Ordering::Relaxed) != OFFLINE
@@ -299,8 +309,8 @@ impl<T: Send + Sync + 'static> Published<T> {
     }
 }
 
-/// A value that was replaced. It stays a pointer until it is dropped: a box would say that nothing
-/// else has it, while readers still do.
+/// A value that was replaced. It is kept as a pointer until it is dropped: a box would claim that
+/// no other thread uses it, while readers still do.
 struct Retired<T>(*mut T);
 
 // SAFETY: it has the value, as a box would.

@@ -50,7 +50,7 @@ pub fn ring<T: Send>(size: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T: Send> Producer<T> {
-    /// Free entries at least available now.
+    /// Number of free entries, or fewer.
     #[inline]
     pub fn room(&mut self) -> usize {
         let size = self.ring.mask + 1;
@@ -60,13 +60,13 @@ impl<T: Send> Producer<T> {
         size - (self.tail - self.head_seen)
     }
 
-    /// Entries that were not taken yet.
+    /// Number of entries that were not taken yet.
     pub fn waiting(&mut self) -> usize {
         self.head_seen = self.ring.head.0.load(Ordering::Acquire);
         self.tail - self.head_seen
     }
 
-    /// Appends `value`, or gives it back when the ring is full.
+    /// Appends `value`; returns it if the ring is full.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), T> {
         if self.room() == 0 {
@@ -80,7 +80,7 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
-    /// Is the other end gone? Then all that it did is seen.
+    /// True if the other end was dropped. Then everything that it did is visible.
     pub fn is_abandoned(&self) -> bool {
         let alone = Arc::strong_count(&self.ring) == 1;
         fence(Ordering::Acquire);
@@ -106,12 +106,12 @@ impl<T: Send> Consumer<T> {
         Some(value)
     }
 
-    /// Nothing to take?
+    /// True if there is no entry to take.
     pub fn is_empty(&mut self) -> bool {
         self.head == self.ring.tail.0.load(Ordering::Acquire)
     }
 
-    /// Is the other end gone? Then all that it did is seen.
+    /// True if the other end was dropped. Then everything that it did is visible.
     pub fn is_abandoned(&self) -> bool {
         let alone = Arc::strong_count(&self.ring) == 1;
         fence(Ordering::Acquire);

@@ -1,19 +1,19 @@
-//! How much work the front-ends of a socket may cause: their own threads rest when that is used up.
+//! Limits the work that the front-ends of a socket can cause: when the budget is used up, the
+//! threads that serve them sleep.
 
 use std::time::{Duration, Instant};
 
-/// Units that may be used at once. The start of a guest with 64 queue pairs takes about 2000: six
-/// messages for each ring, three of which move it.
+/// Units that can be used at once. The start of a guest with 64 queue pairs takes about 2000: six
+/// messages for each ring, three of which take the ring from its worker and give it back.
 const UNITS_MAX: u32 = 10_000;
-/// Units that come per second. A unit is a message, or a ring that is taken from the workers and
-/// given back (some microseconds here, one on each core that polls): together some percent of a
-/// core.
+/// Units added per second. A unit is a message, or a ring that is taken from the workers and given
+/// back (some microseconds here, and on each core that polls): together a few percent of a core.
 const UNITS_PER_SECOND: u32 = 2_000;
 
-/// Units that a connection costs, whatever it says: a thread starts and ends.
+/// Units that a connection costs, whatever is sent on it: a thread starts and ends.
 pub(crate) const CONNECTION_UNITS: u32 = 20;
 
-/// Units that are left.
+/// Units left of the budget, and when units were last added.
 pub(crate) struct Budget {
     left: f64,
     at: Instant,
@@ -26,7 +26,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Uses `units`; returns how long to rest until what was used is there.
+    /// Uses `units`; returns how long to sleep until the units used are available.
     pub fn spend(&mut self, units: u32, now: Instant) -> Option<Duration> {
         let came = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;

@@ -1,35 +1,35 @@
 //! Notifying a guest by its call eventfd, without ever waiting
 //! (docs/decisions/0011-guests-are-notified-by-the-kernel.md).
 //!
-//! The guest's front-end has the other end of the same open file. It can make it blocking and full
-//! at any time, so `write` may hang for ever. The kernel's own way to signal an eventfd never
-//! waits: a read of no bytes from /dev/null by Linux AIO, submitted with the eventfd as the one to
-//! tell, ends at once and signals it.
+//! The guest's front-end has the same open file. It can make the file blocking and full at any
+//! time, so `write` may never return. The kernel's own signal of an eventfd never waits: a read of
+//! zero bytes from /dev/null by Linux AIO, submitted with the eventfd as the one to signal,
+//! completes at once and signals it.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Completions that a context holds before they are collected. Each thread that notifies takes as
-/// many of the 65,536 of fs.aio-max-nr.
+/// Completions that a context holds before they are collected. Each thread that notifies guests
+/// takes this many of the 65,536 of fs.aio-max-nr.
 const COMPLETIONS_MAX: usize = 64;
 /// linux/aio_abi.h: a read at an offset, and "signal the eventfd at the end".
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_FLAG_RESFD: u32 = 1;
 
-/// The descriptor is no eventfd.
+/// The descriptor is not an eventfd.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoEventfd;
 
-/// struct io_event of linux/aio_abi.h: what a completion leaves.
+/// struct io_event of linux/aio_abi.h.
 type Completion = [u64; 4];
 
 /// One thread's AIO context.
 struct Context {
     id: libc::c_ulong,
     null: File,
-    /// Completions that were not collected.
+    /// Completions not yet collected.
     completions: usize,
 }
 
@@ -37,7 +37,7 @@ impl Context {
     fn new() -> io::Result<Context> {
         let null = File::open("/dev/null")?;
         let mut id: libc::c_ulong = 0;
-        // SAFETY: fills the word it is given.
+        // SAFETY: the call writes only to `id`.
         match unsafe { libc::syscall(libc::SYS_io_setup, COMPLETIONS_MAX, &raw mut id) } {
             0 => Ok(Context { id, null, completions: 0 }),
             _ => Err(io::Error::last_os_error()),
@@ -66,13 +66,13 @@ impl Context {
         Ok(())
     }
 
-    /// Collects the completions that are there, without waiting.
+    /// Collects the available completions, without waiting.
     #[cold]
     fn collect(&mut self) {
         let mut events: [Completion; COMPLETIONS_MAX] = [[0; 4]; COMPLETIONS_MAX];
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let (events, at_once) = (events.as_mut_ptr(), &raw const at_once);
-        // SAFETY: room for as many completions as are asked for.
+        // SAFETY: the array has room for as many completions as are asked for.
         let n = unsafe {
             libc::syscall(libc::SYS_io_getevents, self.id, 0, COMPLETIONS_MAX, events, at_once)
         };
@@ -82,20 +82,20 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context is ours, and used no more.
+        // SAFETY: the context is ours, and is not used afterwards.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
     }
 }
 
 thread_local! {
-    /// None where there is no AIO: a kernel without it, or fs.aio-max-nr used up.
+    /// None without AIO: the kernel has none, or fs.aio-max-nr is used up.
     static CONTEXT: RefCell<Option<Context>> = RefCell::new(Context::new().ok());
 }
 
-/// Adds one to the eventfd `fd`. Never waits, full or not, blocking or not.
+/// Adds one to the eventfd `fd`. Never waits, whether the eventfd is full or blocking.
 ///
 /// # Errors
-/// `fd` is something else, or closed. Nothing was written to it.
+/// `fd` is not an eventfd, or is closed. Nothing was written to it.
 #[cold]
 pub fn signal(fd: RawFd) -> Result<(), NoEventfd> {
     CONTEXT.with_borrow_mut(|context| {
@@ -108,15 +108,15 @@ pub fn signal(fd: RawFd) -> Result<(), NoEventfd> {
     })
 }
 
-/// As [`signal`] where there is no AIO: asks first whether `write` would wait. A front-end that
-/// fills the eventfd between the two still makes it wait.
+/// Does what [`signal`] does, where there is no AIO: first polls whether `write` would wait. A
+/// front-end that fills the eventfd between the poll and the write can still make the thread wait.
 fn write_if_ready(fd: RawFd) -> Result<(), NoEventfd> {
     if !is_eventfd(fd) {
         return Err(NoEventfd);
     }
     let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let one = 1u64;
-    // SAFETY: one entry that lives here; eight bytes that live here.
+    // SAFETY: the poll entry and the eight bytes are locals that outlive the calls.
     unsafe {
         if libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLOUT != 0 {
             libc::write(fd, (&raw const one).cast(), 8);
@@ -125,7 +125,7 @@ fn write_if_ready(fd: RawFd) -> Result<(), NoEventfd> {
     Ok(())
 }
 
-/// Is this an eventfd?
+/// Whether `fd` is an eventfd.
 pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     let what = std::fs::read_link(format!("/proc/self/fd/{fd}"));
     what.is_ok_and(|what| what.as_os_str() == "anon_inode:[eventfd]")

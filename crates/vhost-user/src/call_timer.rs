@@ -1,30 +1,30 @@
-//! What a guest's violations cost: cycles of calls on its rings.
+//! Measures what a guest's violations cost: the cycles of calls on its rings.
 //!
-//! Looking at the clock costs as much as a packet. So calls on a ring are timed only for a while
-//! after one that met a violation: that first one goes unmeasured.
+//! Reading the clock costs as much as a packet. So calls on a ring are timed only for a while after
+//! a call with a violation; that first call itself is not measured.
 
 use sync::cycles;
 use vhost::Moved;
 
-/// Calls on a ring that are timed after one with a violation.
+/// Calls on a ring that are timed after a call with a violation.
 const CALLS_TIMED: u32 = 256;
 
-/// Says when calls on a ring are timed.
+/// Decides which calls on a ring are timed.
 #[derive(Default)]
 pub(crate) struct CallTimer {
-    /// Calls still to be timed.
+    /// Calls left to be timed.
     left: u32,
 }
 
 impl CallTimer {
-    /// A call begins: the time, if it matters.
+    /// A call begins. Returns the time if the call is timed.
     #[inline]
     pub fn begin(&self) -> Option<u64> {
         (self.left > 0).then(cycles)
     }
 
-    /// A call ended that did this: cycles lost. The whole call is the guest's if it met a
-    /// violation, or read as many descriptors as a call may.
+    /// A call that began at `began` ended with the result `moved`. Returns the cycles lost: those
+    /// of the whole call if it met a violation, or read as many descriptors as a call may.
     #[inline]
     pub fn end(&mut self, began: Option<u64>, moved: &Moved) -> u64 {
         let wrong = moved.has_errors || moved.exhausted;

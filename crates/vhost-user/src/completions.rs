@@ -1,7 +1,7 @@
-//! What becomes of copies in flight: made, failed, or never ended.
+//! Handles copies in flight that are complete, that failed, or that never complete.
 //!
-//! The oldest copies are *settled*, ring by ring: the ring is held, marks what is done, and shows
-//! it to the guest.
+//! The oldest copies are *settled*, ring by ring: the ring is held, the descriptors of complete
+//! copies are marked as used, and these are published to the guest.
 
 use crate::copies::{Copies, LISTS};
 use crate::seat::SeatState;
@@ -10,22 +10,22 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 use sync::cycles;
 
-/// An engine that makes nothing for this long hangs: a full one of 4,096 jumbo frames needs about a
-/// millisecond.
+/// An engine that completes no copy for this long hangs: a full engine of 4,096 jumbo frames needs
+/// about a millisecond.
 const HANG_AFTER: Duration = Duration::from_millis(100);
-/// Looks that find nothing between two looks at the clock.
+/// Polls without a completion between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 64;
-/// Failed copies of a [`WINDOW`] that an engine is kept with, whatever their share, and the share
-/// beyond: one of so many.
+/// Failed copies in a [`WINDOW`] with which an engine is kept, whatever share they are.
 const ERRORS_FREE: u64 = 100;
+/// Beyond [`ERRORS_FREE`], an engine is kept if at most one copy in this many fails.
 const ERRORS_ONE_OF: u64 = 100;
-/// How long failures are counted.
+/// Time over which failures are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Guests that seemed to poll are notified after this many turns.
 const TURNS_PER_NOTICE: u32 = 8;
 
 impl Copies {
-    /// Has the CPU make what is in flight: the engine was stopped.
+    /// Copies in flight are made by the CPU: the engine was stopped.
     #[cold]
     pub fn redo(&mut self) {
         let n = self.flights.len();
@@ -34,7 +34,7 @@ impl Copies {
         LISTS.set(self.engine.is_some() || self.in_flight() > 0);
     }
 
-    /// Takes in what the engine made.
+    /// Settles the copies that the engine has completed.
     pub fn complete(&mut self) {
         let began = self.cost.timed.then(cycles);
         let late = self.late.len();
@@ -71,7 +71,8 @@ impl Copies {
         self.notify_guests();
     }
 
-    /// The next copy failed: asks what became of it and those behind it. How many.
+    /// The next copy failed: asks the engine for the result of that copy and of at most `most`
+    /// copies from it on. Returns how many results were handled.
     #[cold]
     fn complete_failed(&mut self, most: usize) -> usize {
         let mut statuses = std::mem::take(&mut self.statuses);
@@ -88,11 +89,11 @@ impl Copies {
         self.judge();
         let n = statuses.len();
         self.statuses = statuses;
-        // An engine that says that something failed and not what is asked no more in this turn.
+        // An engine that reports a failure but no result is not asked again in this turn.
         if n == 0 { most } else { n }
     }
 
-    /// Does the engine fail too often?
+    /// Stops the engine if it fails too often.
     fn judge(&mut self) {
         let Some(now) = self.seat.as_ref().map(|seat| seat.tally.read()) else { return };
         let began = self.window.filter(|(began, ..)| began.elapsed() < WINDOW);
@@ -107,7 +108,7 @@ impl Copies {
         }
     }
 
-    /// Nothing was made: does the engine hang?
+    /// No copy was completed: stops the engine if it hangs.
     fn watch(&mut self) {
         self.idle_looks += 1;
         if !self.idle_looks.is_multiple_of(LOOKS_PER_CLOCK) || self.flights.is_empty() {
@@ -125,7 +126,7 @@ impl Copies {
         (self.leaving, self.waiting) = (None, false);
     }
 
-    /// The oldest `n` copies were made, or are to be made by the CPU.
+    /// Settles the oldest `n` copies: they are complete, or with `redo` the CPU makes them now.
     fn settle(&mut self, mut n: usize, redo: bool) {
         while n > 0
             && let Some(first) = self.flights.front()
@@ -137,7 +138,7 @@ impl Copies {
         }
     }
 
-    /// The oldest `n`, all of one ring.
+    /// Settles the oldest `n` copies, which are all of one ring.
     fn settle_row(&mut self, target: usize, n: usize, redo: bool) {
         let Copies { targets, flights, late, gone, .. } = self;
         let known = &mut targets[target];
@@ -158,7 +159,7 @@ impl Copies {
             }
             known.to_notify |= own.ring.publish_done();
         } else {
-            // It was given up with copies in flight.
+            // The ring was given up with copies in flight.
             flights.drain(..n).for_each(|flight| gone.extend(flight.packet));
         }
         drop(held);
@@ -167,7 +168,7 @@ impl Copies {
         gone.clear();
     }
 
-    /// Notifies guests of what they were shown, if they want that.
+    /// Notifies the guests to which descriptors were published, if they want notifications.
     fn notify_guests(&mut self) {
         self.turns = self.turns.wrapping_add(1);
         let idle = self.in_flight() == 0;

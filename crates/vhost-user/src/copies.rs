@@ -1,9 +1,9 @@
-//! Copies that a thread's rings left to its engine.
+//! Copies of a thread's rings that its engine makes.
 //!
-//! One list for all rings of a thread, so that one doorbell serves all guests of a vector. The
-//! engine reports copies in order, so what they were for is a queue. A ring cannot go, nor its
-//! guest's memory, while copies of it are in flight (`Shared::take` waits for that), unless the
-//! engine was stopped.
+//! There is one list for all rings of a thread, so that one doorbell serves all guests of a batch.
+//! The engine reports copies in order, so the copies in flight are a queue. A ring is not released,
+//! nor its guest's memory unmapped, while copies of it are in flight (`Shared::take` waits for
+//! that), unless the engine was stopped.
 
 use crate::cost::{EngineCost, Timed};
 use crate::rings::OwnRing;
@@ -19,29 +19,29 @@ use std::time::Instant;
 use sync::cycles;
 use vhost::{Batch, Engine, Job, List, Moved};
 
-/// Copies in flight that are expected: what engines are configured for.
+/// Copies in flight that are expected: the number that engines are configured for.
 const COPIES_USUAL: usize = 1024;
 
-/// Is any thread to look for an engine?
+/// Whether threads look for an engine.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// This thread has an engine, or copies in flight.
+    /// Whether this thread has an engine, or copies in flight.
     pub(crate) static LISTS: Cell<bool> = const { Cell::new(false) };
     static COPIES: RefCell<Copies> = RefCell::default();
 }
 
-/// Has threads look for engines, from now on.
+/// From now on, threads look for engines.
 pub fn use_engines() {
     IN_USE.store(true, Ordering::Relaxed);
 }
 
-/// The calling thread, of that core, moves packets.
+/// The calling thread, which runs on core `core`, begins to move packets.
 pub fn take_seat(core: usize) {
     COPIES.with_borrow_mut(|copies| copies.seat = Some(Seat::new(core)));
 }
 
-/// To be called before packets are received: takes in what the engine made.
+/// Settles the copies that the engine has completed. Called before packets are received.
 #[inline]
 pub fn begin_turn() {
     if IN_USE.load(Ordering::Relaxed) {
@@ -49,24 +49,25 @@ pub fn begin_turn() {
     }
 }
 
-/// To be called when packets were sent: has the engine begin. True: copies are in flight.
+/// Rings the engine's doorbell. Called after packets were sent. Returns true if copies are in
+/// flight.
 #[inline]
 pub fn end_turn() -> bool {
     LISTS.get() && COPIES.with_borrow_mut(Copies::end_turn)
 }
 
-/// The calling thread moves no more packets. Waits for its engine.
+/// The calling thread stops moving packets. Waits for its engine.
 pub fn leave_seat() {
     COPIES.with_borrow_mut(Copies::leave_seat);
 }
 
-/// Does this thread have an engine, or copies in flight?
+/// Whether this thread has an engine, or copies in flight.
 #[inline]
 pub(crate) fn lists() -> bool {
     LISTS.get()
 }
 
-/// A burst to a guest begins. Is one of its packets for the engine?
+/// A burst to a guest begins. Returns whether one of its packets is for the engine.
 #[inline]
 pub(crate) fn wants(own: &mut OwnRing, ring: usize, packets: &[Packet]) -> bool {
     COPIES.with_borrow_mut(|copies| {
@@ -75,23 +76,23 @@ pub(crate) fn wants(own: &mut OwnRing, ring: usize, packets: &[Packet]) -> bool 
     })
 }
 
-/// The CPU copied a burst of `bytes` bytes: no frame of it was for the engine.
+/// The CPU copied a burst of `bytes` bytes, no frame of which was for the engine.
 #[inline]
 pub(crate) fn count_short(bytes: u64) {
     COPIES.with_borrow(|copies| copies.tally(|tally| add(&tally.cpu_bytes, bytes)));
 }
 
-/// A ring's place, and where its packets go.
+/// A ring, and the pool to which its sent packets return.
 pub(crate) struct At<'a> {
     pub shared: &'a Arc<Shared>,
     pub ring: usize,
     pub pool: &'a Arc<dyn Pool>,
-    /// What [`Copies`] knows it by, as it was the last time.
+    /// The ring's index in [`Copies::targets`] at its last use.
     pub target: &'a mut usize,
 }
 
-/// As [`vhost::Ring::enqueue`], with this thread's engine. Packets that were taken are freed when
-/// they may be.
+/// Does what [`vhost::Ring::enqueue`] does, with this thread's engine. Sent packets are freed once
+/// their copies are complete.
 pub(crate) fn enqueue(
     at: &mut At,
     own: &mut OwnRing,
@@ -113,7 +114,7 @@ pub(crate) fn enqueue(
     });
 }
 
-/// As [`vhost::Ring::dequeue`], with this thread's engine.
+/// Does what [`vhost::Ring::dequeue`] does, with this thread's engine.
 pub(crate) fn dequeue(
     at: &mut At,
     own: &mut OwnRing,
@@ -137,7 +138,7 @@ pub(crate) fn dequeue(
     });
 }
 
-/// A ring that copies are in flight for.
+/// A ring with copies in flight.
 pub(crate) struct CopyTarget {
     pub shared: Arc<Shared>,
     pub ring: usize,
@@ -145,7 +146,7 @@ pub(crate) struct CopyTarget {
     pub id: u64,
     pub pool: Arc<dyn Pool>,
     pub in_flight: usize,
-    /// The guest was shown something and is perhaps to be notified.
+    /// Descriptors were published to the guest, which perhaps has to be notified.
     pub to_notify: bool,
 }
 
@@ -153,7 +154,7 @@ pub(crate) struct CopyTarget {
 pub(crate) struct Flight {
     pub job: Job,
     pub target: usize,
-    /// To be freed when it is made.
+    /// Packet to be freed when the copy is complete.
     pub packet: Option<Packet>,
 }
 
@@ -161,24 +162,25 @@ pub(crate) struct Flight {
 pub(crate) struct Copies {
     pub seat: Option<Arc<Seat>>,
     pub engine: Option<Box<dyn Engine>>,
-    /// No more copies are listed; when none is in flight the engine goes back, as this.
+    /// Set: no more copies are listed; when none is in flight the engine is given back in this
+    /// state.
     pub leaving: Option<SeatState>,
     pub list: List,
     pub cost: EngineCost,
     /// Copies were given to the engine since the last doorbell.
     pub waiting: bool,
     pub flights: VecDeque<Flight>,
-    /// Flights that ended while another thread had their ring, and whether they are still to be
-    /// made.
+    /// Copies whose ring was held by another thread when they ended, and whether the CPU still has
+    /// to make them.
     pub late: Vec<(Flight, bool)>,
     pub targets: Vec<CopyTarget>,
     pub gone: Vec<Packet>,
     pub statuses: Vec<u32>,
-    /// Looks in a row that found nothing, and since when.
+    /// Number of polls in a row without a completion, and the time of the first.
     pub idle_looks: u32,
     pub idle_since: Option<Instant>,
     pub turns: u32,
-    /// When the window of failures began, and what was completed and failed before.
+    /// When the window of failures began, and how many copies were completed and failed before.
     pub window: Option<(Instant, u64, u64)>,
 }
 
@@ -208,7 +210,7 @@ impl Copies {
         self.in_flight() > 0
     }
 
-    /// Has the engine begin with what it got.
+    /// Rings the engine's doorbell for the copies given to it.
     fn submit(&mut self) {
         let Some(engine) = &mut self.engine else { return };
         let began = self.cost.timed.then(cycles);
@@ -220,8 +222,8 @@ impl Copies {
         self.tally(|tally| add(&tally.doorbells, 1));
     }
 
-    /// Counts what the engine saves with these packets of a ring, or would save. Bytes of the
-    /// longest one.
+    /// Counts what the engine saves, or would save, with these packets of a ring. Returns the bytes
+    /// of the longest packet.
     #[inline]
     fn count_saved(&mut self, own: &OwnRing, packets: &[Packet]) -> usize {
         if packets.is_empty() {
@@ -261,7 +263,7 @@ impl Copies {
         seat.carried_out(order);
     }
 
-    /// Gives the engine back, which has nothing to do.
+    /// Gives back the engine, which has no copies in flight.
     #[cold]
     fn give_back(&mut self) {
         let Some(state) = self.leaving.take() else { return };
@@ -272,7 +274,7 @@ impl Copies {
         }
     }
 
-    /// Says what may be listed of a burst on this ring.
+    /// Sets what may be listed of a burst on this ring.
     fn ask(&mut self, own: &OwnRing) {
         self.list.clear();
         self.list.threshold = own.cost.limit;
@@ -290,11 +292,11 @@ impl Copies {
         }
         let mut room = self.room();
         if room == 0 && std::mem::take(&mut self.waiting) {
-            // Perhaps it takes no longer batch.
+            // The engine perhaps accepts no larger batch.
             self.submit();
             room = self.room();
         }
-        // No ring may have all.
+        // No ring may use all of the room.
         self.list.room = room.div_ceil(2);
     }
 
@@ -315,7 +317,7 @@ impl Copies {
         }
     }
 
-    /// Frees those of `taken` that are not kept.
+    /// Frees the packets of `taken` that are not kept for copies in flight.
     fn free(&self, pool: &Arc<dyn Pool>, taken: &[Packet]) {
         let mut next = 0;
         for kept in &self.list.kept {
@@ -330,8 +332,8 @@ impl Copies {
         }
     }
 
-    /// Gives the engine what was listed on a ring that is held; `packets` are those that were taken
-    /// to be sent. How many copies that was, if the engine took all of them; else 0.
+    /// Gives the engine the copies listed on a ring that is held; `packets` are the sent packets.
+    /// Returns how many copies these were if the engine accepted all of them, else 0.
     fn hand_over(&mut self, at: &mut At, own: &mut OwnRing, packets: &[Packet]) -> usize {
         if self.list.jobs.is_empty() {
             return 0;
@@ -340,7 +342,7 @@ impl Copies {
         let jobs = std::mem::take(&mut self.list.jobs);
         let n = match &mut self.engine {
             // SAFETY: the ring keeps the guest's memory mapped while copies of it are in flight;
-            // packets are freed, or delivered, when they are made.
+            // packets are freed, or delivered, only when their copies are complete.
             Some(engine) => unsafe { engine.copy(&jobs) },
             None => 0,
         };
@@ -350,7 +352,7 @@ impl Copies {
             let same = jobs[i..].iter().take_while(|job| job.slot == jobs[i].slot).count();
             let (end, split) = (i + same, (i + same).min(n).max(i));
             let packet = kept.next().and_then(|k| packets.get(*k as usize));
-            // SAFETY: packets that are kept are passed over when the caller frees what was taken.
+            // SAFETY: packets that are kept are skipped when the caller frees the sent packets.
             let mut packet = packet.map(|p| unsafe { p.duplicate() });
             for (k, job) in (i..split).zip(&jobs[i..split]) {
                 bytes += u64::from(job.len);
@@ -358,7 +360,7 @@ impl Copies {
                 self.flights.push_back(Flight { job: *job, target, packet });
             }
             for job in &jobs[split..end] {
-                // SAFETY: the ring is held, and the packet not freed yet.
+                // SAFETY: the ring is held, and the packet is not freed yet.
                 unsafe { job.make() };
                 own.ring.done(job.slot);
                 cpu_bytes += u64::from(job.len);
@@ -388,7 +390,7 @@ impl Copies {
         all
     }
 
-    /// The time, if what is done on this ring is to be measured.
+    /// The time, if work on this ring is to be measured.
     #[inline]
     fn clock(&self, own: &OwnRing) -> Option<u64> {
         let is_engine = self.cost.timed && own.cost.limit != usize::MAX;
@@ -396,7 +398,7 @@ impl Copies {
     }
 
     /// A call on a ring ended that moved so many packets and bytes, of which the CPU copied
-    /// `list.copied`, and gave `jobs` copies to the engine.
+    /// `list.copied`, and that gave `jobs` copies to the engine.
     fn measure(
         &mut self,
         at: &At,
@@ -414,7 +416,7 @@ impl Copies {
             }
             return;
         }
-        // Some of what was moved was perhaps copied by the engine, before.
+        // Some of the bytes were perhaps copied by the engine, in an earlier call.
         let copied = self.list.copied;
         let packets = packets as f32 * copied as f32 / bytes.max(1) as f32;
         own.cost.measured(&Timed { packets, bytes: copied, cycles });
@@ -423,7 +425,7 @@ impl Copies {
         }
     }
 
-    /// The place of a ring in `targets`.
+    /// Index of a ring in `targets`.
     fn target(&mut self, at: &mut At, id: u64) -> usize {
         match self.targets.get(*at.target) {
             Some(known) if known.id == id => *at.target,
@@ -467,7 +469,7 @@ impl Copies {
             self.complete();
             let stuck = self.seat.as_ref().filter(|_| self.engine.is_none());
             if let Some(mut engine) = stuck.and_then(|seat| seat.put(None)) {
-                // The control side may be waiting for this thread's end.
+                // The control side may be waiting for this thread to end.
                 engine.stop();
                 self.redo();
                 (self.engine, self.leaving) = (Some(engine), Some(SeatState::Stuck));

@@ -1,47 +1,46 @@
-//! Whether the CPU or an engine makes the next copies, where no threshold is set: by what both
-//! cost, as measured.
+//! Decides whether the CPU or an engine makes the next copies, where no threshold is configured, by
+//! the measured costs of both.
 //!
-//! A ring measures the CPU: of [`BURSTS_PER_SAMPLE`] bursts one is copied by the CPU under the
-//! clock. A thread measures its engine: of [`TURNS_PER_SAMPLE`] turns one has what is done for the
-//! engine under the clock. A copy is worth the engine from the length on at which both cost the
-//! same, the ring's *floor*. A turn is worth a doorbell if its copies together save more cycles
-//! than that costs.
+//! A ring measures the CPU: of [`BURSTS_PER_SAMPLE`] bursts one is copied by the CPU and timed. A
+//! thread measures its engine: of [`TURNS_PER_SAMPLE`] turns the engine's work in one is timed. A
+//! frame is left to the engine from the length at which both cost the same, the ring's *floor*. A
+//! turn rings the doorbell if its copies together save more cycles than the doorbell costs.
 
 use crate::seat::Seat;
 use std::sync::atomic::Ordering;
 
-/// Bursts of a ring, of which one is copied by the CPU under the clock. It costs at most a 61st of
-/// what the engine saves. A prime number, so that no rhythm of bursts falls into step with it.
+/// Bursts of a ring of which one is copied by the CPU and timed. That costs at most a 61st of what
+/// the engine saves. A prime number, so that it does not coincide with a period of the traffic.
 const BURSTS_PER_SAMPLE: u32 = 61;
-/// Turns of a thread, of which one is under the clock.
+/// Turns of a thread of which one is timed.
 const TURNS_PER_SAMPLE: u32 = 61;
-/// Fewest bytes of a burst that say what copies cost: with fewer, the stores are still in the
-/// core's buffer (some 64 entries) when the clock is read.
+/// Fewest bytes of a burst from which the cost of copies is measured: with fewer, the stores are
+/// still in the core's store buffer (some 64 entries) when the clock is read.
 const SAMPLE_BYTES_MIN: u64 = 4096;
-/// Shortest frame, less one, that is left to an engine.
+/// A frame is left to an engine only if it has more bytes than this.
 const FLOOR_BYTES_MIN: usize = 128;
-/// Cycles of a sample for a packet of no bytes, to a guest and from one, which are no copying:
+/// Cycles of a sample for a packet of no bytes, to a guest and from a guest, which are not copying:
 /// `bench/micro/vhost/ring.rs` has 49 and 36 for 256 bytes, 113 and 102 for 1,500.
 const PACKET_CYCLES: [f32; 2] = [40.0, 25.0];
-/// Least cycles for a byte that are believed: one load and one store of 32 bytes in a cycle.
+/// Least plausible cycles for a byte: one load and one store of 32 bytes in a cycle.
 const BYTE_CYCLES_MIN: f32 = 0.03;
-/// One part in this many of a new measurement is taken over.
+/// A new measurement moves the mean by its difference divided by this.
 const SMOOTHING: f32 = 8.0;
-/// A measurement counts as at most this many times the mean: more means that the thread was
+/// A measurement counts as at most this many times the mean: a higher one means that the thread was
 /// interrupted meanwhile.
 const OUTLIER: f32 = 4.0;
 /// An engine has to cost less than the CPU by this factor.
 const MARGIN: f32 = 1.125;
-/// Cycles that are taken for true until they are measured: to list a copy and hand it over, to take
-/// it in when it is made, for a doorbell.
+/// Cycles assumed until they are measured: to list a copy and give it to the engine, to settle it
+/// when complete, and for a doorbell.
 const LIST_CYCLES_UNMEASURED: f32 = 80.0;
 const COMPLETE_CYCLES_UNMEASURED: f32 = 30.0;
 const DOORBELL_CYCLES_UNMEASURED: f32 = 300.0;
-/// Cycles (some 40 microseconds) after which copies that are not made say that their engine is
-/// late. An engine of 30 GB/s has then more than a megabyte in flight.
+/// Cycles (some 40 microseconds) after which an engine with copies in flight counts as late. An
+/// engine of 30 GB/s has then more than a megabyte in flight.
 const LATE_CYCLES: u64 = 100_000;
 
-/// A mean of measurements, each of which counts less the older it is.
+/// A mean of measurements, in which each counts less the older it is.
 #[derive(Clone, Copy, Debug)]
 struct Mean(f32);
 
@@ -51,7 +50,7 @@ impl Mean {
     }
 }
 
-/// A burst that the CPU copied: packets, their bytes, and cycles of the whole call.
+/// A burst that the CPU copied: its packets, their bytes, and cycles of the whole call.
 pub(crate) struct Timed {
     pub packets: f32,
     pub bytes: u64,
@@ -61,19 +60,19 @@ pub(crate) struct Timed {
 /// What the CPU's copies to or from a guest cost.
 #[derive(Default)]
 pub(crate) struct RingCost {
-    /// Cycles for a byte; none yet.
+    /// Cycles for a byte; None: not measured yet.
     byte: Option<Mean>,
     /// 0 to the guest, 1 from it.
     direction: usize,
     bursts: u32,
-    /// The burst is a sample: the CPU copies it under the clock.
+    /// The burst is a sample: the CPU copies it and is timed.
     pub samples: bool,
-    /// Frames of more bytes are listed of the burst.
+    /// Frames of the burst with more bytes than this are listed.
     pub limit: usize,
 }
 
 impl RingCost {
-    /// A burst of ring `ring` begins. `set` is the threshold that was set, if one was.
+    /// A burst of ring `ring` begins. `set` is the configured threshold, if there is one.
     #[inline]
     pub fn begin(&mut self, ring: usize, set: Option<usize>, engine: &EngineCost) {
         self.direction = ring % 2;
@@ -86,8 +85,8 @@ impl RingCost {
         };
     }
 
-    /// Longest frame that the CPU copies for less than the engine: all, as long as nothing is
-    /// known.
+    /// Length of the longest frame that the CPU copies for less than the engine; every length
+    /// before a measurement.
     #[inline]
     pub fn floor(&self, engine: &EngineCost) -> usize {
         let Some(byte) = self.byte else { return usize::MAX };
@@ -105,8 +104,8 @@ impl RingCost {
         self.byte.get_or_insert(Mean(new)).add(new);
     }
 
-    /// Cycles that an engine saves with frames of these lengths, doorbells apart; and the length of
-    /// the longest.
+    /// Cycles that an engine saves with frames of these lengths, without doorbells, and the length
+    /// of the longest.
     #[inline]
     pub fn saved(&self, engine: &EngineCost, lens: impl Iterator<Item = usize>) -> (f32, usize) {
         let floor = self.floor(engine);
@@ -117,26 +116,27 @@ impl RingCost {
     }
 }
 
-/// What a thread's engine costs, and whether it is worth its doorbell in this turn.
+/// What a thread's engine costs, and whether its doorbell is worthwhile in this turn.
 pub(crate) struct EngineCost {
-    /// For a copy to a guest, and from one, until the engine has it.
+    /// Cycles to give a copy to the engine, to a guest and from a guest.
     list: [Mean; 2],
-    /// To take in a copy that is made.
+    /// Cycles to settle a complete copy.
     complete: Mean,
     doorbell: Mean,
     turns: u32,
-    /// What is done for the engine in this turn is under the clock.
+    /// The engine's work in this turn is timed.
     pub timed: bool,
-    /// Cycles that the engine saves with this turn's copies, or would save, if the turn had
-    /// packets; and what is expected of the next turn that has.
+    /// Cycles that the engine saves, or would save, with this turn's copies; None: the turn has no
+    /// packets.
     saved: Option<f32>,
+    /// Cycles that the engine is expected to save in the next turn that has packets.
     expected: f32,
     /// Frames above a ring's floor are for the engine in this turn.
     pays: bool,
-    /// Copies that the engine got, ever.
+    /// Copies given to the engine since it was made.
     handed_over: u64,
-    /// While copies are in flight: how many the engine had got at a time, not all of which are
-    /// made.
+    /// While copies are in flight: the value of `handed_over` at an earlier time, and that time.
+    /// Not all of these copies are complete.
     mark: Option<(u64, u64)>,
 }
 
@@ -158,30 +158,32 @@ impl Default for EngineCost {
 }
 
 impl EngineCost {
-    /// Cycles for a copy to a guest (0) or from one (1): listed, handed over and completed.
+    /// Cycles for a copy to a guest (0) or from one (1): to list it, give it to the engine and
+    /// settle it.
     #[inline]
     pub fn copy_cycles(&self, direction: usize) -> f32 {
         self.list[direction].0 + self.complete.0
     }
 
-    /// The engine saves so many cycles of this turn, which has packets, or would save them.
+    /// The engine saves, or would save, this many cycles of this turn, which has packets.
     #[inline]
     pub fn save(&mut self, cycles: f32) {
         self.saved = Some(self.saved.unwrap_or(0.0) + cycles);
     }
 
-    /// The engine got `n` copies.
+    /// The engine accepted `n` copies.
     #[inline]
     pub fn handed_over(&mut self, n: usize) {
         self.handed_over += n as u64;
     }
 
-    /// A call on such a ring listed and handed over `n` copies in `cycles`.
+    /// A call on the ring that `ring` describes took `cycles` to list `n` copies and give them to
+    /// the engine.
     pub fn listed(&mut self, ring: &RingCost, n: usize, cycles: u64) {
         self.list[ring.direction].add(cycles as f32 / n as f32);
     }
 
-    /// Taking in `n` completed copies took `cycles`.
+    /// To settle `n` complete copies took `cycles`.
     pub fn completed(&mut self, n: usize, cycles: u64) {
         if n > 0 {
             self.complete.add(cycles as f32 / n as f32);
@@ -193,9 +195,9 @@ impl EngineCost {
         self.doorbell.add(cycles as f32);
     }
 
-    /// A turn begins with so many copies in flight, at the time that `clock` has. The turn is as
-    /// worth a doorbell as those before it were. An engine that is late gets no more copies, as
-    /// packets behind them wait for them.
+    /// A turn begins with `in_flight` copies in flight, at the time that `clock` returns. The
+    /// expected saving of the turn is that of the turns before it. An engine that is late gets no
+    /// more copies, as packets behind them wait for them.
     pub fn begin_turn(&mut self, in_flight: usize, clock: impl Fn() -> u64) {
         self.turns = self.turns.wrapping_add(1);
         self.timed = self.turns.is_multiple_of(TURNS_PER_SAMPLE);
@@ -213,14 +215,14 @@ impl EngineCost {
         now.saturating_sub(began) > LATE_CYCLES
     }
 
-    /// A turn ends.
+    /// A turn ends: updates the mean saving of a turn.
     pub fn end_turn(&mut self) {
         if let Some(saved) = self.saved.take() {
             self.expected = saved.max(self.expected / 2.0);
         }
     }
 
-    /// Shows the costs to the control side.
+    /// Writes the costs to `seat`, where the control side reads them.
     pub fn publish(&self, seat: &Seat) {
         for (to, shown) in seat.copy_cycles.iter().enumerate() {
             shown.store(self.copy_cycles(to) as u32, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What was moved, per queue handle.
+//! Counters of moved packets, per queue handle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,8 +9,8 @@ pub struct Counters {
     pub packets: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// Received: chains that no buffer holds, bad buffers. Sent: no guest, or no queue enabled, or
-    /// larger than the guest's buffers.
+    /// Packets dropped. Received: chains that are larger than any buffer, bad buffers. Sent: no
+    /// guest, or no queue enabled, or larger than the guest's buffers.
     pub dropped: u64,
     /// Further attempts because the guest's queue was full.
     pub retries: u64,
@@ -27,7 +27,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Adds to the counters. One writer, so plain loads and stores do.
+    /// Adds to the counters. There is one writer, so plain loads and stores are enough.
     #[inline]
     pub fn count(&self, add: &Counters) {
         let bump = |counter: &AtomicU64, n: u64| {
@@ -41,7 +41,7 @@ impl Slot {
         bump(&self.retries, add.retries);
     }
 
-    /// Adds them to a sum.
+    /// Adds the counters to a sum.
     pub fn add_to(&self, sum: &mut Counters) {
         sum.packets += self.packets.load(Ordering::Relaxed);
         sum.bytes += self.bytes.load(Ordering::Relaxed);

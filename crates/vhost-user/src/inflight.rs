@@ -1,10 +1,10 @@
 //! Regions for buffers in flight (vhost-user's GET_INFLIGHT_FD and SET_INFLIGHT_FD).
 //!
-//! A device that uses buffers out of order notes there which ones it has, for the device after it.
-//! Ours uses them in order and keeps none beyond a burst, so the region it hands out, and leaves as
-//! it is, is true: nothing is in flight. Where a ring goes on is read from the ring
-//! (`vhost::resumed_base`), which works with front-ends that know of no such region as well: QEMU's
-//! for network devices.
+//! A device that uses buffers out of order writes there which buffers it holds, for the device that
+//! replaces it. Ours uses them in order and holds none after a burst, so it creates the region as
+//! empty and never writes to it: nothing is in flight. The index at which a ring continues is read
+//! from the ring (`vhost::resumed_base`), which works also with front-ends that have no such
+//! region, as QEMU's for network devices.
 
 use crate::memory;
 use crate::message::Inflight;
@@ -13,9 +13,9 @@ use crate::violation::Violation;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// A queue's part begins at a multiple of this many bytes.
+/// The area of each queue begins at a multiple of this many bytes.
 const ALIGN_BYTES: u64 = 64;
-/// Bytes of the part before the entries, and of an entry, for split and packed rings.
+/// Bytes of a queue's area before the entries, and of an entry, for split and packed rings.
 const SPLIT_BYTES: (u64, u64) = (16, 16);
 const PACKED_BYTES: (u64, u64) = (32, 32);
 
@@ -33,12 +33,13 @@ fn region_bytes(region: &Inflight, is_packed: bool) -> Result<u64, Violation> {
     Ok(u64::from(queues) * part_bytes(entries, is_packed))
 }
 
-/// Makes a region in which nothing is in flight (all zero, as one that no device used): the reply's
-/// payload and the file. Its size cannot be changed, and what is never written of it takes no
-/// memory.
+/// Creates a region in which nothing is in flight (all zero, like an unused one). Returns the
+/// reply's payload and the file. The file's size cannot be changed, and pages that are never
+/// written take no memory.
 pub(crate) fn make(wanted: Inflight, is_packed: bool) -> Result<(Vec<u8>, OwnedFd), Violation> {
     let bytes = region_bytes(&wanted, is_packed)?;
-    // SAFETY: a new descriptor, which is ours if it is one; the name is NUL-terminated.
+    // SAFETY: the call returns a new descriptor, which is ours, or an error; the name is
+    // NUL-terminated.
     let file = unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let fd = libc::memfd_create(c"vhost-inflight".as_ptr(), flags);
@@ -65,7 +66,7 @@ pub(crate) fn make(wanted: Inflight, is_packed: bool) -> Result<(Vec<u8>, OwnedF
     Ok((reply, file))
 }
 
-/// Checks a region that another device had: it is mapped once, and nothing of it is kept.
+/// Checks a region of the device before this one: it is mapped once and unmapped again.
 pub(crate) fn check(region: Inflight, file: BorrowedFd) -> Result<(), Violation> {
     let least = region_bytes(&region, false)?;
     if region.size < least || region.size > region_bytes(&region, true)?.max(least) + (1 << 20) {

@@ -1,18 +1,20 @@
-//! The vhost-user protocol: ports' sockets, what front-ends say on them, and the rings that follow.
+//! The vhost-user protocol: the sockets of ports, messages of front-ends, and the rings that they
+//! set up.
 //!
 //! *Place*: above `vhost`, below `dpdk`. *Knows*: UNIX sockets, the vhost-user protocol, files of
-//! guests' memory. *Does not know*: DPDK, OVSDB, who polls.
+//! guests' memory. *Does not know*: DPDK, OVSDB, which thread polls.
 //!
-//! Whoever holds a socket's other end is hostile until proven otherwise, and nothing proves it:
+//! The front-end is treated as hostile at all times:
 //!
 //! - Each connection has a thread of its own, which never blocks without a bound. No other thread
-//!   waits for it: a port that goes makes an eventfd readable, at which every wait ends.
-//! - A message is checked as a whole (request, size, descriptors, values, order) before anything of
-//!   it is done. A [`Violation`] is counted by name, logged now and then, and ends the connection.
-//! - A file is mapped only if it is as long as it is said to be and its pages come at once; when it
-//!   is made shorter later, `sigbus` sees to it that only its own guest notices.
-//! - What front-ends make us do is paid from a budget of their socket's; when that is used up,
-//!   their thread rests.
+//!   waits for it: when a port is removed an eventfd becomes readable, which ends every wait.
+//! - A message is checked as a whole (request, size, descriptors, values, order) before any of it
+//!   takes effect. A [`Violation`] is counted by name, logged at most once in ten seconds, and ends
+//!   the connection.
+//! - A file is mapped only if it is long enough and its pages are available at once; if it is
+//!   truncated later, `sigbus` limits the effect to its own guest.
+//! - The work that front-ends cause is limited by a budget of their socket; when it is used up,
+//!   their thread sleeps.
 
 mod atomics;
 mod budget;
@@ -55,13 +57,14 @@ pub use tally::{Tallied, Tally};
 pub use violation::Violation;
 
 /// The virtio features that are offered: those of ovs-vswitchd 3.1 on DPDK 22.11 with
-/// `userspace-tso-enable` off, so that a guest can move between the two while it runs. That is what
-/// DPDK's vhost library has for network devices less CSUM (bit 0), HOST_TSO4, HOST_TSO6, HOST_UFO
-/// (11, 12, 14) and IOMMU_PLATFORM (33); the crate `dpdk` has the test that asks the library.
+/// `userspace-tso-enable` off, so that a guest can migrate between the two while it runs. These are
+/// the features of DPDK's vhost library for network devices without CSUM (bit 0), HOST_TSO4,
+/// HOST_TSO6, HOST_UFO (11, 12, 14) and IOMMU_PLATFORM (33); the crate `dpdk` has a test that
+/// compares them with the library's.
 pub const FEATURES: u64 = 0xd_7c66_a7ca;
 
-/// The features of the protocol that are offered: those of DPDK's vhost library that concern a
-/// network device without an IOMMU, and in-flight regions.
+/// The protocol features that are offered: those of DPDK's vhost library that concern a network
+/// device without an IOMMU, and in-flight regions.
 pub const PROTOCOL_FEATURES: u64 = protocol::MQ
     | protocol::LOG_SHMFD
     | protocol::RARP
@@ -70,7 +73,7 @@ pub const PROTOCOL_FEATURES: u64 = protocol::MQ
     | protocol::INFLIGHT_SHMFD
     | protocol::STATUS;
 
-/// Bits of the protocol's features, and the virtio feature that says that there are such.
+/// Bits of the protocol features, and the virtio feature that says that there are any.
 mod protocol {
     pub const FEATURE: u64 = 1 << 30;
     pub const MQ: u64 = 1;

@@ -1,8 +1,8 @@
-//! Files of a front-end, mapped: the guest's memory, logs.
+//! Maps the files of a front-end: the guest's memory and logs of dirty pages.
 //!
-//! A file is looked at before it is mapped: it must lie on a file system whose pages come at once
-//! (a fault in a file that another process serves would stop a worker), and be as long as what is
-//! mapped of it. What happens to it later is for [`crate::sigbus`].
+//! A file is checked before it is mapped: it must be on a file system whose pages are available at
+//! once (a fault in a file that another process serves would stop a worker), and be at least as
+//! long as what is mapped of it. Later changes of the file are handled by [`crate::sigbus`].
 
 use crate::message::TableEntry;
 use crate::sigbus::{Registered, register};
@@ -11,16 +11,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vhost::{Memory, Region};
 
-/// File systems that memory may come from: tmpfs (memfd_create too), ramfs, hugetlbfs, and disks of
-/// this machine: ext4, XFS, Btrfs.
+/// File systems from which memory is accepted: tmpfs (with memfd_create), ramfs, hugetlbfs, and
+/// local disks: ext4, XFS, Btrfs.
 const FILE_SYSTEMS: [i64; 6] =
     [0x0102_1994, 0x8584_58f6, HUGETLBFS, 0xef53, 0x5846_5342, 0x9123_683e];
 const HUGETLBFS: i64 = 0x9584_58f6;
 const PAGE_BYTES: u64 = 4096;
 
-/// A mapped piece of a file; unmapped when dropped.
+/// A mapped part of a file; unmapped when dropped.
 pub struct Mapping {
-    /// Where the piece begins, which need not be where the mapping does.
+    /// Address of the part's first byte, which need not be the start of the mapping.
     pub at: *mut u8,
     map: *mut libc::c_void,
     bytes: usize,
@@ -37,14 +37,14 @@ unsafe impl Sync for Mapping {}
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.registered = None;
-        // SAFETY: mapped by `map`, and whoever used it is gone.
+        // SAFETY: mapped by `map`, and not used any more.
         unsafe { libc::munmap(self.map, self.bytes) };
     }
 }
 
-/// Checks what kind of file it is: its length and the bytes of its pages.
+/// Checks the file and returns its length and the bytes of one of its pages.
 fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
-    // SAFETY: both calls fill what they are given; all zero is valid.
+    // SAFETY: both calls write to locals, for which all zero is valid.
     let (stat, fs) = unsafe {
         let (mut stat, mut fs): (libc::stat, libc::statfs) =
             (std::mem::zeroed(), std::mem::zeroed());
@@ -63,10 +63,11 @@ fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
 }
 
 /// Maps `size` bytes of a file from `offset` on, for reading and writing. `event` is made readable
-/// when some of it goes away (its owner made the file shorter): it is zeros from then on.
+/// when a page of the mapping is lost (the owner truncated the file): it reads as zeros from then
+/// on.
 ///
 /// # Errors
-/// The file is shorter, lies on a file system whose pages may take long to come, or cannot be
+/// The file is shorter, is on a file system whose pages may take long to be available, or cannot be
 /// mapped.
 pub fn map(
     file: BorrowedFd,
@@ -83,28 +84,27 @@ pub fn map(
     let bytes = usize::try_from(end.next_multiple_of(page) - from).map_err(|_| Violation::Map)?;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, wherever the kernel likes.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let map = unsafe {
         libc::mmap(std::ptr::null_mut(), bytes, access, flags, file.as_raw_fd(), from as i64)
     };
     if map == libc::MAP_FAILED {
         return Err(Violation::Map);
     }
-    // SAFETY: the kernel is advised; the range is ours. Guests' memory is not part of our core
-    // dumps.
+    // SAFETY: advice about our own range. Guests' memory is not part of our core dumps.
     unsafe { libc::madvise(map, bytes, libc::MADV_DONTDUMP) };
     let registered = register(map as usize, bytes, page as usize, event.as_fd());
     let at = map.cast::<u8>().wrapping_add((offset - from) as usize);
     let is_there = registered.is_some();
     let mapping = Mapping { at, map, bytes, registered, _event: event.clone() };
-    // Not registered, it could end the process; dropping it unmaps it.
+    // A mapping that is not registered could end the process; dropping it unmaps it.
     if is_there { Ok(mapping) } else { Err(Violation::Map) }
 }
 
-/// An event that was not yet.
+/// A new eventfd, not readable yet.
 pub(crate) fn event() -> Result<OwnedFd, Violation> {
     use std::os::fd::FromRawFd;
-    // SAFETY: a new descriptor, which is ours if it is one.
+    // SAFETY: the call returns a new descriptor, which is ours, or an error.
     unsafe {
         match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
             fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
@@ -113,25 +113,25 @@ pub(crate) fn event() -> Result<OwnedFd, Violation> {
     }
 }
 
-/// Forgets that an event was.
+/// Makes an eventfd not readable again.
 pub(crate) fn clear(event: &OwnedFd) {
     let mut count = 0u64;
-    // SAFETY: eight bytes that live here; the descriptor does not block.
+    // SAFETY: reads eight bytes into a local; the descriptor does not block.
     unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
-/// A guest's memory, as its table says.
+/// A guest's memory, as its memory table describes it.
 pub(crate) struct RegionTable {
     entries: Vec<(TableEntry, *mut u8)>,
-    /// What rings use; the mappings live as long as this does.
+    /// The memory as rings use it; the mappings live as long as this does.
     pub memory: Arc<Memory>,
 }
 
-// SAFETY: addresses, as in `Memory`.
+// SAFETY: contains addresses, as `Memory` does.
 unsafe impl Send for RegionTable {}
 
 impl RegionTable {
-    /// Checks and maps a table. `event` is made readable when a page of it is found to be gone.
+    /// Checks and maps a table. `event` is made readable when a page of it is lost.
     pub fn new(
         regions: Vec<(TableEntry, OwnedFd)>,
         event: &Arc<OwnedFd>,
@@ -140,7 +140,7 @@ impl RegionTable {
         let meet = |a: u64, n: u64, b: u64, m: u64| a < b + m && b < a + n;
         for (i, (r, _)) in regions.iter().enumerate() {
             let bad = r.size == 0 || wraps(r.guest, r) || wraps(r.user, r) || wraps(r.offset, r);
-            // Those before this one passed, so their sums do not wrap.
+            // The regions before this one were checked, so their sums do not wrap.
             let again = || {
                 let mut others = regions[..i].iter().map(|(o, _)| o);
                 others.any(|o| {
@@ -164,7 +164,7 @@ impl RegionTable {
         Ok(RegionTable { entries, memory })
     }
 
-    /// The NUMA node of the first page of it, if the kernel says so.
+    /// The NUMA node of its first page, if the kernel reports it.
     pub fn numa(&self) -> Option<usize> {
         const NODE_OF_ADDRESS: libc::c_ulong = 1 | 2;
         let (mut node, at) = (0i32, self.entries.first()?.1);
@@ -176,7 +176,7 @@ impl RegionTable {
         (ret == 0).then(|| usize::try_from(node).ok()).flatten()
     }
 
-    /// Where the front-end's address `user` is mapped here.
+    /// The address here of the front-end's address `user`.
     pub fn host(&self, user: u64) -> Option<*mut u8> {
         self.entries.iter().find_map(|(entry, at)| {
             let offset = user.wrapping_sub(entry.user);

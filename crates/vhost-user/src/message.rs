@@ -1,15 +1,15 @@
-//! vhost-user messages: what a front-end may ask, with sizes and descriptors checked.
+//! vhost-user messages of front-ends, with sizes and descriptors checked.
 //!
 //! Numbers and layouts are those of QEMU's `docs/interop/vhost-user.rst`.
 
 use crate::violation::Violation;
 use std::os::fd::OwnedFd;
 
-/// Bytes of a header: request, flags, size of what follows.
+/// Bytes of a header: request, flags, size of the payload.
 pub const HEADER_BYTES: usize = 12;
-/// Most memory regions of a table: what front-ends send to those that do not offer more slots.
+/// Most memory regions of a table: the limit for back-ends that do not offer more slots.
 pub const REGIONS_MAX: usize = 8;
-/// Longest payload that is known: a memory table.
+/// Longest payload of a known request: a memory table.
 pub const PAYLOAD_BYTES_MAX: usize = 8 + REGIONS_MAX * REGION_BYTES;
 const REGION_BYTES: usize = 32;
 /// Version 1, in every message.
@@ -17,22 +17,22 @@ const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 4;
 const NEED_REPLY: u32 = 8;
-/// Beside a ring's number: no descriptor comes with it.
+/// Flag beside a ring's number: the message has no descriptor.
 const NO_DESCRIPTOR: u64 = 1 << 8;
 
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked.
+    /// Number of the request.
     pub request: u32,
-    /// The front-end waits for a reply, whatever is asked.
+    /// The front-end waits for a reply, even if the request has none of its own.
     pub need_reply: bool,
-    /// Bytes that follow.
+    /// Bytes of the payload.
     pub size: usize,
 }
 
 impl Header {
-    /// Reads and checks it.
+    /// Reads and checks a header.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Violation> {
         let word =
             |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
@@ -46,7 +46,7 @@ impl Header {
         Ok(Header { request, need_reply: flags & NEED_REPLY != 0, size })
     }
 
-    /// A reply to this request.
+    /// Encodes a reply to this request.
     pub fn reply(request: u32, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + payload.len());
         for word in [request, VERSION | REPLY, payload.len() as u32] {
@@ -57,91 +57,91 @@ impl Header {
     }
 }
 
-/// A piece of the guest's memory, as the front-end describes it.
+/// A region of the guest's memory, as the front-end describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableEntry {
     /// Guest-physical address.
     pub guest: u64,
-    /// Bytes.
+    /// Bytes of the region.
     pub size: u64,
-    /// Where the front-end has it mapped: ring addresses are such.
+    /// Address at which the front-end has mapped the region: ring addresses are of this kind.
     pub user: u64,
-    /// Where it begins in its file.
+    /// Offset of the region in its file.
     pub offset: u64,
 }
 
-/// The in-flight region's description.
+/// The description of the in-flight region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inflight {
-    /// Bytes; asked for it is not looked at.
+    /// Bytes of the region; ignored in a request for one.
     pub size: u64,
-    /// Where it begins in its file.
+    /// Offset of the region in its file.
     pub offset: u64,
-    /// Rings.
+    /// Number of rings.
     pub queues: u16,
-    /// Entries of each.
+    /// Entries of each ring.
     pub entries: u16,
-    /// Bytes of the message's payload: front-ends pad it or not.
+    /// Bytes of the message's payload: some front-ends pad it.
     pub payload: usize,
 }
 
 /// A ring's addresses, in the front-end's own address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddress {
-    /// Descriptors.
+    /// Address of the descriptors.
     pub desc: u64,
-    /// The device's area.
+    /// Address of the device's area.
     pub used: u64,
-    /// The driver's area.
+    /// Address of the driver's area.
     pub avail: u64,
 }
 
-/// A request with all that belongs to it.
+/// A request with its payload and descriptors.
 #[derive(Debug)]
 pub enum Message {
-    /// Features of the device?
+    /// Asks for the features of the device.
     GetFeatures,
-    /// The driver's choice of them.
+    /// The features that the driver chose.
     SetFeatures(u64),
     /// The session begins.
     SetOwner,
-    /// All is as if nothing had been set.
+    /// Resets all settings of the session.
     ResetOwner,
     /// The guest's memory.
     SetMemTable(Vec<(TableEntry, OwnedFd)>),
-    /// Where pages that were written are marked: size, offset, file.
+    /// The log of dirty pages: size, offset, file.
     SetLogBase(u64, u64, OwnedFd),
-    /// Something to notify when marks were set, which is not needed.
+    /// An eventfd to signal when pages were logged; not used.
     SetLogFd,
-    /// Entries of a ring.
+    /// Entries of a ring: ring, number.
     SetRingSize(u32, u32),
-    /// Where a ring is.
+    /// Addresses of a ring.
     SetRingAddress(u32, RingAddress),
-    /// Where a ring is to be begun.
+    /// The index from which a ring is served: ring, index.
     SetRingBase(u32, u32),
-    /// Stop the ring; up to where was it served?
+    /// Stops the ring and asks for the index up to which it was served.
     GetRingBase(u32),
-    /// The ring starts. What it is kicked by is not needed: rings are polled.
+    /// Starts the ring. Its kick eventfd is not used: rings are polled.
     SetRingKick(u32),
-    /// How to notify the guest, if at all.
+    /// The eventfd by which the guest is notified, if it wants that.
     SetRingCall(u32, Option<OwnedFd>),
-    /// What to notify of errors, which is not needed.
+    /// An eventfd to signal errors; not used.
     SetRingErr(u32),
-    /// Features of the protocol?
+    /// Asks for the protocol features.
     GetProtocolFeatures,
-    /// The front-end's choice of them.
+    /// The protocol features that the front-end chose.
     SetProtocolFeatures(u64),
-    /// How many queue pairs?
+    /// Asks for the number of queue pairs.
     GetQueueNum,
-    /// The ring may be used, or not.
+    /// Enables or disables the ring.
     SetRingEnable(u32, bool),
-    /// Tell the network where this MAC address is now.
+    /// Asks to announce this MAC address to the network.
     SendRarp([u8; 6]),
-    /// The MTU that the guest was given.
+    /// The guest's MTU.
     SetMtu(u64),
-    /// A region for buffers in flight, please.
+    /// Asks for a region for buffers in flight.
     GetInflight(Inflight),
-    /// The region that was made for one before us.
+    /// The region created by the back-end before this one.
     SetInflight(Inflight, OwnedFd),
     /// The device's status, as the driver wrote it.
     SetStatus(u64),
@@ -149,7 +149,7 @@ pub enum Message {
     GetStatus,
 }
 
-/// A payload that is read from its front.
+/// Reads a payload from its start.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -177,7 +177,7 @@ fn one(fds: &mut Vec<OwnedFd>) -> Result<OwnedFd, Violation> {
     fds.pop().ok_or(Violation::Descriptors)
 }
 
-/// The ring of a message that brings a descriptor, or says that there is none.
+/// The ring of a message, with the descriptor if it has one.
 fn ring_fd(p: &mut Reader, fds: &mut Vec<OwnedFd>) -> Result<(u32, Option<OwnedFd>), Violation> {
     let value = p.u64()?;
     if value & !(NO_DESCRIPTOR | 0xff) != 0 {
@@ -199,7 +199,7 @@ fn table(p: &mut Reader, fds: &mut Vec<OwnedFd>) -> Result<Message, Violation> {
         let (user, offset) = (p.u64()?, p.u64()?);
         regions.push(TableEntry { guest, size, user, offset });
     }
-    // A table may be sent with all its places.
+    // A table may be sent with all its entries, used or not.
     p.0 = if p.0.len() == (REGIONS_MAX - n) * REGION_BYTES { &[] } else { p.0 };
     if fds.len() != n {
         return Err(Violation::Descriptors);
@@ -237,7 +237,7 @@ fn rarp(p: &mut Reader) -> Result<Message, Violation> {
 }
 
 impl Message {
-    /// Reads a message; every byte and descriptor must belong to it.
+    /// Decodes a message; every byte and descriptor must belong to it.
     pub fn decode(
         request: u32,
         payload: &[u8],

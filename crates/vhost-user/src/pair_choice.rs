@@ -1,19 +1,19 @@
-//! Which of a guest's queues is served next, and which one a sender uses.
+//! Chooses which of a guest's queues is served next, and which queue a sender uses.
 
-/// A guest's queues, each once, beginning with another one each time.
+/// Iterates over a guest's queues, each once, from a different one each time.
 pub struct Turn {
     left: u64,
-    /// Where to begin the next time.
+    /// The queue to begin with the next time.
     pub next: u32,
 }
 
 impl Turn {
-    /// The queues in `mask`, from the `first` on.
+    /// The queues in `mask`, from number `first` on.
     pub fn new(mask: u64, first: u32) -> Turn {
         Turn { left: mask, next: first }
     }
 
-    /// The next one.
+    /// The next queue.
     #[inline]
     pub fn pair(&mut self) -> Option<u32> {
         if self.left == 0 {

@@ -1,4 +1,4 @@
-//! Packets to and from a guest.
+//! Receive and send handles for packets from and to a guest.
 
 use crate::copies::{self, At};
 use crate::counters::Counters;
@@ -12,55 +12,55 @@ use std::sync::atomic::{Ordering, fence};
 use vhost::{Batch, Moved, steps_max};
 
 thread_local! {
-    /// Room for buffers that were read from a ring: one for all rings of a thread, so that it stays
-    /// in the cache.
+    /// Buffers read from a ring: one batch for all rings of a thread, so that it stays in the
+    /// cache.
     static BATCH: RefCell<Batch> = RefCell::default();
 }
 
-/// Buffers that a receive queue fetches ahead, at least, if they are there.
+/// Least number of buffers that a receive queue prefetches, if available.
 const FEW: usize = 4;
 
-/// Receives what a guest sends. Handle 0 also serves guest queues that have no handle.
+/// Receives the packets of a guest. Handle 0 also serves guest queues that have no handle.
 pub struct Rx<P> {
     shared: Arc<Shared>,
     pool: Arc<P>,
-    /// `pool`, as copies in flight have it.
+    /// `pool`, as copies in flight refer to it.
     shared_pool: Arc<dyn Pool>,
-    /// What the thread's copies in flight know each guest queue by.
+    /// Index of each guest queue in the thread's `Copies::targets`.
     targets: [usize; PAIRS_MAX],
     index: usize,
-    /// Guest queue to start with, so that none starves.
+    /// Guest queue to start with, so that each queue is served.
     next: u32,
-    /// Packets that a burst brings.
+    /// Packets expected in a burst.
     expected: usize,
-    /// Guest queues that something was taken from since `notify`.
+    /// Guest queues from which something was taken since `notify`.
     pending_notify: u64,
     /// One of the guest's queues may want to be notified.
     wants_notify: bool,
-    /// Cycles that bursts lost to the guest's violations, until they are taken.
+    /// Cycles that bursts lost to the guest's violations since `take_penalty`.
     penalty: u64,
 }
 
-/// Sends to a guest, on the guest queue that falls to this handle.
+/// Sends to a guest, on the guest queue that belongs to this handle.
 pub struct Tx<P> {
     shared: Arc<Shared>,
     pool: Arc<P>,
-    /// `pool`, as copies in flight have it.
+    /// `pool`, as copies in flight refer to it.
     shared_pool: Arc<dyn Pool>,
-    /// What the thread's copies in flight know the guest's queue by.
+    /// Index of the guest's queue in the thread's `Copies::targets`.
     target: usize,
     index: usize,
-    /// Another sender had the ring at the last burst.
+    /// Another sender held the ring at the last burst.
     busy: bool,
-    /// Ring that something was put on since `notify`, and whether the guest may want to be
-    /// notified.
+    /// Ring to which something was added since `notify`, and whether the guest may want a
+    /// notification.
     pending_notify: Option<(u16, bool)>,
-    /// Cycles that bursts lost to the guest's violations, until they are taken.
+    /// Cycles that bursts lost to the guest's violations since `take_penalty`.
     penalty: u64,
 }
 
 impl<P: Pool + 'static> Rx<P> {
-    /// None if there is a handle for this queue already.
+    /// None if there is already a handle for this queue.
     pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
         let bit = 1u64.checked_shl(index as u32)?;
         if shared.taken_rx.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
@@ -81,7 +81,7 @@ impl<P: Pool + 'static> Rx<P> {
     }
 
     /// Appends up to `max` packets to `out`, as far as it has room; returns how many. Without a
-    /// guest this is a load and a compare.
+    /// guest this costs a load and a compare.
     #[inline]
     pub fn burst(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let mask = self.shared.rx_mask(self.index);
@@ -92,7 +92,7 @@ impl<P: Pool + 'static> Rx<P> {
         self.receive(mask, out, end)
     }
 
-    /// Starts to fetch what the next burst will read: see `port::RxQueue::prepare`.
+    /// Prefetches what the next burst reads: see `port::RxQueue::prepare`.
     #[inline]
     pub fn prepare(&self, phase: usize) {
         let mask = self.shared.rx_mask(self.index);
@@ -104,7 +104,7 @@ impl<P: Pool + 'static> Rx<P> {
         }
     }
 
-    /// Notifies the guest of what was taken, if it wants that: see `port::RxQueue::notify`.
+    /// Notifies the guest of the buffers taken, if it wants that: see `port::RxQueue::notify`.
     #[inline]
     pub fn notify(&mut self, all: bool) {
         if !all && !self.wants_notify {
@@ -118,20 +118,19 @@ impl<P: Pool + 'static> Rx<P> {
         }
     }
 
-    /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked
-    /// last.
+    /// Cycles that bursts of this handle lost to the guest's violations since the last call.
     #[inline]
     pub fn take_penalty(&mut self) -> u64 {
         std::mem::take(&mut self.penalty)
     }
 
-    /// Cycles that all handles lost, since this was asked last: handle 0 says so.
+    /// Cycles that all handles lost since the last call; 0 for handles other than 0.
     pub fn take_port_penalty(&self) -> u64 {
         if self.index == 0 { self.shared.take_penalty() } else { 0 }
     }
 
-    /// From the guest's queues in `mask`, until `out` is `end` long, or as many descriptors were
-    /// read as one queue may have read for it.
+    /// Receives from the guest's queues in `mask`, until `out` has `end` packets or the limit of
+    /// descriptors read for one queue is reached.
     #[inline]
     fn receive(&mut self, mask: u64, out: &mut Vec<Packet>, end: usize) -> usize {
         let mut moved = Moved::default();
@@ -168,7 +167,7 @@ impl<P: Pool + 'static> Rx<P> {
         self.next = turn.next;
         self.expected = moved.packets.max(self.expected / 2);
         if moved.packets == 0 && self.pending_notify != 0 {
-            // No call for it will come.
+            // There will be no later call of `notify` for this queue.
             fence(Ordering::SeqCst);
             self.notify(true);
         }
@@ -181,7 +180,7 @@ impl<P: Pool + 'static> Rx<P> {
         moved.packets
     }
 
-    /// Appends the announcement of a guest that came from another host, if there is one to be made.
+    /// Appends the announcement of a guest that was migrated to this host, if one is due.
     #[inline]
     fn announce(&self, out: &mut Vec<Packet>, moved: &mut Moved) {
         if let Some(mac) = self.shared.announced()
@@ -201,7 +200,7 @@ impl<P> Drop for Rx<P> {
 }
 
 impl<P: Pool + 'static> Tx<P> {
-    /// None if this handle is out already, or beyond the last one.
+    /// None if this handle is already in use, or there is no such handle.
     pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
         (!taken).then(|| Tx {
@@ -216,13 +215,13 @@ impl<P: Pool + 'static> Tx<P> {
         })
     }
 
-    /// The guest's ring that is sent on at present.
+    /// The guest's ring to which packets are sent at present.
     #[inline]
     fn ring(&self) -> Option<u16> {
         ring_of(self.shared.tx_mask(), self.index)
     }
 
-    /// Starts to fetch what the next burst will touch: see `port::RxQueue::prepare`.
+    /// Prefetches what the next burst uses: see `port::RxQueue::prepare`.
     #[inline]
     pub fn prepare(&self, phase: usize, n: usize) {
         if let Some(ring) = self.ring() {
@@ -230,7 +229,7 @@ impl<P: Pool + 'static> Tx<P> {
         }
     }
 
-    /// Notifies the guest of what was sent, if it wants that: see `port::TxQueue::notify`.
+    /// Notifies the guest of the packets sent, if it wants that: see `port::TxQueue::notify`.
     #[inline]
     pub fn notify(&mut self, all: bool) {
         if let Some((ring, _)) =
@@ -240,29 +239,27 @@ impl<P: Pool + 'static> Tx<P> {
         }
     }
 
-    /// Cycles that bursts of this handle lost to what the guest does wrong, since this was asked
-    /// last.
+    /// Cycles that bursts of this handle lost to the guest's violations since the last call.
     #[inline]
     pub fn take_penalty(&mut self) -> u64 {
         std::mem::take(&mut self.penalty)
     }
 
-    /// How many of `n` packets the guest has room for, at most: those of them for which a buffer is
-    /// there. All, where that cannot be said.
+    /// How many of `n` packets the guest has buffers for, at most; `n` where that is not known.
     pub fn room(&self, n: usize) -> usize {
         let up = self.shared.up.load(Ordering::Relaxed);
         let ring = self.ring().filter(|_| up).and_then(|i| self.shared.rings.try_hold(i.into()));
         ring.and_then(|mut held| held.get().map(|own| own.ring.room(n))).unwrap_or(n)
     }
 
-    /// Did the last burst take nothing because another thread has the ring?
+    /// Whether the last burst sent nothing because another thread held the ring.
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Sends from the front; returns how many packets were taken. Without a guest, or one with no
-    /// queue enabled, all are taken, dropped and counted. Without the ring (the guest is changing
-    /// something) nothing is taken.
+    /// Sends packets from the front of `packets`; returns how many were accepted. Without a guest,
+    /// or without an enabled queue, all are accepted, dropped and counted. If the ring is not
+    /// available (the guest is changing it) none is accepted.
     #[inline]
     pub fn burst(&mut self, packets: &[Packet]) -> usize {
         let Some(ring) = self.ring().filter(|_| self.shared.up.load(Ordering::Relaxed)) else {

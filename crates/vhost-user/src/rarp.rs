@@ -1,10 +1,10 @@
-//! The announcement of a guest that came from another host.
+//! The announcement of a guest that was migrated to this host.
 
-/// Bytes of an announcement: the least of an Ethernet frame, without its checksum.
+/// Bytes of an announcement: the shortest Ethernet frame, without its checksum.
 pub(crate) const RARP_BYTES: usize = 60;
 
-/// A broadcast RARP request of the owner of `mac` for its own address (RFC 903): switches learn
-/// where it is.
+/// A broadcast RARP request of the owner of `mac` for its own address (RFC 903), from which
+/// switches learn its port.
 #[cold]
 pub(crate) fn rarp(mac: [u8; 6]) -> [u8; RARP_BYTES] {
     let mut frame = [0; RARP_BYTES];

@@ -1,8 +1,8 @@
 //! The rings of the guest that is served.
 //!
 //! A ring is held by the thread that moves packets on it, for one burst, and by the control side
-//! while it replaces it ([`sync::Place`]). Taking the rings away therefore waits for bursts under
-//! way and for nothing else.
+//! while it replaces the ring ([`sync::Place`]). To take the rings away is therefore to wait for
+//! current bursts only.
 
 use crate::call;
 use crate::call_timer::CallTimer;
@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Held, Place};
 use vhost::{Ring, RingErrors};
 
-/// Attempts to hold a ring that another thread sends on: about as long as a burst takes. A thread
-/// that has it for longer has lost its core, and waiting would stop all our ports.
+/// Attempts to hold a ring on which another thread sends: together about as long as a burst takes.
+/// A thread that holds the ring for longer was preempted, and waiting for it would stop all our
+/// ports.
 const ATTEMPTS_MAX: usize = 256;
 
-/// What notifies a guest: an eventfd of its front-end's.
+/// The eventfd of a front-end that notifies its guest.
 pub(crate) struct Call(OwnedFd);
 
 impl Call {
@@ -29,22 +30,22 @@ impl Call {
     }
 }
 
-/// A ring of the guest's, and how to notify it.
+/// A ring of the guest, and how to notify the guest.
 pub(crate) struct OwnRing {
     pub ring: Ring,
     /// None if the guest polls.
     call: Option<Arc<Call>>,
-    /// Violations that were counted at the port already.
+    /// Violations already counted at the port.
     pub reported: Box<RingErrors>,
-    /// When calls on it are timed.
+    /// Decides which calls on the ring are timed.
     pub timer: CallTimer,
-    /// What the CPU's copies cost here.
+    /// What the CPU's copies on this ring cost.
     pub cost: RingCost,
-    /// No other ring has or had it.
+    /// Unique among all rings, also former ones.
     pub id: u64,
-    /// The ring is about to be taken away: no more copies are listed.
+    /// The ring will soon be taken away: no more copies are listed.
     pub closing: bool,
-    /// Where packets go back to that are not delivered.
+    /// Pool to which packets that are not delivered return.
     pub pool: Option<Arc<dyn Pool>>,
 }
 
@@ -67,7 +68,8 @@ impl OwnRing {
         }
     }
 
-    /// Forgets what was taken and not delivered: the guest still has it. No copies are in flight.
+    /// Frees packets that were taken and not delivered: the guest still has their buffers. No
+    /// copies are in flight.
     pub fn abandon(&mut self) {
         let mut packets = Vec::new();
         self.ring.abandon(&mut packets);
@@ -76,14 +78,14 @@ impl OwnRing {
         }
     }
 
-    /// Notifies the guest of what was shown to it, if it wants that. Never waits. A full fence lies
-    /// between.
+    /// Notifies the guest of the published descriptors, if it wants that. Never waits. The
+    /// caller executes a full fence after it published them.
     #[inline]
     pub fn notify(&mut self) {
         if self.ring.needs_notification()
             && let Some(call) = &self.call
         {
-            // An eventfd stays one.
+            // The descriptor was checked, and an eventfd remains one.
             let _ = call::signal(call.0.as_raw_fd());
         }
     }
@@ -100,13 +102,13 @@ impl Rings {
         Rings { places: (0..n).map(|_| Place::default()).collect() }
     }
 
-    /// Holds ring `i`, or its empty place, unless another thread does.
+    /// Holds ring `i`, or its empty place, unless another thread holds it.
     #[inline]
     pub fn try_hold(&self, i: usize) -> Option<Held<'_, OwnRing>> {
         self.places[i].try_hold()
     }
 
-    /// Holds ring `i`, unless another thread keeps it for longer than a burst should take.
+    /// Holds ring `i`, unless another thread holds it for longer than a burst should take.
     #[inline]
     pub fn hold(&self, i: usize) -> Option<Held<'_, OwnRing>> {
         for _ in 0..ATTEMPTS_MAX {
@@ -118,7 +120,7 @@ impl Rings {
         None
     }
 
-    /// Puts a ring in its place; returns what was there.
+    /// Puts a ring in place `i`; returns the ring that was there.
     pub fn put(&self, i: usize, ring: Option<OwnRing>) -> Option<OwnRing> {
         self.places[i].put(ring)
     }

@@ -1,9 +1,10 @@
-//! Where a thread that moves packets gets an engine from, and what it tells about it.
+//! The engine of a thread that moves packets: how the control side hands it over, and what the
+//! thread reports about it.
 //!
-//! A thread *sits down* when it starts and finds no engine. The control side gives it one, asks for
-//! it back, and stops one that hangs; the thread alone uses it. Neither waits for the other: orders
-//! are a word that the thread looks at once per turn, engines change hands in a place that is
-//! locked for a moment.
+//! A thread gets a *seat* when it starts, without an engine. The control side gives it an engine,
+//! asks for it back, and stops one that hangs; only the thread uses it. Neither waits for the
+//! other: an order is a word that the thread reads once per turn, and the engine is handed over in
+//! a place that is locked for a moment.
 
 use crate::atomics::{AtomicBool, AtomicU8, Handed, Ordering};
 use crate::tally::{Tallied, Tally};
@@ -11,19 +12,20 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::Engine;
 
-/// The threshold that is shown while none is set (that of the paper "Packet Copy Offload
+/// The threshold that is displayed while none is configured (that of the paper "Packet Copy Offload
 /// in OVS with Intel DSA").
 pub const THRESHOLD_BYTES_DEFAULT: usize = 128;
-/// Longest frame that a threshold may name, as in that paper's patches.
+/// Largest threshold in bytes, as in that paper's patches.
 pub const THRESHOLD_BYTES_MAX: usize = 9728;
 
-/// No threshold is set.
+/// No threshold is configured.
 const UNSET: usize = usize::MAX;
 
 static THRESHOLD: AtomicUsize = AtomicUsize::new(UNSET);
 static SEATS: Mutex<Vec<Arc<Seat>>> = Mutex::new(Vec::new());
 
-/// Frames of more bytes are left to engines. None: by what copies cost, as measured for each ring.
+/// Frames with more bytes than this are left to engines. None: decided for each ring by the
+/// measured costs of copies.
 #[inline]
 pub fn threshold() -> Option<usize> {
     Some(THRESHOLD.load(Ordering::Relaxed)).filter(|bytes| *bytes != UNSET)
@@ -34,20 +36,20 @@ pub fn set_threshold(bytes: Option<usize>) {
     THRESHOLD.store(bytes.unwrap_or(UNSET), Ordering::Relaxed);
 }
 
-/// What a thread is to do about its engine.
+/// What a thread has to do with its engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Order {
     None,
-    /// One is there for it.
+    /// Take the engine that is handed over.
     Take,
-    /// The thread is to give its engine back when nothing is in flight.
+    /// Give the engine back when no copy is in flight.
     Leave,
-    /// The one that hung was stopped: what was in flight is to be copied by the CPU.
+    /// The hanging engine was stopped: the CPU makes the copies in flight.
     Redo,
 }
 
-/// How it is with a thread's engine.
+/// State of a thread's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SeatState {
@@ -55,26 +57,27 @@ pub enum SeatState {
     Empty,
     /// The thread has an engine.
     Working,
-    /// The thread gave an engine back that made nothing for too long: to be stopped.
+    /// The thread gave back an engine that completed nothing for too long, and that is to be
+    /// stopped.
     Stuck,
-    /// The thread gave an engine back that failed too often.
+    /// The thread gave back an engine that failed too often.
     Failing,
-    /// The thread gave its engine back as asked, or at its end.
+    /// The thread gave its engine back as ordered, or when it ended.
     Returned,
 }
 
-/// What a thread and the control side share.
+/// State that a thread and the control side share.
 pub struct Seat {
     /// The core of the thread.
     pub core: usize,
-    /// What its engine did.
+    /// Counters of its engine.
     pub tally: Tally,
-    /// Cycles that a copy to a guest by the engine costs the thread, and one from a guest, as
-    /// measured; 0: not yet.
+    /// Measured cycles that a copy by the engine costs the thread, to a guest and from a guest; 0:
+    /// not yet measured.
     pub copy_cycles: [AtomicU32; 2],
-    /// Cycles that a doorbell costs the thread, as measured; 0: not yet.
+    /// Measured cycles that a doorbell costs the thread; 0: not yet measured.
     pub doorbell_cycles: AtomicU32,
-    /// The tally when its display was cleared.
+    /// The counters when the displayed ones were last cleared.
     cleared: Mutex<Tallied>,
     order: AtomicU8,
     state: AtomicU8,
@@ -104,19 +107,19 @@ impl Seat {
         self.cleared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What its engine did since [`Seat::clear_shown`]; the most copies in flight are those of all
-    /// time.
+    /// Counters of its engine since [`Seat::clear_shown`], except the most copies in flight, which
+    /// is never cleared.
     pub fn shown(&self) -> Tallied {
         let now = self.tally.read();
         Tallied { in_flight_max: now.in_flight_max, ..now.since(&self.cleared()) }
     }
 
-    /// What is shown counts from now on. The tally itself is its thread's.
+    /// Clears the displayed counters. The tally itself is written only by its thread.
     pub fn clear_shown(&self) {
         *self.cleared() = self.tally.read();
     }
 
-    /// How it is.
+    /// State of the thread's engine.
     pub fn state(&self) -> SeatState {
         match self.state.load(Ordering::Acquire) {
             1 => SeatState::Working,
@@ -145,7 +148,7 @@ impl Seat {
         self.order.store(order as u8, Ordering::Release);
     }
 
-    /// The thread carried out `order`; another order that came meanwhile stays.
+    /// The thread carried out `order`; another order given meanwhile is kept.
     pub(crate) fn carried_out(&self, order: Order) {
         let (from, to) = (order as u8, Order::None as u8);
         let _ = self.order.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
@@ -160,17 +163,17 @@ impl Seat {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Has the thread ended?
+    /// Whether the thread has ended.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Has the thread carried out all orders?
+    /// Whether the thread has carried out all orders.
     pub fn is_settled(&self) -> bool {
         self.order() == Order::None
     }
 
-    /// Gives the thread an engine; it has none, and [`Seat::is_settled`].
+    /// Gives an engine to the thread, which has none and [`Seat::is_settled`].
     pub fn give(&self, engine: Box<dyn Engine>) {
         self.tally.clear();
         *self.cleared() = Tallied::default();
@@ -178,12 +181,12 @@ impl Seat {
         self.set_order(Order::Take);
     }
 
-    /// Asks for the engine: [`Seat::state`] says when it is there.
+    /// Orders the thread to give the engine back: [`Seat::state`] shows when it has.
     pub fn recall(&self) {
         self.set_order(Order::Leave);
     }
 
-    /// Takes an engine that was given back, after its state was looked at.
+    /// Takes an engine that was given back, after its state was read.
     pub fn take_back(&self) -> Option<Box<dyn Engine>> {
         let engine = self.put(None);
         match self.state() {
@@ -194,7 +197,7 @@ impl Seat {
         engine
     }
 
-    /// The engine that hung was stopped.
+    /// The hanging engine was stopped.
     pub fn stopped(&self) {
         self.set_state(SeatState::Empty);
         self.set_order(Order::Redo);
@@ -205,12 +208,12 @@ fn seats_mut<T>(f: impl FnOnce(&mut Vec<Arc<Seat>>) -> T) -> T {
     f(&mut SEATS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// All seats, also of threads that ended.
+/// All seats, also those of threads that ended.
 pub fn seats() -> Vec<Arc<Seat>> {
     seats_mut(|seats| seats.clone())
 }
 
-/// Forgets the seat of a thread that ended.
+/// Removes the seat of a thread that ended.
 pub fn forget_seat(seat: &Arc<Seat>) {
     seats_mut(|seats| seats.retain(|other| !Arc::ptr_eq(other, seat)));
 }

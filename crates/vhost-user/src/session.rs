@@ -1,4 +1,4 @@
-//! One connection: what its front-end said so far, and the rings that follow from it.
+//! One connection: the settings that its front-end sent, and the rings that result.
 
 use crate::inflight;
 use crate::memory::{self, RegionTable};
@@ -14,32 +14,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vhost::{DirtyLog, Ring, RingSetup, feature};
 
-/// How often a connection whose turn it is not looks whether it is.
+/// Interval at which a waiting connection checks whether it can be served.
 const TURN_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest log of dirty pages: that of 128 TB of memory.
 const LOG_BYTES_MAX: u64 = 1 << 32;
 /// Smallest MTU of a guest (RFC 791).
 const MTU_MIN: u64 = 68;
 
-/// What was said about a ring.
+/// Settings of a ring.
 #[derive(Default)]
 struct RingState {
     size: u16,
     address: Option<RingAddress>,
-    /// Where it goes on, as in [`RingSetup::base`].
+    /// Index from which the ring continues, as in [`RingSetup::base`].
     base: u16,
-    /// That is what we ourselves did last, not what the front-end believes.
+    /// `base` is where we stopped, not a value of the front-end.
     exact: bool,
     started: bool,
     enabled: bool,
     call: Option<Arc<Call>>,
-    /// The ring is in its place.
+    /// The ring is in its place in [`crate::rings::Rings`].
     placed: bool,
 }
 
-/// A reply.
+/// The reply to a message.
 enum Reply {
-    /// None, but the acknowledgement that a front-end may ask for.
+    /// No reply, except the acknowledgement that a front-end may ask for.
     None,
     U64(u64),
     Bytes(Vec<u8>, Option<OwnedFd>),
@@ -48,7 +48,7 @@ enum Reply {
 pub(crate) struct Session<'a> {
     id: u64,
     shared: &'a Shared,
-    /// None until they are set.
+    /// None until the front-end sets them.
     features: Option<u64>,
     protocol: u64,
     table: Option<RegionTable>,
@@ -57,11 +57,11 @@ pub(crate) struct Session<'a> {
     mtu: Option<u16>,
     status: u64,
     numa: Option<usize>,
-    /// Readable when something that is mapped was found to be gone.
+    /// Readable after a page of a mapping was lost.
     event: Arc<OwnedFd>,
-    /// The connection could be served, but another one is.
+    /// The connection could be served, but another one is served.
     waiting: bool,
-    /// Work since it was asked last: see `crate::budget`.
+    /// Units of work for the current message: see `crate::budget`.
     units: u32,
 }
 
@@ -70,7 +70,7 @@ fn new_id() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Serves a connection until it ends. What the front-end did wrong is counted and logged.
+/// Serves a connection until it ends. A violation is counted and logged.
 pub(crate) fn serve(shared: &Shared, stream: &Stream, on_served: impl Fn(bool)) -> End {
     let end = match memory::event() {
         Ok(event) => Session::new(shared, Arc::new(event)).run(stream, on_served),
@@ -191,8 +191,7 @@ impl<'a> Session<'a> {
         Ok(Reply::None)
     }
 
-    /// Acts on a message whose reply the front-end does not wait for; the units of work that it
-    /// was.
+    /// Acts on a message whose reply the front-end does not wait for. Returns its units of work.
     pub fn work(&mut self, message: Message) -> Result<u32, Violation> {
         self.units = 1;
         self.act(message)?;
@@ -211,7 +210,7 @@ impl<'a> Session<'a> {
         self.rings.iter().any(|ring| ring.placed)
     }
 
-    /// What was said about a ring, perhaps nothing yet.
+    /// Settings of a ring, which are the defaults if nothing was set.
     fn ring(&mut self, ring: u32) -> Result<&mut RingState, Violation> {
         let i = ring as usize;
         if i >= RINGS_MAX {
@@ -223,7 +222,8 @@ impl<'a> Session<'a> {
         Ok(&mut self.rings[i])
     }
 
-    /// As [`Session::ring`]; the workers do not use it any more, until the next refresh.
+    /// Does what [`Session::ring`] does, and takes the ring from the workers until the next
+    /// refresh.
     fn withdraw(&mut self, ring: u32) -> Result<&mut RingState, Violation> {
         if self.ring(ring)?.placed {
             self.units += 1;
@@ -239,12 +239,12 @@ impl<'a> Session<'a> {
 
     fn withdraw_all(&mut self) {
         for i in 0..self.rings.len() {
-            // There is such a ring.
+            // The ring exists.
             let _ = self.withdraw(i as u32);
         }
     }
 
-    /// Memory that is mapped is gone: no ring is served until there is a new table.
+    /// A page of a mapping was lost: no ring is served until there is a new memory table.
     fn lose(&mut self) {
         self.withdraw_all();
         memory::clear(&self.event);
@@ -253,7 +253,7 @@ impl<'a> Session<'a> {
         self.rest();
     }
 
-    /// No guest is served.
+    /// The connection serves no guest.
     fn rest(&mut self) {
         self.waiting = false;
         self.shared.release(self.id);
@@ -272,7 +272,7 @@ impl<'a> Session<'a> {
             return Err(Violation::Features);
         }
         let changed = self.features.map_or(0, |before| before ^ bits);
-        // While rings are served the log alone comes and goes.
+        // The feature LOG_ALL alone may change while rings are served.
         if changed & !feature::LOG_ALL != 0 && self.is_served() {
             return Err(Violation::Order);
         }
@@ -293,7 +293,7 @@ impl<'a> Session<'a> {
     ) -> Result<(), Violation> {
         self.units += regions.len() as u32;
         self.withdraw_all();
-        // The old one goes first: both at once may be more than there is room for.
+        // The old table is unmapped first: both at once may exceed the address space or memory.
         self.table = None;
         self.table = Some(RegionTable::new(regions, &self.event)?);
         self.numa = None;
@@ -309,7 +309,7 @@ impl<'a> Session<'a> {
         }
         let map = memory::map(file.as_fd(), offset, size, &self.event)?;
         let at = map.at;
-        // SAFETY: `size` bytes are mapped there as long as the mapping lives.
+        // SAFETY: `size` bytes are mapped at `at` as long as the mapping lives.
         let log = unsafe { DirtyLog::new(at, size, Box::new(map)) };
         self.withdraw_all();
         self.log = Some(Arc::new(log));
@@ -326,8 +326,8 @@ impl<'a> Session<'a> {
     fn set_base(&mut self, ring: u32, base: u32) -> Result<(), Violation> {
         let is_packed = self.is_packed();
         let state = self.withdraw(ring)?;
-        // Of a packed ring: next available in the low half, next used in the high one. We use in
-        // order.
+        // Of a packed ring: next available index in the low half, next used index in the high half.
+        // We use descriptors in order.
         let (low, high) = (base as u16, (base >> 16) as u16);
         if !is_packed && high != 0 {
             return Err(Violation::Value);
@@ -354,7 +354,7 @@ impl<'a> Session<'a> {
         (self.table, self.log, self.mtu) = (None, None, None);
     }
 
-    /// Could ring `i` be served, if it is enabled?
+    /// Whether ring `i` could be served if it is enabled.
     fn is_ready(&self, i: usize) -> bool {
         let said = |r: &RingState| r.started && r.size > 0 && r.address.is_some();
         self.rings.get(i).is_some_and(said) && self.table.is_some() && self.features.is_some()
@@ -364,8 +364,8 @@ impl<'a> Session<'a> {
         self.rings[i].enabled || !self.has(protocol::FEATURE)
     }
 
-    /// Puts the rings where they belong, as far as they are known; the guest is there when both
-    /// rings of its first pair are, and one ring is enabled.
+    /// Puts the rings that can be served in their places and takes away the others. A guest is
+    /// served when both rings of its first pair are ready and one ring is enabled.
     fn refresh(&mut self) -> Result<(), Violation> {
         let n = self.rings.len();
         let is_there = self.is_ready(0) && self.is_ready(1) && (0..n).any(|i| self.is_enabled(i));
@@ -393,7 +393,7 @@ impl<'a> Session<'a> {
             self.shared.say_added(info.numa.unwrap_or(0));
         }
         self.shared.set_info(info);
-        // The guest's even rings are the ones it receives on.
+        // The guest receives on its even rings.
         if self.shared.publish(masks[1], masks[0]) || !was {
             self.shared.tell();
         }
@@ -414,7 +414,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Makes ring `i`, which is ready, and puts it in its place.
+    /// Creates ring `i`, which is ready, and puts it in its place.
     fn place(&mut self, i: usize) -> Result<(), Violation> {
         self.units += 1;
         let (Some(table), Some(features)) = (&self.table, self.features) else { return Ok(()) };

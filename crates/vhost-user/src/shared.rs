@@ -1,7 +1,7 @@
-//! What a socket's handle, its queues and its connections share.
+//! State that a socket's handle, its queues and its connections share.
 //!
 //! One connection at a time is *served*: its rings are in their places, and the masks say which are
-//! enabled. Rings are put there and taken away by the connection's thread alone; whoever moves
+//! enabled. Only the connection's thread puts rings there and takes them away; a thread that moves
 //! packets holds a place for one burst.
 
 use crate::budget::Budget;
@@ -13,41 +13,41 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vhost::Moved;
 
-/// Most queue pairs of a guest that are served: one bit each in a mask.
+/// Most queue pairs of a guest that are served: each has one bit in a mask.
 pub const PAIRS_MAX: usize = 64;
 /// Most rings: two for each pair.
 pub const RINGS_MAX: usize = 2 * PAIRS_MAX;
-/// Least time between two lines for the log about one socket: a front-end does not fill a disk.
+/// Least time between two log lines about one socket, so that a front-end cannot fill a disk.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Longest wait for copies in flight: an engine that hangs is stopped much earlier, and what it had
-/// made by the CPU.
+/// Longest wait for copies in flight: an engine that hangs is stopped much earlier, and the CPU
+/// makes its copies.
 const QUIESCE_SECONDS_MAX: Duration = Duration::from_secs(30);
-/// Between two looks at a ring that copies are waited for. They take a turn of a thread, and some
+/// Interval of checks for copies in flight on a ring. A copy takes a turn of a thread, and some
 /// microseconds.
 const QUIESCE_INTERVAL: Duration = Duration::from_micros(20);
-/// No connection.
+/// `served`: no connection.
 const NONE: u64 = 0;
-/// Beside a MAC address: it is to be announced.
+/// Flag beside a MAC address: the address is to be announced.
 const ANNOUNCE: u64 = 1 << 63;
 
-/// Called when a guest, or one of its queues, comes or goes. Runs on a thread of the socket's and
-/// must neither block nor touch the socket.
+/// Called when a guest, or one of its queues, appears or disappears. Runs on a thread of the
+/// socket's and must neither block nor use the socket.
 pub type OnChange = std::sync::Arc<dyn Fn() + Send + Sync>;
-/// Takes a line for the log, on any thread.
+/// Writes a warning to the log, from any thread.
 pub type Warn = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
-/// Takes a line for the log that is no warning, behind the module of ovs-vswitchd that has it.
+/// Writes a line to the log that is not a warning, with the ovs-vswitchd module that logs it.
 pub type Inform = std::sync::Arc<dyn Fn(&'static str, &str) + Send + Sync>;
 
-/// What is known about a guest that is served.
+/// Information about a guest that is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// NUMA node of its memory, if known.
     pub numa: Option<usize>,
-    /// The socket.
+    /// Path of the socket.
     pub socket: String,
     /// Negotiated virtio features.
     pub features: u64,
-    /// MTU that the guest was given, if any.
+    /// The guest's MTU, if it is known.
     pub mtu: Option<u16>,
     /// Entries of each ring.
     pub vrings: Vec<u16>,
@@ -59,17 +59,17 @@ struct Log {
     suppressed: u64,
 }
 
-/// What is counted of a socket, over all its guests.
+/// Counters of a socket, over all its guests.
 pub(crate) struct Counted {
     /// By queue handle.
     pub rx: Vec<Slot>,
     pub tx: Vec<Slot>,
     /// By [`vhost::RingError`].
     ring_errors: [AtomicU64; vhost::RingError::COUNT],
-    /// Longest frame to the guest, and from it, that the CPU copies for less than an engine, as
-    /// last measured; 0: not yet.
+    /// Length of the longest frame to the guest, and from it, that the CPU copies for less than an
+    /// engine, as last measured; 0: not yet measured.
     pub floors: [AtomicU32; 2],
-    /// Cycles lost to what guests did wrong, until they are charged to the port.
+    /// Cycles lost to the guests' violations, not yet charged to the port.
     penalty: AtomicU64,
     pub violations: Violations,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     /// Enabled queues we receive from, and send to: bit i for queue pair i. No guest: none.
     rx_mask: AtomicU64,
     tx_mask: AtomicU64,
-    /// A MAC address to announce to the network, with [`ANNOUNCE`].
+    /// A MAC address to announce to the network, with the flag [`ANNOUNCE`].
     announce: AtomicU64,
     /// The connection that is served.
     served: AtomicU64,
@@ -86,9 +86,9 @@ pub(crate) struct Shared {
     pub retries_max: AtomicU32,
     /// Receive queues that have a handle of their own.
     pub taken_rx: AtomicU64,
-    /// Send handles that are out.
+    /// Send handles in use.
     pub taken_tx: Vec<AtomicBool>,
-    /// Times a guest came or went.
+    /// How often a guest appeared or disappeared.
     pub changes: AtomicU64,
     pub counted: Counted,
     pub rings: Rings,
@@ -138,8 +138,8 @@ impl Shared {
         }
     }
 
-    /// Guest queues that receive handle `index` serves now: its own, and for handle 0 also those
-    /// that have no handle.
+    /// Guest queues that receive handle `index` serves at present: its own, and for handle 0 also
+    /// those without a handle.
     #[inline]
     pub fn rx_mask(&self, index: usize) -> u64 {
         let mask = self.rx_mask.load(Ordering::Relaxed);
@@ -149,24 +149,24 @@ impl Shared {
         }
     }
 
-    /// Guest queues that can be sent to now.
+    /// Enabled guest queues to which packets can be sent at present.
     #[inline]
     pub fn tx_mask(&self) -> u64 {
         self.tx_mask.load(Ordering::Relaxed)
     }
 
-    /// Queues the guest sends on, as far as we know, at least one.
+    /// Number of queues on which the guest sends, as far as known; at least one.
     pub fn n_rxq(&self) -> usize {
         let mask = self.rx_mask.load(Ordering::Relaxed);
         (u64::BITS - mask.leading_zeros()).max(1) as usize
     }
 
-    /// Is a guest served?
+    /// Whether a guest is served.
     pub fn connected(&self) -> bool {
         self.served.load(Ordering::Relaxed) != NONE
     }
 
-    /// Is this the connection that is served, from now on if none was?
+    /// Makes this connection the served one if there is none; returns whether it is.
     pub fn claim(&self, connection: u64) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         match self.served.compare_exchange(NONE, connection, success, failure) {
@@ -178,7 +178,7 @@ impl Shared {
         }
     }
 
-    /// Ends the service of this connection, all of whose rings were taken away.
+    /// Ends the service of this connection, whose rings were all taken away.
     pub fn release(&self, connection: u64) {
         if self.served.load(Ordering::Acquire) == connection {
             self.publish(0, 0);
@@ -190,20 +190,20 @@ impl Shared {
         }
     }
 
-    /// The queues that are served from now on. True: they are others than before.
+    /// Sets the queues that are served. Returns whether they changed.
     pub fn publish(&self, rx: u64, tx: u64) -> bool {
         let before = self.rx_mask.swap(rx, Ordering::Relaxed);
         self.tx_mask.swap(tx, Ordering::Relaxed) != tx || before != rx
     }
 
-    /// Says that something changed.
+    /// Calls `on_change`.
     pub fn tell(&self) {
         if let Some(on_change) = &self.on_change {
             on_change();
         }
     }
 
-    /// What is known about the guest; None without one.
+    /// Information about the guest; None without one.
     pub fn info(&self) -> Option<Info> {
         self.connected().then(|| Info { socket: self.path.clone(), ..lock(&self.info).clone() })
     }
@@ -212,19 +212,19 @@ impl Shared {
         *lock(&self.info) = info;
     }
 
-    /// Uses up work that was caused by a front-end; returns how long its thread is to rest.
+    /// Uses units of work caused by a front-end; returns how long its thread has to sleep.
     pub fn spend(&self, units: u32) -> Option<Duration> {
         lock(&self.budget).spend(units, Instant::now())
     }
 
-    /// Announces a MAC address to the network.
+    /// Orders the announcement of a MAC address to the network.
     pub fn announce(&self, mac: [u8; 6]) {
         let [a, b, c, d, e, f] = mac;
         let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
         self.announce.store(mac | ANNOUNCE, Ordering::Relaxed);
     }
 
-    /// A MAC address to announce, once.
+    /// Takes the MAC address to announce.
     #[inline]
     pub fn announced(&self) -> Option<[u8; 6]> {
         match self.announce.load(Ordering::Relaxed) {
@@ -240,7 +240,7 @@ impl Shared {
         (mac & ANNOUNCE != 0).then_some(rest)
     }
 
-    /// Lets ring `i` fetch what its next burst touches, if no thread holds it.
+    /// Prefetches what the next burst on ring `i` uses, if no thread holds the ring.
     #[inline]
     pub fn prepare(&self, i: usize, phase: usize, n: usize) {
         if let Some(mut held) = self.rings.try_hold(i)
@@ -250,8 +250,8 @@ impl Shared {
         }
     }
 
-    /// Notifies the guest of what it was shown on ring `i`, if it wants that. If another thread
-    /// holds the ring, that is up to it.
+    /// Notifies the guest of descriptors published on ring `i`, if it wants that. If another thread
+    /// holds the ring, that thread notifies.
     #[inline]
     pub fn notify(&self, i: usize) {
         if let Some(mut held) = self.rings.try_hold(i)
@@ -261,15 +261,15 @@ impl Shared {
         }
     }
 
-    /// Takes ring `i` away, if it is there; when this returns no other thread uses it, no copy of
-    /// it is in flight, and the guest was notified of all that it was shown.
+    /// Takes ring `i` away, if there is one. On return no other thread uses the ring, none of its
+    /// copies is in flight, and the guest was notified of all published descriptors.
     pub fn take(&self, i: usize) -> Option<OwnRing> {
         let is_quiet = self.quiesce(i);
         let mut ring = self.rings.put(i, None)?;
         self.count_error(&mut ring);
         if !is_quiet {
-            // An engine that cannot be stopped may still write: the guest's memory stays mapped for
-            // ever.
+            // An engine that cannot be stopped may still write: the guest's memory stays mapped
+            // until the process ends.
             let base = ring.ring.base();
             self.complain(&format!("copies of ring {i} never ended; it was given up at {base}"));
             std::mem::forget(ring);
@@ -281,8 +281,8 @@ impl Shared {
         Some(ring)
     }
 
-    /// Has no more copies of ring `i` listed, and waits for those in flight. False: they are still
-    /// there.
+    /// Stops the listing of copies of ring `i`, and waits for those in flight. Returns false if
+    /// some still are.
     fn quiesce(&self, i: usize) -> bool {
         let began = Instant::now();
         loop {
@@ -300,14 +300,14 @@ impl Shared {
         }
     }
 
-    /// Says something in the log.
+    /// Writes a warning to the log.
     fn complain(&self, what: &str) {
         if let Some(warn) = &self.warn {
             warn(&format!("vhost-user socket '{}': {what}", self.path));
         }
     }
 
-    /// Counts what the guest did wrong on a ring since this was called last.
+    /// Counts the guest's errors on a ring since the last call.
     #[cold]
     pub fn count_error(&self, ring: &mut OwnRing) {
         for (what, n) in ring.ring.ring_errors().since(&ring.reported) {
@@ -316,7 +316,7 @@ impl Shared {
         *ring.reported = *ring.ring.ring_errors();
     }
 
-    /// What was lost since this was called last: cycles.
+    /// Cycles lost since the last call.
     pub fn take_penalty(&self) -> u64 {
         match self.counted.penalty.load(Ordering::Relaxed) {
             0 => 0,
@@ -324,8 +324,8 @@ impl Shared {
         }
     }
 
-    /// Ends a call on a ring that `began` then and did this: counts what the guest did wrong, and
-    /// returns the cycles that it cost.
+    /// Ends a call on a ring that began at `began` with the result `moved`: counts the guest's
+    /// errors, and returns the cycles lost to them.
     #[inline]
     pub fn end(&self, ring: &mut OwnRing, began: Option<u64>, moved: &mut Moved) -> u64 {
         let penalty = ring.timer.end(began, moved);
@@ -338,7 +338,7 @@ impl Shared {
         penalty
     }
 
-    /// What guests did wrong, and how often.
+    /// The guests' errors with their numbers.
     pub fn ring_errors(&self) -> Vec<(vhost::RingError, u64)> {
         let count = |what: &vhost::RingError| {
             self.counted.ring_errors[*what as usize].load(Ordering::Relaxed)
@@ -354,32 +354,32 @@ impl Shared {
         sums
     }
 
-    /// A line for the log as DPDK's library has it.
+    /// Logs a line in the form of DPDK's library.
     pub fn say(&self, text: &str) {
         if let Some(inform) = &self.inform {
             inform("dpdk", &format!("VHOST_CONFIG: ({}) {text}", self.path));
         }
     }
 
-    /// Says in the log that a guest came, whose memory is on this NUMA node.
+    /// Logs that a guest with memory on this NUMA node connected.
     pub fn say_added(&self, numa: usize) {
         self.say("virtio is now ready for processing.");
         self.say_of_device(&format!("added on numa node {numa}"));
     }
 
-    /// A line for the log as ovs-vswitchd has it.
+    /// Logs a line in the form of ovs-vswitchd.
     fn say_of_device(&self, what: &str) {
         if let Some(inform) = &self.inform {
             inform("netdev_dpdk", &format!("vHost Device '{}' has been {what}", self.path));
         }
     }
 
-    /// Where warnings for the log go.
+    /// Destination of warnings.
     pub fn warn(&self) -> Option<&Warn> {
         self.warn.as_ref()
     }
 
-    /// Counts a violation, and says so in the log unless it said so just before.
+    /// Counts a violation, and logs it unless one was logged within [`LOG_INTERVAL`].
     pub fn violation(&self, what: Violation, request: Option<u32>) {
         self.counted.violations.count(what);
         let Some(warn) = &self.warn else { return };

@@ -1,21 +1,21 @@
-//! SIGBUS in memory that a front-end shares with us, survived.
+//! Handles SIGBUS in memory that a front-end shares with us.
 //!
-//! Whoever made the file of a mapping can make it shorter at any time, and the next access to what
-//! is gone is a SIGBUS, which ends a process. The handler here looks whether the address lies in a
-//! registered mapping. If so it puts a page of zeros there, and makes the mapping's eventfd
-//! readable; the connection's thread then gives the memory up. Any other SIGBUS does what it did
-//! before.
+//! A process that has the file of a mapping can truncate it at any time; the next access beyond its
+//! end is a SIGBUS, which by default ends the process. This handler checks whether the address is
+//! in a registered mapping. If so it maps a page of zeros there, and makes the mapping's eventfd
+//! readable; the connection's thread then unmaps the memory. Any other SIGBUS has the action that
+//! was set before.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
-/// Mappings that can be registered at once: eight regions and a log of 900 guests.
+/// Most mappings registered at a time: eight regions and a log for each of 900 guests.
 const MAPPINGS_MAX: usize = 8192;
 
 /// A registered mapping. Written by the thread that registers it, read by the handler.
 struct Entry {
-    /// First byte; 0 if the entry is free, 1 while it is being written.
+    /// Address of the first byte; 0: the entry is free, 1: it is being written.
     start: AtomicUsize,
     bytes: AtomicUsize,
     page: AtomicUsize,
@@ -31,10 +31,10 @@ static ENTRIES: [Entry; MAPPINGS_MAX] = [const {
     }
 }; MAPPINGS_MAX];
 
-/// Entries that were ever used are before this one.
+/// All entries ever used are before this index.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// A registration; dropped before the mapping goes.
+/// A registration; dropped before the mapping is unmapped.
 pub(crate) struct Registered(&'static Entry);
 
 impl Drop for Registered {
@@ -43,9 +43,9 @@ impl Drop for Registered {
     }
 }
 
-/// Registers `bytes` mapped at `start`, in pages of `page` bytes. `event` is made readable when a
-/// page of it is found to be gone; it must stay open while the registration lives. None when too
-/// many are registered.
+/// Registers `bytes` bytes mapped at `start`, in pages of `page` bytes. `event` is made readable
+/// when one of them is lost; it must stay open as long as the registration lives. None when too
+/// many mappings are registered.
 pub(crate) fn register(
     start: usize,
     bytes: usize,
@@ -68,11 +68,11 @@ pub(crate) fn register(
     Some(Registered(entry))
 }
 
-/// What SIGBUS did before; set once, before the handler is there.
+/// The action of SIGBUS before; set once, before the handler is installed.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 fn install() {
-    // SAFETY: all zero is a valid action, which is then filled.
+    // SAFETY: all zero is a valid action, which the call then fills.
     unsafe {
         let before = Box::into_raw(Box::new(std::mem::zeroed::<libc::sigaction>()));
         libc::sigaction(libc::SIGBUS, std::ptr::null(), before);
@@ -89,15 +89,15 @@ fn install() {
 extern "C" fn handle(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel passes a filled siginfo.
     let (at, faulted) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
-    // SAFETY: errno is this thread's; it is put back.
+    // SAFETY: errno is this thread's; its value is restored.
     let errno = unsafe { *libc::__errno_location() };
     if !faulted || !replace(at) {
         let before = BEFORE.load(Ordering::Acquire);
         // SAFETY: set before the handler was installed, never freed.
         unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };
-        // An instruction that faulted is run again, and then what was there before is asked.
+        // An instruction that faulted is run again, and its signal has the action from before.
         if !faulted {
-            // SAFETY: sends a signal, which comes when this one was handled.
+            // SAFETY: sends a signal, which is delivered when this handler returns.
             unsafe { libc::raise(libc::SIGBUS) };
         }
     }
@@ -105,7 +105,7 @@ extern "C" fn handle(_signal: i32, info: *mut libc::siginfo_t, _context: *mut li
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Puts zeros in place of the page at `at`, if it is one of a registered mapping.
+/// Maps zeros in place of the page at `at`, if the page is in a registered mapping.
 fn replace(at: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
     for entry in &ENTRIES[..used] {
@@ -114,7 +114,7 @@ fn replace(at: usize) -> bool {
             continue;
         }
         let page = entry.page.load(Ordering::Relaxed);
-        // The entry of another mapping may have changed since.
+        // The entry may have been reused for another mapping meanwhile.
         if entry.start.load(Ordering::Acquire) != start {
             continue;
         }
@@ -122,8 +122,8 @@ fn replace(at: usize) -> bool {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let from = (at & !(page - 1)) as *mut libc::c_void;
         let one = 1u64;
-        // SAFETY: the page belongs to a mapping whose owner lives while it is registered, and uses
-        // it by raw pointers only; the event is open as long.
+        // SAFETY: the page belongs to a mapping that lives as long as it is registered, and that is
+        // used by raw pointers only; the event is open as long.
         unsafe {
             let to = libc::mmap(from, page, access, flags, -1, 0);
             let event = entry.event.load(Ordering::Relaxed);

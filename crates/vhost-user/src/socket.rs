@@ -22,48 +22,49 @@ use std::time::{Duration, Instant};
 
 /// Longest path of a UNIX socket, without the NUL.
 const PATH_BYTES_MAX: usize = 107;
-/// Connections of one socket at a time: one that is served, the rest perhaps a guest that was
-/// restarted before its old connection is seen to be dead.
+/// Most connections of one socket at a time: one is served; another may be that of a restarted
+/// guest whose old connection is not yet known to be dead.
 const CONNECTIONS_MAX: usize = 4;
-/// Stack of a connection's thread: it keeps nothing large there.
+/// Bytes of the stack of a connection's thread, which has nothing large on it.
 const STACK_BYTES: usize = 256 << 10;
 /// First and longest pause between two attempts to connect. DPDK's library tries each second.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
-/// What a socket's end is waited for: unmapping a large guest takes a while. Its threads end by
-/// themselves anyway.
+/// Longest wait for the threads of a socket to end: unmapping a large guest takes a while. The
+/// threads end later in any case.
 const END_SECONDS_MAX: Duration = Duration::from_secs(5);
 
-/// Who makes the socket.
+/// Which side creates the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The guest; we connect, and again whenever it comes back.
+    /// The guest creates the socket; we connect, and connect again after each disconnection.
     Client,
-    /// We do, and unlink it in the end.
+    /// We create the socket, and unlink it at the end.
     Server,
 }
 
-/// How to serve a guest.
+/// Settings of a socket.
 #[derive(Clone)]
 pub struct Config {
     /// Path of the socket.
     pub path: String,
-    /// Who makes it.
+    /// Which side creates the socket.
     pub mode: Mode,
-    /// Send handles.
+    /// Number of send handles.
     pub n_txq: usize,
-    /// Attempts to send after the first when the guest's queue is full but moves.
+    /// Attempts to send after the first while the guest's queue is full and the guest takes
+    /// packets.
     pub tx_retries: u32,
-    /// Called when a guest, or one of its queues, comes or goes.
+    /// Called when a guest, or one of its queues, appears or disappears.
     pub on_change: Option<OnChange>,
-    /// Takes warnings for the log.
+    /// Destination of warnings.
     pub warn: Option<Warn>,
-    /// Takes lines for the log that are no warnings: what DPDK's library and ovs-vswitchd say of a
-    /// socket and its guest, in their words.
+    /// Destination of log lines that are not warnings: those that DPDK's library and ovs-vswitchd
+    /// log about a socket and its guest.
     pub info: Option<Inform>,
 }
 
-/// A path that a port of this process uses, until it is dropped.
+/// The path of a socket, reserved for a port of this process until this is dropped.
 pub struct Claim(String);
 
 static CLAIMS: Mutex<Option<HashSet<String>>> = Mutex::new(None);
@@ -105,7 +106,8 @@ impl Drop for Claim {
     }
 }
 
-/// Removes a socket that is not listened on any more. Anything else at this path is an error.
+/// Removes a socket on which no process listens any more. Any other kind of file at this path is an
+/// error.
 fn remove_stale(path: &Path) -> Result<(), String> {
     let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
     if !meta.file_type().is_socket() {
@@ -128,7 +130,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
         *to = *from as libc::c_char;
     }
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the descriptor is new and ours; the address lives here.
+    // SAFETY: the descriptor is new and ours; the address is a local.
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, kind, 0);
         if fd < 0 {
@@ -148,11 +150,11 @@ pub struct Socket<P> {
     mode: Mode,
     shared: Arc<Shared>,
     pool: Arc<P>,
-    /// Readable for good when the socket goes.
+    /// Readable once the socket is being dropped.
     stop: Arc<OwnedFd>,
-    /// Ends when the last thread did.
+    /// Disconnected when the last thread has ended.
     threads: mpsc::Receiver<()>,
-    /// The listening socket's device and inode, so that no other one is unlinked.
+    /// Device and inode of the listening socket, so that no other file is unlinked.
     made: Option<(u64, u64)>,
     _claim: Claim,
 }
@@ -194,38 +196,38 @@ impl<P: Pool + 'static> Socket<P> {
         Ok(socket)
     }
 
-    /// Queues the guest sends on; 1 without a guest. More handles may be taken when it grows, and
-    /// those beyond it may be dropped when it shrinks; neither has to be.
+    /// Number of queues on which the guest sends; 1 without a guest. When it grows, more handles
+    /// may be taken, and when it shrinks, those beyond it may be dropped; neither is necessary.
     pub fn n_rxq(&self) -> usize {
         self.shared.n_rxq()
     }
 
-    /// Send handles in total.
+    /// Number of send handles.
     pub fn n_txq(&self) -> usize {
         self.shared.counted.tx.len()
     }
 
-    /// A receive handle; None when it is out already.
+    /// A receive handle; None if it is in use.
     pub fn rx(&self, index: usize) -> Option<Rx<P>> {
         Rx::take(&self.shared, &self.pool, index)
     }
 
-    /// A send handle; None when it is out already.
+    /// A send handle; None if it is in use.
     pub fn tx(&self, index: usize) -> Option<Tx<P>> {
         Tx::take(&self.shared, &self.pool, index)
     }
 
-    /// Who makes the socket.
+    /// Which side creates the socket.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Is a guest served?
+    /// Whether a guest is served.
     pub fn connected(&self) -> bool {
         self.shared.connected()
     }
 
-    /// Times a guest came or went.
+    /// How often a guest appeared or disappeared.
     pub fn changes(&self) -> u64 {
         self.shared.changes.load(Ordering::Relaxed)
     }
@@ -235,23 +237,23 @@ impl<P: Pool + 'static> Socket<P> {
         self.shared.counters()
     }
 
-    /// What guests did wrong on their rings, and how often.
+    /// The guests' errors on their rings, with their numbers.
     pub fn ring_errors(&self) -> Vec<(vhost::RingError, u64)> {
         self.shared.ring_errors()
     }
 
-    /// Longest frame to the guest, and from it, that the CPU copies for less than an engine: as
-    /// last measured, 0 if not yet.
+    /// Length of the longest frame to the guest, and from it, that the CPU copies for less than an
+    /// engine, as last measured; 0: not yet measured.
     pub fn copy_floors(&self) -> [u32; 2] {
         self.shared.counted.floors.each_ref().map(|floor| floor.load(Ordering::Relaxed))
     }
 
-    /// What front-ends did wrong on this socket, and how often.
+    /// Violations of front-ends on this socket, with their numbers.
     pub fn violations(&self) -> Vec<(Violation, u64)> {
         self.shared.counted.violations.all()
     }
 
-    /// Administrative state: down, nothing is received and what is sent is dropped.
+    /// Sets the administrative state: when down, nothing is received and sent packets are dropped.
     pub fn set_up(&self, up: bool) {
         self.shared.up.store(up, Ordering::Relaxed);
     }
@@ -266,7 +268,7 @@ impl<P: Pool + 'static> Socket<P> {
         self.shared.retries_max.store(most, Ordering::Relaxed);
     }
 
-    /// What is known about the guest; None without one.
+    /// Information about the guest; None without one.
     pub fn info(&self) -> Option<Info> {
         self.shared.info()
     }
@@ -283,9 +285,9 @@ impl<P> Drop for Socket<P> {
             let _ = std::fs::remove_file(&self.shared.path);
         }
         let one = 1u64;
-        // SAFETY: eight bytes that live here, into our own event.
+        // SAFETY: writes eight bytes of a local to our own eventfd.
         unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
-        // An error says that they ended, as they never send.
+        // An error means that the threads ended, as they never send.
         if self.threads.recv_timeout(END_SECONDS_MAX) == Err(mpsc::RecvTimeoutError::Timeout)
             && let Some(warn) = self.shared.warn()
         {
@@ -297,7 +299,7 @@ impl<P> Drop for Socket<P> {
     }
 }
 
-/// The thread that connects and serves the one connection.
+/// State of the thread that connects and serves the one connection.
 struct Client {
     shared: Arc<Shared>,
     stop: Arc<OwnedFd>,
@@ -346,19 +348,19 @@ impl Client {
     }
 }
 
-/// A connection of a server, seen by the thread that accepts.
+/// A connection of a server, as the accepting thread keeps it.
 struct Connection {
-    /// To end it with, as long as it is open.
+    /// The socket, to end the connection with as long as it is open.
     socket: Weak<UnixStream>,
     is_served: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
 }
 
-/// The thread that accepts.
+/// State of the accepting thread.
 struct Server {
     shared: Arc<Shared>,
     stop: Arc<OwnedFd>,
-    /// The oldest first.
+    /// Connections, oldest first.
     connections: Vec<Connection>,
 }
 
@@ -372,7 +374,7 @@ impl Server {
             }
             self.connections.retain(|connection| !connection.thread.is_finished());
             let accepted = listener.accept();
-            // Also when there is no descriptor left for it.
+            // Also spent if there is no descriptor left for the connection.
             let rest = self.shared.spend(CONNECTION_UNITS);
             if let Ok((socket, _)) = accepted {
                 self.make_room();
@@ -387,7 +389,7 @@ impl Server {
         }
     }
 
-    /// Ends the oldest connection that is not served, if there are as many as there may be.
+    /// Ends the oldest connection that is not served, if there are [`CONNECTIONS_MAX`].
     fn make_room(&mut self) {
         if self.connections.len() < CONNECTIONS_MAX {
             return;
@@ -399,11 +401,12 @@ impl Server {
             let _ = socket.shutdown(std::net::Shutdown::Both);
         }
         self.shared.violation(Violation::Connections, None);
-        // At once, unless it holds much memory; never for longer than a socket's end may take.
+        // Returns at once unless the connection has mapped much memory, and at the latest after the
+        // time that a socket's end may take.
         let _ = connection.thread.join();
     }
 
-    /// A thread for a connection; without one it is closed.
+    /// Starts a thread for a connection; if that fails the connection is closed.
     fn start(&mut self, socket: UnixStream, alive: &mpsc::Sender<()>) {
         let socket = Arc::new(socket);
         let handle = Arc::downgrade(&socket);

@@ -1,4 +1,5 @@
-//! Messages on a UNIX socket that never blocks: every wait ends with the port, or after a bound.
+//! Messages on a UNIX socket that never blocks: every wait ends when the port is removed, or after
+//! a bound.
 
 use crate::message::{HEADER_BYTES, Header, Message, PAYLOAD_BYTES_MAX, REGIONS_MAX};
 use crate::violation::Violation;
@@ -8,21 +9,21 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest time from a message's first byte to its last, and of one reply: front-ends write a
+/// Longest time from a message's first byte to its last, and for one reply: front-ends write a
 /// message by one call and wait for its reply; a virtual machine's process may be stopped for some
 /// seconds.
 pub const MESSAGE_SECONDS_MAX: Duration = Duration::from_secs(5);
-/// Descriptors that one read takes; the kernel closes any beyond.
+/// Most descriptors received by one read; the kernel closes any others.
 const DESCRIPTORS_MAX: usize = REGIONS_MAX + 1;
 
 /// Why a connection ends.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// The front-end closed it, or the kernel did.
+    /// The front-end or the kernel closed the connection.
     Closed,
-    /// The port is going.
+    /// The port is being removed.
     Stopped,
-    /// The front-end did what it may not; the request, if it is known.
+    /// A violation of the front-end, and the request, if it is known.
     Violation(Violation, Option<u32>),
 }
 
@@ -32,23 +33,23 @@ impl From<Violation> for End {
     }
 }
 
-/// What a wait ended with.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The first descriptor is ready, or broken.
+    /// The first descriptor is ready, or has an error.
     pub first: bool,
-    /// The second one is.
+    /// The second descriptor is ready, or has an error.
     pub second: bool,
 }
 
-/// A connection, the port's end (an eventfd, readable for good when the port goes) and the way to
-/// wait.
+/// A connection with the port's `stop` (an eventfd, readable once the port is being removed).
 pub struct Stream<'a> {
     socket: Arc<UnixStream>,
     stop: BorrowedFd<'a>,
 }
 
-/// Waits until `fd` has one of `events`, `other` (if any) is readable, `stop` is, or it is `until`.
+/// Waits until `fd` has one of `events`, `other` (if any) or `stop` is readable, or the time is
+/// `until`.
 pub fn wait(
     fd: RawFd,
     events: i16,
@@ -64,7 +65,7 @@ pub fn wait(
         let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let mut fds =
             [poll(fd, events), poll(stop.as_raw_fd(), libc::POLLIN), poll(other, libc::POLLIN)];
-        // SAFETY: three entries that live here; negative descriptors are passed over.
+        // SAFETY: three entries of a local; negative descriptors are ignored.
         let n = unsafe { libc::poll(fds.as_mut_ptr(), 3, left) };
         if n < 0 && io::Error::last_os_error().kind() != ErrorKind::Interrupted {
             return Err(End::Closed);
@@ -81,23 +82,23 @@ pub fn wait(
 }
 
 impl<'a> Stream<'a> {
-    /// Takes a connected socket.
+    /// Wraps a connected socket.
     pub fn new(socket: Arc<UnixStream>, stop: BorrowedFd<'a>) -> io::Result<Stream<'a>> {
         socket.set_nonblocking(true)?;
         Ok(Stream { socket, stop })
     }
 
-    /// Waits for a message, for `other` to be readable, or until it is time.
+    /// Waits for a message, for `other` to be readable, or until `until`.
     pub fn wait(&self, other: RawFd, until: Option<Instant>) -> Result<Ready, End> {
         wait(self.socket.as_raw_fd(), libc::POLLIN, other, self.stop, until)
     }
 
-    /// Waits without looking at the front-end.
+    /// Waits without reading from the front-end.
     pub fn rest(&self, until: Instant) -> Result<(), End> {
         wait(-1, 0, -1, self.stop, Some(until)).map(|_| ())
     }
 
-    /// Reads one message, of which at least the first byte is there or will soon be.
+    /// Reads one message, whose first byte is available or will be soon.
     pub fn read(&self) -> Result<(Header, Message), End> {
         let until = Instant::now() + MESSAGE_SECONDS_MAX;
         let (mut header, mut fds) = ([0; HEADER_BYTES], Vec::new());
@@ -131,7 +132,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Sends a reply, with a descriptor or without.
+    /// Sends a reply, with or without a descriptor.
     pub fn send(&self, mut bytes: &[u8], fd: Option<BorrowedFd>) -> Result<(), End> {
         let until = Instant::now() + MESSAGE_SECONDS_MAX;
         let (socket, mut fd) = (self.socket.as_raw_fd(), fd);
@@ -155,7 +156,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// `end`; if it is a violation, it says during which request.
+/// Adds the request to `end` if it is a violation without one.
 fn with(end: End, request: u32) -> End {
     match end {
         End::Violation(what, None) => End::Violation(what, Some(request)),
@@ -165,11 +166,11 @@ fn with(end: End, request: u32) -> End {
 
 enum Receive {
     Io(io::Error),
-    /// More descriptors came than are taken; those that came are closed.
+    /// More descriptors were sent than are received; the received ones are closed.
     Truncated,
 }
 
-/// Room for control messages, aligned as they must be.
+/// Buffer for control messages, with the alignment that they need.
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 

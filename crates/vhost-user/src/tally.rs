@@ -1,4 +1,4 @@
-//! What a thread's engine did.
+//! Counters of a thread's engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ macro_rules! tally {
             $($(#[$doc])* pub $name: AtomicU64,)*
         }
 
-        /// A [`Tally`] at a moment.
+        /// The values of a [`Tally`] at one time.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Tallied {
             $($(#[$doc])* pub $name: u64,)*
@@ -22,7 +22,7 @@ macro_rules! tally {
                 Tallied { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
 
-            /// All zero.
+            /// Sets all counters to zero.
             pub(crate) fn clear(&self) {
                 $(self.$name.store(0, Ordering::Relaxed);)*
             }
@@ -34,7 +34,7 @@ macro_rules! tally {
                 Tallied { $($name: self.$name + other.$name,)* }
             }
 
-            /// What came since `before`.
+            /// Differences to the earlier values `before`.
             pub fn since(&self, before: &Tallied) -> Tallied {
                 Tallied { $($name: self.$name.saturating_sub(before.$name),)* }
             }
@@ -43,33 +43,33 @@ macro_rules! tally {
 }
 
 tally! {
-    /// Doorbells: times that the engine was asked to begin.
+    /// Doorbells rung.
     doorbells,
-    /// Copies that it got.
+    /// Copies given to the engine.
     copies,
-    /// Copies that it reported, made or not.
+    /// Copies that the engine reported, complete or failed.
     completed,
-    /// Copies that it reported as failed; the CPU made them.
+    /// Copies that the engine reported as failed; the CPU made them.
     errors,
-    /// Copies that the CPU made after the engine had hung.
+    /// Copies that the CPU made after the engine hung.
     redone,
-    /// Bytes that the engine got to copy.
+    /// Bytes of the copies given to the engine.
     engine_bytes,
-    /// Bytes that the CPU copied to or from guests meanwhile.
+    /// Bytes that the CPU copied to or from guests in the same time.
     cpu_bytes,
-    /// Times it was looked at for completions.
+    /// Polls of the engine for completions.
     polls,
-    /// Times there was none.
+    /// Polls without a completion.
     polls_empty,
     /// Bursts to guests.
     enqueues,
-    /// Bursts from guests, or attempts.
+    /// Bursts from guests, also empty ones.
     dequeues,
-    /// Long frames that the CPU copied: the engine had no room.
+    /// Long frames that the CPU copied because the engine had no room.
     full,
-    /// Bursts that the CPU copied, as the guest is being migrated.
+    /// Bursts that the CPU copied because the guest is being migrated.
     logged,
-    /// Bursts that the CPU copied, as their ring is being taken away.
+    /// Bursts that the CPU copied because their ring is being taken away.
     closing,
     /// Most copies in flight.
     in_flight_max,

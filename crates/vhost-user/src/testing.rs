@@ -1,4 +1,4 @@
-//! A connection without its socket and thread: for the fuzzer (crate `fuzz`).
+//! A connection without a socket and thread, for the fuzzer (crate `fuzz`).
 
 use crate::memory;
 use crate::message::{HEADER_BYTES, Header, Message};
@@ -8,18 +8,18 @@ use crate::{Config, Mode};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A message as it comes: header, payload and descriptors.
+/// A message as received: header, payload and descriptors.
 pub struct Said {
-    /// Request, flags and size.
+    /// Encoded request, flags and size.
     pub header: [u8; HEADER_BYTES],
-    /// As many bytes as there are; a message whose header says something else ends the connection.
+    /// Bytes of the payload; if the header has another size the connection ends.
     pub payload: Vec<u8>,
-    /// What came with it.
+    /// Descriptors sent with the message.
     pub fds: Vec<OwnedFd>,
 }
 
-/// Has a connection act on messages until one is a violation. How many it took, and the most units
-/// of work that one of them was (see `crate::budget`).
+/// Lets a connection act on messages until one is a violation. Returns the number of messages, and
+/// the most units of work of one of them (see `crate::budget`).
 pub fn converse(messages: impl IntoIterator<Item = Said>) -> (usize, u32) {
     let (path, mode) = (String::new(), Mode::Client);
     let shared = Shared::new(&Config {

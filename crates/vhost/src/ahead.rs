@@ -1,38 +1,39 @@
-//! Plain buffers, read from a ring before they are used.
+//! Plain buffers: those of one descriptor whose memory is contiguous. They are read from a ring
+//! before they are used.
 //!
-//! Most buffers are one descriptor whose memory is one piece. These are read, checked and
-//! translated once, as soon as packets for them are announced, and kept until they are used, so
-//! that prefetching their memory reads nothing of the guest's. The first buffer that is not plain
-//! ends the row: [`crate::batch`] reads it again and checks everything about it.
+//! Most buffers are plain. They are read, checked and translated once, as soon as packets for them
+//! are announced, and kept until they are used, so prefetching their memory reads no memory of the
+//! guest. Reading ahead stops at the first buffer that is not plain: [`crate::batch`] reads that
+//! one again and checks everything about it.
 
 use crate::batch::{Desc, Direction, flag};
 use crate::memory::{Memory, Region};
 
 /// Buffers of one ring that are read ahead, at most.
 pub(crate) const BUFFERS_AHEAD_MAX: usize = 64;
-/// How many buffers before its use a buffer's memory is prefetched.
+/// How many buffers ahead the memory of buffers is prefetched.
 pub(crate) const PREFETCH_BUFFERS: usize = 16;
 
-/// A buffer of one piece that is mapped at `at`, with room for more than a header.
+/// A plain buffer, mapped at `at`, with room for more than a header.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain {
     pub at: *mut u8,
     pub len: u32,
-    /// What the guest calls it.
+    /// The guest's identifier of the buffer.
     pub id: u16,
 }
 
-/// Tells plain buffers from others.
+/// Reads descriptors and finds out which are plain buffers.
 pub(crate) struct Reader<'a> {
     pub memory: &'a Memory,
-    /// The region of the last address.
+    /// The region of the last address that was translated.
     pub last: &'a mut Region,
     pub direction: Direction,
     pub header: u32,
 }
 
 impl Reader<'_> {
-    /// The buffer of a descriptor with these flags, if it is plain.
+    /// The buffer of a descriptor with these flags; None: it is not plain.
     #[inline]
     pub fn plain(&mut self, desc: Desc, flags: u16, id: u16) -> Option<Plain> {
         let write = if self.direction == Direction::ToGuest { flag::WRITE } else { 0 };
@@ -44,14 +45,14 @@ impl Reader<'_> {
     }
 }
 
-/// The buffers from a ring's place on that were read and not used.
+/// The buffers that were read ahead and are not used yet.
 pub(crate) struct Ahead {
     buffers: Box<[Plain; BUFFERS_AHEAD_MAX]>,
     direction: Direction,
-    /// Numbers of buffers, which only grow; the low bits are the place in `buffers`.
+    /// Number of the next buffer. Numbers only grow; the low bits are the index in `buffers`.
     next: u32,
     end: u32,
-    /// The memory of all buffers before this one was prefetched.
+    /// Number of the first buffer whose memory was not prefetched.
     fetched: u32,
 }
 
@@ -69,8 +70,7 @@ impl Ahead {
         self.end.wrapping_sub(self.next) as usize
     }
 
-    /// Sets the direction of the calls that follow; forgets buffers that were read for the other
-    /// one.
+    /// Sets the direction for the calls that follow; if it was the other one, forgets all buffers.
     #[inline]
     pub fn turn(&mut self, direction: Direction) {
         if self.direction != direction {
@@ -85,7 +85,7 @@ impl Ahead {
         (self.end, self.fetched) = (self.next, self.next);
     }
 
-    /// Appends a buffer; there are fewer than [`BUFFERS_AHEAD_MAX`].
+    /// Appends a buffer. The caller makes sure that there are fewer than [`BUFFERS_AHEAD_MAX`].
     #[inline]
     pub fn push(&mut self, buffer: Plain) {
         self.buffers[self.end as usize % BUFFERS_AHEAD_MAX] = buffer;
@@ -98,20 +98,20 @@ impl Ahead {
         self.buffers[self.next.wrapping_add(i as u32) as usize % BUFFERS_AHEAD_MAX]
     }
 
-    /// Removes the first `n` buffers: they were used.
+    /// Removes the first `n` buffers, which were used.
     #[inline]
     pub fn used(&mut self, n: usize) {
         self.next = self.next.wrapping_add(n as u32);
     }
 
-    /// Has buffers prefetched again: what was prefetched may have left the cache.
+    /// Records that prefetched memory may have left the cache, so it is prefetched again.
     #[inline]
     pub fn stale(&mut self) {
         self.fetched = self.next;
     }
 
     /// Prefetches the first bytes of the packet in the `i`-th buffer that is not used, if there is
-    /// one.
+    /// such a buffer.
     #[inline(always)]
     pub fn fetch_one(&self, i: usize, header: usize, fetch: fn(*const u8)) {
         if i < self.len() {
@@ -119,7 +119,8 @@ impl Ahead {
         }
     }
 
-    /// Notes that the first `n` buffers, or all if they are fewer, were prefetched.
+    /// Records that the memory of the first `n` buffers (or of all, if there are fewer) was
+    /// prefetched.
     #[inline]
     pub fn was_fetched(&mut self, n: usize) {
         let upto = self.next.wrapping_add(n.min(self.len()) as u32);
@@ -128,7 +129,8 @@ impl Ahead {
         }
     }
 
-    /// Fetches the first bytes of packets in the first `n` buffers, as far as that was not done.
+    /// Prefetches the first bytes of packets in the first `n` buffers, except those that were
+    /// prefetched.
     #[inline]
     pub fn fetch(&mut self, n: usize, header: usize) {
         let upto = self.next.wrapping_add(n.min(self.len()) as u32);
@@ -143,7 +145,7 @@ impl Ahead {
     }
 }
 
-/// Fetches header and first bytes of a packet at `at`.
+/// Prefetches the header and the first bytes of a packet at `at`.
 #[inline(always)]
 pub(crate) fn lines(at: *const u8, header: usize, fetch: fn(*const u8)) {
     fetch(at);

@@ -1,21 +1,23 @@
-//! Buffers of the guest, read from a ring and checked: a private copy of what to do.
+//! Buffers of the guest, read from a ring into a private copy and checked.
 
 use crate::ahead::{BUFFERS_AHEAD_MAX, lines};
 use crate::memory::{Memory, Region};
 use crate::ring_error::RingError;
 
-/// Most buffers read from a ring at once.
+/// Buffers read from a ring at once, at most.
 pub const BATCH: usize = 64;
-/// Most pieces of all of them together. One buffer may use them all: twice what any packet of a
-/// Linux guest has.
+/// Pieces of all buffers of a batch together, at most. One buffer may have them all: twice as many
+/// as any packet of a Linux guest.
 const PIECES: usize = 256;
-/// Descriptors of one buffer that are walked in a packed ring, whose buffers cannot be given back
-/// before their end is found: the longest ring that QEMU makes. One with more gives the ring up.
+/// Descriptors that are read of one buffer of a packed ring, where a buffer cannot be given back
+/// before its end is found: as many as the longest ring that QEMU makes. A buffer with more gives
+/// the ring up.
 pub(crate) const CHAIN_MAX: u32 = 1024;
-/// Descriptors read by a call whatever it is asked for: two buffers of [`PIECES`].
+/// Descriptors that a call may read, however few packets it is asked for: two buffers of
+/// [`PIECES`].
 const STEPS_MIN: usize = 2 * PIECES;
-/// Descriptors read by a call for each packet that it is asked for: a frame of 9,000 bytes takes
-/// six buffers of a Linux guest, some of which are read twice.
+/// Descriptors that a call may read for each packet that it is asked for: a frame of 9,000 bytes
+/// takes six buffers of a Linux guest, and some buffers are read twice.
 const STEPS_PER_PACKET: usize = 16;
 /// Bytes of a descriptor, in rings and in indirect tables.
 pub(crate) const DESC: usize = 16;
@@ -29,7 +31,7 @@ pub(crate) mod flag {
     pub const USED: u16 = 1 << 15;
 }
 
-/// Direction of a ring's data.
+/// The direction of a ring's packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     FromGuest,
@@ -43,22 +45,22 @@ pub(crate) struct Piece {
     pub len: u32,
 }
 
-/// A buffer: pieces in order, or what is wrong with it.
+/// A buffer: its pieces in order, or its error.
 #[derive(Clone, Copy)]
 pub(crate) struct Chain {
-    /// What the guest calls it.
+    /// The guest's identifier of the buffer.
     pub id: u16,
-    /// Entries of a packed ring that it takes.
+    /// Entries of a packed ring that the buffer takes.
     pub descs: u16,
     first: u16,
     pieces: u16,
-    /// Over all pieces.
+    /// Bytes of all pieces.
     pub bytes: u64,
     pub bad: Option<RingError>,
 }
 
 impl Chain {
-    /// Bytes of the frame that a guest sends in it, behind the header.
+    /// Length of the frame that a guest sends in this buffer, behind the header.
     #[inline]
     pub fn frame(&self, header: usize) -> Result<u64, RingError> {
         if let Some(error) = self.bad {
@@ -69,25 +71,25 @@ impl Chain {
     }
 }
 
-/// Room for buffers that were read from a ring. One serves any number of rings in turn.
+/// Memory for buffers that were read from a ring. One batch can serve any number of rings in turn.
 pub struct Batch {
     pub(crate) chains: Vec<Chain>,
     pieces: Vec<Piece>,
-    /// Descriptors read in this call, of memory in several regions one for each, and one for each
-    /// buffer; how many begin no further buffer.
+    /// What was read in this call: descriptors (one whose memory is in several regions counts once
+    /// for each) and one for each buffer. When this reaches the budget, no further buffer is begun.
     pub(crate) steps: u32,
     steps_max: u32,
 }
 
-/// Descriptors that a call for `packets` packets may read; beyond, it begins no further buffer. The
-/// rest is for the next call.
+/// What a call for `packets` packets may read before it begins no further buffer. The rest is left
+/// to the next call.
 fn budget(packets: usize) -> usize {
     STEPS_MIN + STEPS_PER_PACKET * packets
 }
 
-/// Most descriptors that [`crate::Ring::prepare`] and the call that follows read for `packets`
-/// packets: the call's budget, the last buffer, which may exceed it, and plain buffers, which are
-/// read ahead.
+/// Descriptors that [`crate::Ring::prepare`] and the call after it read for `packets` packets, at
+/// most: the call's budget, the last buffer, which may exceed it, and plain buffers that are read
+/// ahead.
 pub fn steps_max(packets: usize) -> usize {
     budget(packets) + CHAIN_MAX as usize + PIECES + 2 * (BUFFERS_AHEAD_MAX + packets)
 }
@@ -107,12 +109,12 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Begins a call for so many packets.
+    /// Begins a call for this many packets.
     pub(crate) fn begin(&mut self, packets: usize) {
         (self.steps, self.steps_max) = (0, budget(packets) as u32);
     }
 
-    /// Were as many descriptors read as the call may read?
+    /// True if this call has read as much as it may.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.steps >= self.steps_max
     }
@@ -122,7 +124,7 @@ impl Batch {
         self.pieces.clear();
     }
 
-    /// Is there room for one more buffer of ordinary size, and may it be read?
+    /// True if another buffer of ordinary size has room and may be read.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.chains.len() < BATCH
@@ -130,7 +132,7 @@ impl Batch {
             && (self.pieces.is_empty() || self.pieces.len() < PIECES - PIECES / 4)
     }
 
-    /// Fetches the first bytes of packets in these buffers.
+    /// Prefetches the first bytes of packets in these buffers.
     #[inline]
     pub(crate) fn fetch(&self, header: usize, fetch: fn(*const u8)) {
         for chain in &self.chains {
@@ -146,18 +148,22 @@ impl Batch {
     }
 }
 
-/// A descriptor, as it was when it was read.
+/// A private copy of a descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Desc {
     pub addr: u64,
     pub len: u32,
-    /// Split: flags, then next. Packed: id, then flags.
+    /// Of a split ring: flags, then next. Of a packed ring: id, then flags.
     pub a: u16,
     pub b: u16,
 }
 
 impl Desc {
     /// Reads a descriptor from a table, 64 bits at a time.
+    ///
+    /// # Safety
+    ///
+    /// 16 bytes at `at` are valid for reads, and aligned to eight.
     ///
     /// # Safety
     /// 16 bytes at `at` are valid for reads, and aligned to eight.
@@ -192,7 +198,7 @@ pub(crate) struct Walk<'a> {
     pub direction: Direction,
     pub batch: &'a mut Batch,
     pub bytes: u64,
-    /// Descriptors read that are no pieces.
+    /// Descriptors that were read and added no piece.
     others: usize,
     first: usize,
 }
@@ -208,13 +214,13 @@ impl<'a> Walk<'a> {
         Walk { memory, last, direction, batch, bytes: 0, others: 0, first }
     }
 
-    /// Counts a descriptor that is read for its successor only.
+    /// Counts a descriptor that is read only to find the next one.
     #[cold]
     pub fn skip(&mut self) {
         self.others += 1;
     }
 
-    /// Counts one more descriptor without memory.
+    /// Counts a descriptor without memory.
     #[cold]
     fn empty(&mut self) -> Result<(), RingError> {
         self.others += 1;
@@ -222,7 +228,7 @@ impl<'a> Walk<'a> {
         if pieces + self.others > PIECES { Err(RingError::Pieces) } else { Ok(()) }
     }
 
-    /// Adds the memory of one more descriptor. A descriptor of no bytes counts as well.
+    /// Adds the memory of one more descriptor. A descriptor of no bytes counts, too.
     #[inline]
     pub fn piece(&mut self, addr: u64, len: u32, flags: u16) -> Result<(), RingError> {
         if (flags & flag::WRITE != 0) != (self.direction == Direction::ToGuest) {
@@ -260,7 +266,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Ends the buffer.
+    /// Ends the buffer, with its error if it has one.
     #[inline]
     pub fn end(self, id: u16, descs: u16, bad: Option<RingError>) {
         let read = 1 + self.others + self.batch.pieces.len() - self.first;
@@ -280,8 +286,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Entries of an indirect table of `len` bytes, of a ring of `size` entries: no more than those
-/// (virtio 1.2, section 2.7.5.3.1, and as DPDK's library has it).
+/// Number of entries of an indirect table of `len` bytes. It may not have more than the ring's
+/// `size` (virtio 1.2, section 2.7.5.3.1; DPDK's library has the same limit).
 pub(crate) fn table_entries(len: u32, size: u32) -> Result<u32, RingError> {
     let (entries, rest) = (len / DESC as u32, len % DESC as u32);
     match entries {

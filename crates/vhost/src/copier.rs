@@ -1,38 +1,44 @@
-//! Who copies the bytes of packets, and when buffers are given back: at once, or when an engine has
-//! made the copies.
+//! What copies the bytes of packets: the CPU at once, after which the buffer is given back, or an
+//! engine, after whose copies the buffer is given back.
 
 use crate::raw;
 use crate::ring::Layout;
 use crate::slots::{List, Slots};
 use packet::Packet;
 
-/// Pieces of a packet that are shorter than this part of the threshold are copied at once.
+/// A piece of a packet is copied at once if it is shorter than the threshold divided by this.
 const SMALL_PART: usize = 2;
 
-/// Copies the bytes of packets, in one of two ways. A method that does nothing costs nothing.
+/// Copies the bytes of packets: by the CPU or by an engine. Methods that do nothing are compiled to
+/// nothing.
 pub(crate) trait Copier {
-    /// Begins the next packet, of `len` bytes; `pieces` is asked only by the copier that needs it.
+    /// Begins a packet of `len` bytes. `pieces`: number of its pieces; only the engine's copier
+    /// calls it.
     fn begin(&mut self, len: usize, pieces: impl FnOnce() -> usize);
     /// Copies a part of the packet.
+    ///
+    /// # Safety
+    ///
+    /// Both ranges are valid and do not overlap, until the copy was made.
     ///
     /// # Safety
     /// Both ranges are valid and do not overlap, until what was listed is done.
     unsafe fn copy(&mut self, from: *const u8, to: *mut u8, len: usize);
     /// Gives the next buffer back with `len` bytes written.
     fn write_used(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32);
-    /// As [`Copier::write_used`] for a buffer of one descriptor, now or by
-    /// [`Copier::write_used_plain`].
+    /// Gives the next buffer, of one descriptor, back with `len` bytes written: now, or by the
+    /// following [`Copier::write_used_plain`].
     fn write_used_soon(&mut self, layout: &mut Layout, id: u16, len: u32);
-    /// Gives the next buffers back, of which each went through [`Copier::write_used_soon`]: id and
-    /// bytes written.
+    /// Gives the next buffers back (id, bytes written); [`Copier::write_used_soon`] was called for
+    /// each.
     fn write_used_plain(&mut self, layout: &mut Layout, buffers: impl Iterator<Item = (u16, u32)>);
-    /// Ends the packet; `packet` is Some if it was received from the guest.
+    /// Ends the packet. `packet`: Some if it was received from the guest.
     fn end(&mut self, packet: Option<Packet>);
     /// Gives the next buffer back unused.
     fn return_unused(&mut self, layout: &mut Layout, id: u16, descs: u16);
 }
 
-/// The CPU copies, at once.
+/// Copies by the CPU, at once.
 pub(crate) struct CpuCopier;
 
 impl Copier for CpuCopier {
@@ -67,11 +73,11 @@ impl Copier for CpuCopier {
     }
 }
 
-/// Copies above a threshold are listed, as far as there is room.
+/// Lists copies above a threshold for an engine, as far as there is room in the list.
 pub(crate) struct EngineCopier<'a> {
     pub slots: &'a mut Slots,
     pub list: &'a mut List,
-    /// Packets of the call so far.
+    /// Number of packets of this call so far.
     packets: u32,
     /// The packet's first slot; is it listed, and how many jobs of it.
     first: u32,

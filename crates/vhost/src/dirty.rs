@@ -1,17 +1,19 @@
-//! The log of dirty pages of a guest that is being migrated: one bit per page that we wrote.
+//! The log of dirty pages of a guest that is being migrated: one bit for each page that was
+//! written.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes of a page of the log, whatever pages the guest has (vhost-user: VHOST_LOG_PAGE).
+/// Bytes of a page in the log, whatever page size the guest has (vhost-user: VHOST_LOG_PAGE).
 const PAGE_BYTES: u64 = 4096;
 
-/// A bitmap that the migration reads and clears while we set bits in it.
+/// A bitmap in which this process sets bits, and which the migration reads and clears at the same
+/// time.
 #[derive(Debug)]
 pub struct DirtyLog {
     at: *mut u8,
     bytes: u64,
-    /// What keeps it mapped.
+    /// The owner of the mapping, which lives as long as the log.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
@@ -29,7 +31,7 @@ impl DirtyLog {
         DirtyLog { at, bytes, _owner: owner }
     }
 
-    /// Marks the pages of `len` bytes at guest address `guest`; those beyond the log are left out.
+    /// Marks the pages of `len` bytes at guest address `guest`; pages beyond the log are left out.
     pub fn mark(&self, guest: u64, len: u64) {
         if len == 0 {
             return;

@@ -2,17 +2,17 @@
 //! memory and into it, for split and packed rings.
 //!
 //! *Place*: between `packet` and the drivers. *Knows*: rings, descriptors, the virtio-net header.
-//! *Does not know*: sockets, the vhost-user protocol, DPDK, threads (whoever holds a [`Ring`]
+//! *Does not know*: sockets, the vhost-user protocol, DPDK, threads (the holder of a [`Ring`]
 //! owns it).
 //!
-//! A guest is hostile until proven otherwise, and nothing proves it:
+//! A guest is treated as hostile at all times:
 //!
 //! - Guest memory is only touched through raw pointers, by the functions of `raw`. No reference
-//!   to it ever exists, as it may change at any time.
+//!   to it ever exists, as the guest may change it at any time.
 //! - Every index, length and address is read once into a private copy, checked there, and used
-//!   from there. What a guest changes afterwards it changes for itself.
+//!   from there. Later changes by the guest have no effect.
 //! - Each ring error has a name ([`RingError`]) and a counter. A bad buffer is given back and its
-//!   packet dropped; a ring that makes no sense any more is not served until it is set up again.
+//!   packet dropped; a ring whose indices make no sense is not served until it is set up again.
 //! - The work per call is bounded by the number of packets asked for: so many descriptors are read
 //!   ([`steps_max`]), with or without bytes, in good buffers or bad ones. A ring whose guest makes
 //!   hardly anything but malformed buffers is given up.
@@ -51,7 +51,7 @@ pub mod feature {
     pub const INDIRECT_DESC: u64 = 1 << 28;
     /// Notifications are suppressed by index.
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// Little-endian, the long header.
+    /// Little-endian fields, and the virtio-net header of 12 bytes.
     pub const VERSION_1: u64 = 1 << 32;
     /// Addresses go through an IOMMU.
     pub const IOMMU_PLATFORM: u64 = 1 << 33;

@@ -1,4 +1,4 @@
-//! Packets in and out of a ring whose copies an engine makes.
+//! Packets that are received from or sent to a ring by copies that an engine makes.
 
 use crate::ahead::PREFETCH_BUFFERS;
 use crate::batch::{BATCH, Batch};
@@ -9,20 +9,21 @@ use crate::slots::{List, Slots};
 use packet::{Packet, Pool};
 
 impl Ring {
-    /// Were buffers taken that are not published? Then only calls that list, even without room,
-    /// keep the order.
+    /// True if buffers were taken that are not published yet. Then only calls that list copies,
+    /// even without room in the list, keep the order.
     #[inline]
     pub fn has_slots(&self) -> bool {
         self.slots.as_ref().is_some_and(|slots| !slots.is_empty())
     }
 
-    /// Copies that were listed and not made.
+    /// Number of copies that were listed and not made yet.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.slots.as_ref().map_or(0, |slots| slots.jobs())
     }
 
-    /// May copies be listed? Not while pages that are written are marked: engines mark none.
+    /// True if copies may be listed. While the guest is migrated they may not: engines do not mark
+    /// the pages that they write.
     #[inline]
     pub fn may_list(&self) -> bool {
         self.log.is_none()
@@ -34,7 +35,8 @@ impl Ring {
         self.slots.take().unwrap_or_else(|| Slots::new(size))
     }
 
-    /// As [`Ring::enqueue`], but what `list` asks for is listed and not copied.
+    /// As [`Ring::enqueue`], except that copies above the threshold of `list` are listed and not
+    /// made.
     pub fn enqueue_listed(
         &mut self,
         batch: &mut Batch,
@@ -48,7 +50,7 @@ impl Ring {
         self.publish_done();
     }
 
-    /// Notes that a job of this slot was made.
+    /// Records that a copy of this slot was made.
     #[inline]
     pub fn done(&mut self, slot: u32) {
         if let Some(slots) = &mut self.slots {
@@ -56,7 +58,8 @@ impl Ring {
         }
     }
 
-    /// Shows the guest what is done of what was sent to it. True: there was something.
+    /// Publishes buffers of packets sent to the guest whose copies were made. True: there were
+    /// some.
     #[inline]
     pub fn publish_done(&mut self) -> bool {
         let Some(mut slots) = self.slots.take() else { return false };
@@ -77,8 +80,9 @@ impl Ring {
         }
     }
 
-    /// As [`Ring::dequeue`], but what `list` asks for is listed and not copied: those packets come
-    /// later, when they are done. Packets always come in order.
+    /// As [`Ring::dequeue`], except that copies above the threshold of `list` are listed and not
+    /// made: later calls return those packets, when their copies are made. The order of packets is
+    /// kept.
     pub fn dequeue_listed(
         &mut self,
         batch: &mut Batch,
@@ -115,14 +119,15 @@ impl Ring {
         self.end(before, began, moved);
     }
 
-    /// Have the next `n` buffers, which were read, no frame of more than `threshold` bytes?
+    /// True if none of the next `n` buffers that were read has a frame of more than `threshold`
+    /// bytes.
     #[inline]
     fn are_short(&self, n: usize, threshold: usize) -> bool {
         (0..n).all(|i| self.ahead.get(i).len as usize - self.header <= threshold)
     }
 
-    /// Appends packets that are done to `out` until that is `end` long, and gives their buffers
-    /// back.
+    /// Appends packets whose copies were made to `out`, until it has `end` packets, and gives their
+    /// buffers back.
     fn deliver(&mut self, slots: &mut Slots, out: &mut Vec<Packet>, end: usize, moved: &mut Moved) {
         while let Some((buffers, packet)) = slots.oldest() {
             if packet.is_some() && out.len() == end {
@@ -138,7 +143,7 @@ impl Ring {
         }
     }
 
-    /// Takes the first `n` plain buffers' packets.
+    /// Receives the packets of the first `n` plain buffers.
     fn list_plain(
         &mut self,
         pool: &dyn Pool,
@@ -178,7 +183,7 @@ impl Ring {
         pool.free(&copier.list.fresh);
     }
 
-    /// As [`Ring::list_plain`], for buffers of any kind.
+    /// Receives packets from buffers of any kind.
     fn list_chains(
         &mut self,
         batch: &mut Batch,
@@ -219,8 +224,9 @@ impl Ring {
         pool.free(&copier.list.fresh);
     }
 
-    /// The ring is not used any more, and no copy is in flight: packets that were to be delivered
-    /// go to `packets`. What is not published was not taken, for whoever goes on at [`Ring::base`].
+    /// Ends the use of the ring, which has no copy in flight. Packets that were to be delivered go
+    /// to `packets`. Buffers that are not published count as not taken for the device that
+    /// continues at [`Ring::base`].
     pub fn abandon(&mut self, packets: &mut Vec<Packet>) {
         self.broken = true;
         if let Some(slots) = &mut self.slots {
@@ -229,14 +235,14 @@ impl Ring {
     }
 }
 
-/// Gets `n` empty packets.
+/// Gets `n` empty packets from the pool; false: the pool has too few.
 fn fill(pool: &dyn Pool, copier: &mut EngineCopier, n: usize) -> bool {
     copier.list.fresh.clear();
     pool.alloc(&mut copier.list.fresh, n)
 }
 
-/// An empty packet with room for `len` bytes, and where they go. On an error it is used for the
-/// next frame.
+/// An empty packet with room for `len` bytes, and the address for them. On an error the packet is
+/// kept for the next frame.
 #[inline]
 fn next(copier: &mut EngineCopier, len: u64) -> Result<(Packet, *mut u8), RingError> {
     let packet = copier.list.fresh.last_mut().ok_or(RingError::Long)?;
@@ -245,7 +251,7 @@ fn next(copier: &mut EngineCopier, len: u64) -> Result<(Packet, *mut u8), RingEr
     Ok((packet, to))
 }
 
-/// What follows the first `skip` bytes of these pieces: where, and how many bytes.
+/// The part of these pieces behind their first `skip` bytes: addresses and lengths.
 #[inline]
 pub(crate) fn behind(
     pieces: &[crate::batch::Piece],

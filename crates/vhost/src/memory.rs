@@ -1,23 +1,23 @@
-//! What of a guest's memory we may touch.
+//! The parts of a guest's memory that this process may access.
 
 use std::any::Any;
 
-/// A piece of guest-physical memory that is mapped here.
+/// A range of guest-physical memory that is mapped in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     /// Guest-physical address of the first byte.
     pub guest: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
-    /// Where it is mapped in this process.
+    /// The address at which it is mapped in this process.
     pub host: *mut u8,
 }
 
-/// A guest's memory table: all that exists of it.
+/// A guest's memory table: the complete list of its memory.
 #[derive(Debug, Default)]
 pub struct Memory {
     regions: Vec<Region>,
-    /// What keeps the regions mapped, if the caller does not.
+    /// The owner of the mappings, unless the caller keeps them.
     _owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -27,7 +27,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Regions that wrap around the end of an address space are left out.
+    /// A memory table of these regions. Regions that wrap around the end of an address space are
+    /// left out.
     pub fn new(regions: impl IntoIterator<Item = Region>) -> Memory {
         let sane = |r: &Region| {
             r.size > 0
@@ -37,7 +38,7 @@ impl Memory {
         Memory { regions: regions.into_iter().filter(sane).collect(), _owner: None }
     }
 
-    /// As [`Memory::new`], of regions that are mapped as long as `owner` lives.
+    /// A memory table of regions that are mapped as long as `owner` lives.
     pub fn owned(
         regions: impl IntoIterator<Item = Region>,
         owner: Box<dyn Any + Send + Sync>,
@@ -45,9 +46,9 @@ impl Memory {
         Memory { _owner: Some(owner), ..Memory::new(regions) }
     }
 
-    /// Where guest address `at` is mapped, and how many of `len` bytes follow it without a break.
-    /// `last` is the region of the last call, or none ([`Region::NONE`]): a copy, so that the table
-    /// itself need not be in the cache.
+    /// The address at which guest address `at` is mapped, and how many of `len` bytes are
+    /// contiguous there. `last` is a copy of the region that the last call found, or
+    /// [`Region::NONE`]: so the table itself need not be in the cache.
     #[inline]
     pub(crate) fn translate(&self, last: &mut Region, at: u64, len: u32) -> Option<(*mut u8, u32)> {
         match last.translate(at, len) {
@@ -63,7 +64,7 @@ impl Memory {
         Some(found)
     }
 
-    /// The guest's address of what is mapped at `host`.
+    /// The guest's address of the memory that is mapped at `host`.
     pub(crate) fn guest(&self, host: *const u8) -> Option<u64> {
         self.regions.iter().find_map(|r| {
             let off = (host as u64).wrapping_sub(r.host as u64);
@@ -71,7 +72,7 @@ impl Memory {
         })
     }
 
-    /// Does `len` bytes from `host` on lie in one region?
+    /// True if `len` bytes from `host` on are in one region.
     pub(crate) fn holds(&self, host: *const u8, len: usize) -> bool {
         self.regions.iter().any(|r| {
             let off = (host as u64).wrapping_sub(r.host as u64);
@@ -81,7 +82,7 @@ impl Memory {
 }
 
 impl Region {
-    /// A region that holds no address.
+    /// A region without addresses.
     pub(crate) const NONE: Region = Region { guest: 0, size: 0, host: std::ptr::null_mut() };
 
     #[inline]

@@ -1,5 +1,5 @@
 //! Packed rings (virtio 1.1, section 2.7): one ring of descriptors that both sides write. Buffers
-//! are used in the order in which they became available, so one index serves both.
+//! are used in the order in which they became available, so one index serves both purposes.
 
 use crate::ahead::{Ahead, Reader};
 use crate::batch::{Batch, CHAIN_MAX, DESC, Desc, Direction, Walk, flag, table_entries};
@@ -7,11 +7,12 @@ use crate::memory::{Memory, Region};
 use crate::raw;
 use crate::ring_error::RingError;
 
-/// Event flags: notify me never, or when a named descriptor is used. Any other value: always.
+/// Event flags: never notify. (A value that is neither this nor the next one: always notify.)
 const EVENT_OFF: u16 = 1;
+/// Event flags: notify when the descriptor that the event word names is used.
 const EVENT_DESC: u16 = 2;
 
-/// A place in the ring, and in bit 15 how often (odd or even) it was passed around. One word, as in
+/// A position in the ring, with the wrap counter in bit 15. One word, for the same reason as in
 /// [`crate::split::Split`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place(u32);
@@ -39,25 +40,26 @@ impl Place {
     }
 }
 
+/// A packed ring.
 pub(crate) struct Packed {
     desc: *mut u8,
     driver_event: *mut u16,
     device_event: *mut u16,
     size: u32,
     event_idx: bool,
-    /// Next buffer to be used.
+    /// Position of the next buffer to be used.
     at: Place,
-    /// Entries from there on that were taken and are given back later.
+    /// Number of entries from there on that were taken and will be given back later.
     taken: u32,
-    /// Next buffer to be read from the ring.
+    /// Position of the next buffer to be read from the ring.
     peek: Place,
-    /// `at` when it was last shown to the guest.
+    /// Position of `at` when it was last published.
     shown: Place,
-    /// The first buffer that was put since: its flags are written last.
+    /// The first buffer that was given back since then: its flags are written last.
     first: Option<(u32, u16)>,
 }
 
-/// Bytes of the three areas: descriptors, driver's events, device's events.
+/// Bytes of the three areas: descriptors, driver's event suppression, device's event suppression.
 pub(crate) fn areas(size: u16) -> [usize; 3] {
     [usize::from(size) * DESC, 4, 4]
 }
@@ -118,13 +120,14 @@ impl Packed {
         (flags & flag::AVAIL != 0) == place.wrap() && (flags & flag::USED != 0) != place.wrap()
     }
 
-    /// Entries between `at` and `peek`.
+    /// Number of entries between `at` and `peek`.
     fn ahead(&self) -> u32 {
         let lap = if self.peek.wrap() == self.at.wrap() { 0 } else { self.size };
         self.peek.i() + lap - self.at.i()
     }
 
-    /// Fetches what tells where the next `n` buffers are, but for the `held` that are known.
+    /// Prefetches the descriptors of the next `n` buffers, except those of the first `held`, which
+    /// are known.
     #[inline]
     pub fn fetch(&self, held: u32, n: u32) {
         let (held, n) = (held + self.taken, n + self.taken);
@@ -133,7 +136,7 @@ impl Packed {
         }
     }
 
-    /// Fetches what tells that the next `n` buffers are used: their descriptors, to be written.
+    /// Prefetches, for writing, the descriptors by which the next `n` buffers are given back.
     #[inline]
     pub fn fetch_used(&self, n: u32) {
         for i in (0..n.min(self.size)).step_by(4) {
@@ -141,8 +144,8 @@ impl Packed {
         }
     }
 
-    /// How many of the next `n` entries, of which a buffer takes one or more, are available: they
-    /// become so in order.
+    /// How many of the next `n` entries are available; a buffer takes one or more. Entries become
+    /// available in order.
     pub fn room(&mut self, n: u32) -> u32 {
         let n = n.min(self.size - self.taken);
         let is_ready = |k: u32| self.is_ready(self.at.forward(self.taken + k, self.size));
@@ -160,8 +163,7 @@ impl Packed {
         room
     }
 
-    /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is
-    /// something else.
+    /// Reads plain buffers until `ahead` has `want` of them. True: the next buffer is not plain.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
         let held = ahead.len() as u32 + self.taken;
@@ -185,7 +187,7 @@ impl Packed {
         false
     }
 
-    /// Reads up to `max` more buffers into `batch`. An error is the end of the ring.
+    /// Reads up to `max` more buffers into `batch`. On an error the ring cannot be used any more.
     pub fn gather(
         &mut self,
         memory: &Memory,
@@ -210,7 +212,7 @@ impl Packed {
         Ok(())
     }
 
-    /// One buffer: its id and entries, and what is wrong with it.
+    /// Reads one buffer: returns its id, its number of entries, and its error if it has one.
     #[inline]
     fn walk(&self, walk: &mut Walk) -> Result<(u16, u16, Option<RingError>), RingError> {
         let (mut place, mut bad) = (self.peek, None);
@@ -249,7 +251,7 @@ impl Packed {
         Ok(())
     }
 
-    /// Gives the next buffer back with `len` bytes written. The guest sees it at `publish_used`.
+    /// Gives the next buffer back with `len` bytes written. The guest sees it after `publish_used`.
     #[inline(always)]
     pub fn write_used(&mut self, id: u16, descs: u16, len: u32) {
         let i = self.at.i();
@@ -268,20 +270,21 @@ impl Packed {
         self.at = self.at.forward(descs.into(), self.size);
     }
 
-    /// Takes the next buffer, of `descs` entries.
+    /// Takes the next buffer, of `descs` entries, which is given back later.
     #[inline]
     pub fn take_avail(&mut self, descs: u16) {
         self.taken += u32::from(descs);
     }
 
-    /// Gives the oldest buffer back that was taken, as `write_used`.
+    /// Gives the oldest taken buffer back with `len` bytes written. The guest sees it after
+    /// `publish_used`.
     #[inline]
     pub fn write_used_taken(&mut self, id: u16, descs: u16, len: u32) {
         self.taken -= u32::from(descs);
         self.write_used(id, descs, len);
     }
 
-    /// Shows the guest the buffers that were given back.
+    /// Publishes the buffers that were given back.
     #[inline]
     pub fn publish_used(&mut self) {
         if let Some((i, flags)) = self.first.take() {
@@ -290,7 +293,7 @@ impl Packed {
         }
     }
 
-    /// Tells the guest not to notify us; returns where that is written.
+    /// Suppresses notifications by the guest; returns the address that was written.
     pub fn silence(&self) -> Option<*const u8> {
         let flags = self.device_event.wrapping_add(1);
         // SAFETY: the second word of the device's area.
@@ -298,7 +301,8 @@ impl Packed {
         Some(flags.cast())
     }
 
-    /// Where was written for the buffers from `before` on, or more.
+    /// Calls `mark` with the memory that was written to give back the buffers from `before` on, or
+    /// with more.
     pub fn written(&self, before: u16, mut mark: impl FnMut(*const u8, usize)) {
         let before = Place(before.into());
         let lap = if before.wrap() == self.at.wrap() { 0 } else { self.size };
@@ -308,13 +312,14 @@ impl Packed {
         mark(self.desc, (n - first) * DESC);
     }
 
-    /// Always false: where the guest says that, only [`Packed::needs_notification`] reads it.
+    /// Always false: only [`Packed::needs_notification`] reads whether a guest suppresses
+    /// notifications.
     #[inline]
     pub fn notifications_suppressed(&self) -> bool {
         false
     }
 
-    /// Does the guest want to be notified of what was shown since the last call?
+    /// True if the guest wants to be notified of what was published since the last call.
     #[inline]
     pub fn needs_notification(&mut self) -> bool {
         let old = std::mem::replace(&mut self.shown, self.at);
@@ -331,9 +336,10 @@ impl Packed {
         self.passed(event, old)
     }
 
-    /// Did the ring's place, which was `old`, pass `event` (place and wrap bit)?
+    /// True if the ring's position passed `event` (position and wrap counter) on its way from
+    /// `old`.
     fn passed(&self, event: u16, old: Place) -> bool {
-        // Positions counted from `old`, so that no wrap is left to think about.
+        // Positions are counted from `old`, so that no wrap has to be considered.
         let from_old = |place: Place| {
             let lap = if place.wrap() == old.wrap() { 0 } else { self.size };
             (place.i() + lap).wrapping_sub(old.i())

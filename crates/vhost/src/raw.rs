@@ -1,4 +1,4 @@
-//! The only functions that touch guest memory. All take raw pointers whose range the caller has
+//! The only functions that access guest memory. All take raw pointers whose range the caller has
 //! checked against [`crate::Memory`]; what they read is a private copy.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -43,8 +43,12 @@ pub(crate) unsafe fn store64(at: *mut u8, value: u64) {
     unsafe { at.cast::<u64>().write_unaligned(value.to_le()) };
 }
 
-/// Copies `len` bytes from guest memory to ours or the other way. Bytes that the guest changes
-/// meanwhile arrive old or new.
+/// Copies `len` bytes between guest memory and this process's, in either direction. A byte that the
+/// guest changes meanwhile has its old or its new value.
+///
+/// # Safety
+///
+/// Both ranges are valid and do not overlap.
 ///
 /// # Safety
 /// Both ranges are valid and do not overlap.
@@ -81,8 +85,12 @@ unsafe fn block<const N: usize>(from: *const u8, to: *mut u8) {
     unsafe { to.cast::<[u8; N]>().write_unaligned(from.cast::<[u8; N]>().read_unaligned()) };
 }
 
-/// Writes a virtio-net header (virtio 1.1, section 5.1.6) that says nothing but how many buffers
-/// follow, which the short one does not.
+/// Writes a virtio-net header (virtio 1.1, section 5.1.6) with all fields zero, except the number
+/// of buffers, which the short header does not have.
+///
+/// # Safety
+///
+/// `at` is valid for writes of 12 bytes if `long`, else of 10.
 ///
 /// # Safety
 /// `at` is valid for writes of 12 bytes if `long`, else of 10.

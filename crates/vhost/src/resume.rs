@@ -1,14 +1,14 @@
-//! Where a ring goes on when the device that served it is gone without a word.
+//! The index at which a ring continues when the device that served it has vanished.
 //!
-//! A split ring says so itself: the index of used buffers is in the guest's memory. Of a packed
-//! ring the front-end only knows what the last device answered when it was stopped in order, if it
-//! ever was; QEMU says after a crash what was true when the guest's driver started. But the flags
-//! of the ring's descriptors say as much. Each descriptor was last written by the driver
-//! (available: the USED bit is the opposite of the AVAIL bit) or by the device (used: both are
-//! alike), and both go around in order, flipping their bits with each lap. So with a device that
-//! uses buffers in the order in which they came, the USED bit has one value before the device's
-//! place and the other one from there on. What disturbs is only the rest of a buffer of several
-//! descriptors: the device wrote into its first one, the others still look available.
+//! A split ring itself has it: the index of used buffers is in the guest's memory. Of a packed ring
+//! the front-end only knows what the last device answered when it was stopped in order, if it was;
+//! after a crash QEMU says what was true when the guest's driver started. But the flags of the
+//! ring's descriptors say the same. Each descriptor was last written by the driver (available: the
+//! USED bit is the opposite of the AVAIL bit) or by the device (used: both bits are equal), and
+//! both sides write in order, flipping their bits with each lap. So with a device that uses buffers
+//! in order, the USED bit has one value before the device's position and the other one from there
+//! on. The only exception are buffers of several descriptors: the device writes the first one, and
+//! the others still look available.
 
 use crate::batch::{DESC, Desc, flag};
 use crate::memory::Memory;
@@ -16,13 +16,13 @@ use crate::{RingSetup, feature, raw};
 
 const WRAP: u16 = 1 << 15;
 
-/// One descriptor, as far as it matters.
+/// What matters of one descriptor.
 #[derive(Clone, Copy)]
 struct Mark {
     avail: bool,
     used: bool,
     id: u16,
-    /// True if the descriptor may be another than the first of its buffer.
+    /// True if the descriptor may be a later one of a buffer of several descriptors.
     rest: bool,
 }
 
@@ -32,9 +32,13 @@ impl Mark {
     }
 }
 
-/// Where a ring's device goes on, in the form of [`RingSetup::base`]. A split ring: its index of
-/// used buffers. A packed one: the setup's own base if the ring does not contradict it, else what
-/// the ring says, else the setup's.
+/// The base at which a ring's device continues, in the form of [`RingSetup::base`]. For a split
+/// ring: its index of used buffers. For a packed ring: the setup's base if the ring does not
+/// contradict it, else what the ring says, else the setup's base.
+///
+/// # Safety
+///
+/// As for [`crate::Ring::new`].
 ///
 /// # Safety
 /// As for [`crate::Ring::new`].
@@ -61,9 +65,9 @@ pub unsafe fn resumed_base(setup: &RingSetup, memory: &Memory) -> u16 {
     decide((0..size).map(read).collect(), setup.base, chains)
 }
 
-/// `chains`: buffers of several descriptors are to be expected, as there are no indirect tables.
-/// The rests of such, of which the first descriptor may be of another lap, look like anything: only
-/// what was used counts.
+/// Decides where a packed ring continues. `chains`: buffers of several descriptors are to be
+/// expected, as there are no indirect tables. Their later descriptors may have any flags, if the
+/// first one is of another lap; only used descriptors count then.
 fn decide(mut marks: Vec<Mark>, base: u16, chains: bool) -> u16 {
     let strict = find(&marks);
     find_rests(&mut marks);
@@ -73,8 +77,8 @@ fn decide(mut marks: Vec<Mark>, base: u16, chains: bool) -> u16 {
     strict.or_else(|| find(&marks)).unwrap_or(base)
 }
 
-/// Finds what may be the rest of a used buffer whose first descriptor is before it: drivers give
-/// all descriptors of a buffer its id.
+/// Finds descriptors that may be later ones of a used buffer: drivers give all descriptors of a
+/// buffer its id.
 fn find_rests(marks: &mut [Mark]) {
     for i in 1..marks.len() {
         let (before, m) = (marks[i - 1], &mut marks[i]);
@@ -83,20 +87,20 @@ fn find_rests(marks: &mut [Mark]) {
     }
 }
 
-/// Can a device be at `base`?
+/// True if a device can be at `base`.
 fn agrees(marks: &[Mark], base: u16) -> bool {
     let (place, wrap) = (usize::from(base & !WRAP), base & WRAP != 0);
     marks.iter().enumerate().all(|(i, m)| m.used == (wrap == (i < place)) || m.rest)
 }
 
-/// As [`agrees`], by the descriptors alone that the device wrote.
+/// True if a device can be at `base`, by the descriptors that the device wrote only.
 fn agrees_with_used(marks: &[Mark], base: u16) -> bool {
     let (place, wrap) = (usize::from(base & !WRAP), base & WRAP != 0);
     let mut used = marks.iter().enumerate().filter(|(_, m)| m.is_used());
     used.all(|(i, m)| m.used == (wrap == (i < place)))
 }
 
-/// Where the USED bit changes, if that is one place.
+/// The position at which the USED bit changes, if it changes at one position only.
 fn find(marks: &[Mark]) -> Option<u16> {
     let first = marks.first()?.used;
     let base = match marks.iter().position(|m| m.used != first && !m.rest) {

@@ -1,16 +1,16 @@
-//! What a guest can do wrong, and how often it did.
+//! Errors that a guest can make on a ring, and their counters.
 
 macro_rules! ring_errors {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What a guest did wrong. None of it concerns anybody else.
+        /// An error of a guest on a ring. It affects only this guest's ring.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum RingError { $($(#[$doc])* $name,)* }
         impl RingError {
-            /// All of them.
+            /// All ring errors.
             pub const ALL: &[RingError] = &[$(RingError::$name,)*];
-            /// How many there are.
+            /// Number of kinds of ring errors.
             pub const COUNT: usize = RingError::ALL.len();
-            /// A word for a counter.
+            /// The name of the counter.
             pub fn name(self) -> &'static str {
                 match self { $(RingError::$name => $text,)* }
             }
@@ -21,20 +21,20 @@ macro_rules! ring_errors {
 ring_errors! {
     /// The index of available buffers jumped by more than the ring holds. The ring is given up.
     Index = "bad_index",
-    /// A descriptor number beyond the table. As head of a buffer it is the ring's end.
+    /// A descriptor number beyond the table. If it is the head of a buffer, the ring is given up.
     Descriptor = "bad_descriptor",
-    /// A chain longer than its table.
+    /// A chain longer than its table, so it has a loop.
     Loop = "descriptor_loop",
-    /// A buffer in more pieces than any packet needs, those of no bytes included.
+    /// A buffer in more pieces than any packet needs; pieces without bytes count.
     Pieces = "too_many_pieces",
     /// An address where the guest has no memory.
     Address = "bad_address",
-    /// A buffer to read where one to write is due, or the reverse.
+    /// A buffer for the device to read where one to write is due, or the reverse.
     Direction = "bad_direction",
     /// An indirect table of a bad size (0, a part of an entry, more entries than the ring has),
     /// inside another one, or with a successor.
     Indirect = "bad_indirect",
-    /// A buffer to send that does not even hold the header and one byte.
+    /// A buffer to send that is too short for the header and one byte.
     Short = "short_buffer",
     /// A frame to send that is longer than our buffers.
     Long = "long_frame",
@@ -45,38 +45,38 @@ ring_errors! {
 }
 
 impl RingError {
-    /// Is the buffer malformed? Frames and buffers that do not fit each other are mistakes of
-    /// configuration: they end in a counter however many they are.
+    /// True if the buffer itself is malformed. Frames and buffers that do not fit each other are
+    /// errors of configuration: they are only counted, however many they are.
     pub(crate) fn is_malformed(self) -> bool {
         use RingError::*;
         matches!(self, Descriptor | Loop | Pieces | Address | Direction | Indirect)
     }
 }
 
-/// How often each [`RingError`] was seen.
+/// Counts of each [`RingError`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingErrors([u64; RingError::COUNT]);
 
 impl RingErrors {
-    /// One more.
+    /// Adds one to the count of this error.
     #[cold]
     pub(crate) fn count(&mut self, what: RingError) {
         self.0[what as usize] += 1;
     }
 
-    /// How often.
+    /// The count of this error.
     pub fn get(&self, what: RingError) -> u64 {
         self.0[what as usize]
     }
 
-    /// What was added since `older`.
+    /// The errors that were counted since `older`, with how often.
     pub fn since(&self, older: &RingErrors) -> impl Iterator<Item = (RingError, u64)> {
         let (new, old) = (self.0, older.0);
         let added = move |what: &RingError| (*what, new[*what as usize] - old[*what as usize]);
         RingError::ALL.iter().map(added).filter(|(_, n)| *n > 0)
     }
 
-    /// Over all kinds.
+    /// Sum of all counts.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

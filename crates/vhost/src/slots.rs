@@ -1,20 +1,21 @@
-//! Buffers that were taken from a ring and not published yet, and the copies that they wait for.
+//! Slots: buffers that were taken from a ring and are not published yet, and the copies that they
+//! wait for.
 //!
 //! Each buffer has a slot, in the order in which buffers were taken. A packet whose copies are all
-//! made is *done*; the guest is shown the longest row of done packets from the oldest on, so
-//! it does not matter to it what makes the copies, and in which order.
+//! made is *done*. Buffers are published in order, up to the first packet that is not done, so the
+//! guest cannot tell what makes the copies, and in which order.
 
 use crate::raw;
 use packet::Packet;
 
-/// A copy between a packet and the guest's memory that an engine is to make.
+/// A copy between a packet and the guest's memory, for an engine to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// First byte to read.
     pub from: *const u8,
     /// First byte to write.
     pub to: *mut u8,
-    /// Bytes, at least one.
+    /// Length in bytes, at least one.
     pub len: u32,
     /// The argument of [`crate::Ring::done`] for this copy.
     pub slot: u32,
@@ -35,24 +36,24 @@ impl Job {
     }
 }
 
-/// What a call on a ring is to list, and what it listed.
+/// The copies that calls on a ring list, and the limits for them.
 #[derive(Default)]
 pub struct List {
     /// Copies for an engine to make.
     pub jobs: Vec<Job>,
-    /// How many more of them may be listed.
+    /// Number of copies that may still be listed.
     pub room: usize,
-    /// Frames of more bytes are listed.
+    /// Frames longer than this are listed, bytes.
     pub threshold: usize,
-    /// Packets with jobs, by their place among those that were given to
-    /// [`crate::Ring::enqueue_listed`]: they must stay as they are until those are done. In the
-    /// order of the jobs.
+    /// Indices of the packets with copies, among those given to [`crate::Ring::enqueue_listed`], in
+    /// the order of the copies. These packets must not be changed or freed until their copies are
+    /// made.
     pub kept: Vec<u32>,
     /// Bytes that were copied at once.
     pub copied: u64,
-    /// Frames above the threshold that were copied at once, for want of room.
+    /// Frames above the threshold that were copied at once, for lack of room in the list.
     pub crowded: u64,
-    /// Empty packets.
+    /// Empty packets to receive into.
     pub(crate) fresh: Vec<Packet>,
 }
 
@@ -64,30 +65,33 @@ impl List {
     }
 }
 
+/// A buffer that was taken and is not published.
 struct Slot {
     id: u16,
-    /// Entries of a packed ring.
+    /// Entries of a packed ring that the buffer takes.
     descs: u16,
     /// Bytes written.
     len: u32,
-    /// In the first slot of a packet: copies that are not made, and buffers.
+    /// In the first slot of a packet: number of its copies that are not made.
     jobs: u16,
+    /// In the first slot of a packet: number of its buffers.
     buffers: u16,
-    /// In the first slot: what is delivered when it is done.
+    /// In the first slot of a packet from the guest: the packet, to be delivered when it is done.
     packet: Option<Packet>,
 }
 
-/// One slot for each entry of a ring, used in a circle.
+/// A slot for each entry of a ring, used in turn.
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
-    /// Numbers of the oldest slot and of the next one; they only grow.
+    /// Number of the oldest slot. Numbers only grow.
     head: u32,
+    /// Number of the next slot.
     tail: u32,
-    /// Copies that are not made.
+    /// Number of copies that are not made.
     jobs: u32,
 }
 
-/// A buffer to be published.
+/// A buffer that can be published.
 pub(crate) struct Used {
     pub id: u16,
     pub descs: u16,
@@ -112,7 +116,7 @@ impl Slots {
         self.head == self.tail
     }
 
-    /// Copies that are not made.
+    /// Number of copies that are not made.
     #[inline]
     pub fn jobs(&self) -> u32 {
         self.jobs
@@ -124,7 +128,7 @@ impl Slots {
         self.tail
     }
 
-    /// Appends a buffer. The ring never has more of them than entries.
+    /// Appends a buffer. There are never more slots than the ring has entries.
     #[inline]
     pub fn push(&mut self, id: u16, descs: u16, len: u32) {
         let tail = self.tail;
@@ -132,7 +136,7 @@ impl Slots {
         self.tail = tail.wrapping_add(1);
     }
 
-    /// The slots from `first` on are of one packet, which has `jobs` copies.
+    /// Ends a packet: the slots from `first` on are its buffers, and it has `jobs` copies.
     #[inline]
     pub fn close(&mut self, first: u32, jobs: u16, packet: Option<Packet>) {
         let buffers = self.tail.wrapping_sub(first) as u16;
@@ -141,7 +145,7 @@ impl Slots {
         (slot.jobs, slot.buffers, slot.packet) = (jobs, buffers, packet);
     }
 
-    /// Notes that a copy of the packet at `slot` was made.
+    /// Records that a copy of the packet at `slot` was made.
     #[inline]
     pub fn done(&mut self, slot: u32) {
         debug_assert!(slot.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head));
@@ -149,7 +153,7 @@ impl Slots {
         self.at(slot).jobs -= 1;
     }
 
-    /// Buffers of the oldest packet, if it is done, and what it has to deliver.
+    /// If the oldest packet is done: its number of buffers, and the packet to deliver.
     #[inline]
     pub fn oldest(&mut self) -> Option<(u16, &mut Option<Packet>)> {
         let (head, is_empty) = (self.head, self.is_empty());
@@ -158,7 +162,7 @@ impl Slots {
         (is_done && !is_empty).then_some((slot.buffers, &mut slot.packet))
     }
 
-    /// Takes the oldest buffer.
+    /// Removes the oldest buffer.
     #[inline]
     pub fn pop(&mut self) -> Used {
         let head = self.head;
@@ -167,7 +171,7 @@ impl Slots {
         Used { id: *id, descs: *descs, len: *len }
     }
 
-    /// Forgets all slots, none of which waits for a copy; what they had to deliver goes to
+    /// Removes all slots, none of which waits for a copy; packets that were to be delivered go to
     /// `packets`.
     pub fn abandon(&mut self, packets: &mut Vec<Packet>) {
         debug_assert_eq!(self.jobs, 0);

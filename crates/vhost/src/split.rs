@@ -1,6 +1,6 @@
 //! Split rings (virtio 1.1, section 2.6): a descriptor table, a ring of available and a ring of
-//! used buffers. Buffers are used in the order in which they became available, so one index says
-//! how far both rings are.
+//! used buffers. Buffers are used in the order in which they became available, so one index serves
+//! both rings.
 
 use crate::ahead::{Ahead, Reader};
 use crate::batch::{BATCH, Batch, DESC, Desc, Direction, Walk, flag, table_entries};
@@ -8,29 +8,29 @@ use crate::memory::{Memory, Region};
 use crate::raw;
 use crate::ring_error::RingError;
 
-/// Flag of either ring: do not notify me.
+/// Flag of either ring: do not notify.
 const NO_INTERRUPT: u16 = 1;
 
-/// Indices count on in 32 bits, of which the ring has the low half: words that are stored and
-/// loaded whole. (A load of more bytes than a store before it waits until the store is in the
-/// cache, and with it all stores into the guest's memory before.)
+/// A split ring. Indices count on in 32 bits, of which the ring has the low half: so they are
+/// stored and loaded as whole words. (A load that is wider than the store before it waits until
+/// that store, and with it all earlier stores to the guest's memory, are in the cache.)
 pub(crate) struct Split {
     desc: *mut u8,
     avail: *mut u16,
     used: *mut u8,
     size: u32,
     event_idx: bool,
-    /// Next buffer to be used.
+    /// Index of the next buffer to be used.
     at: u32,
-    /// Buffers from there on that were taken and are given back later.
+    /// Number of buffers from there on that were taken and will be given back later.
     taken: u32,
-    /// Next buffer to be read by `gather`.
+    /// Index of the next buffer to be read by `gather`.
     peek: u32,
-    /// `at` when it was last shown to the guest.
+    /// Value of `at` when it was last published.
     shown: u32,
-    /// The guest's index of available buffers, as it was when it was read last.
+    /// The guest's index of available buffers, as last read.
     seen: u32,
-    /// The guest wanted no notification when `seen` was read.
+    /// True if the guest suppressed notifications when `seen` was read.
     quiet: bool,
 }
 
@@ -44,8 +44,8 @@ pub(crate) fn areas(size: u16, event_idx: bool) -> [usize; 3] {
 pub(crate) const ALIGN: [usize; 3] = [16, 2, 4];
 
 impl Split {
-    /// The caller has checked that the areas are mapped and aligned, and that `size` is a power
-    /// of two.
+    /// The caller has checked that the areas are mapped and aligned, and that `size` is a power of
+    /// two.
     pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, at: u16) -> Split {
         let [desc, avail, used] = areas;
         let (at, size) = (u32::from(at), u32::from(size));
@@ -72,7 +72,8 @@ impl Split {
         self.size as u16
     }
 
-    /// Word `i` of the ring of available buffers: 0 flags, 1 index, 2.. heads, then the event.
+    /// Word `i` of the available ring: 0 is the flags, 1 the index, 2.. the heads, then the event
+    /// index.
     #[inline]
     fn avail(&self, i: usize) -> u16 {
         // SAFETY: i is at most 2 + size, which lies in the area if event_idx is on, and less
@@ -85,7 +86,7 @@ impl Split {
         (at & (self.size - 1)) as usize
     }
 
-    /// Buffers from `at` on that were available when `seen` was read.
+    /// Number of buffers from `at` on that were available when `seen` was read.
     #[inline]
     fn ready(&self, seen: u32) -> u32 {
         u32::from((seen as u16).wrapping_sub(self.at as u16))
@@ -97,8 +98,8 @@ impl Split {
         self.peek = self.at.wrapping_add(self.taken);
     }
 
-    /// Fetches what tells where the next `n` buffers are, but for the `held` that are known:
-    /// descriptors at a guess, as most guests use them in order.
+    /// Prefetches the descriptors of the next `n` buffers, except those of the first `held`, which
+    /// are known. The descriptors' numbers are guessed: most guests use them in order.
     #[inline]
     pub fn fetch(&self, held: u32, n: u32) {
         let (held, n) = (held + self.taken, n + self.taken);
@@ -107,14 +108,15 @@ impl Split {
             let slot = self.slot(self.at.wrapping_add(i));
             sync::prefetch(self.desc.wrapping_add(slot * DESC));
         }
-        // Heads of 32 buffers lie in a line.
+        // The heads of 32 buffers are in one cache line.
         for i in (held..n + 31).step_by(32) {
             sync::prefetch(self.avail.wrapping_add(2 + self.slot(self.at.wrapping_add(i))));
         }
     }
 
-    /// Fetches the used index and the next `n` entries of the used ring, to be written. Called only
-    /// when `n` buffers are available: the driver polls these lines, so fetching them costs it.
+    /// Prefetches, for writing, the used index and the next `n` entries of the used ring. Called
+    /// only when `n` buffers are available: the driver polls these lines, and prefetching takes
+    /// them from it.
     #[inline]
     pub fn fetch_used(&self, n: u32) {
         sync::prefetch_write(self.used);
@@ -125,7 +127,8 @@ impl Split {
         }
     }
 
-    /// Fetches the descriptors of `n` buffers from the `from`-th on, as far as they are available.
+    /// Prefetches the descriptors of `n` buffers from the `from`-th on, as far as they are
+    /// available.
     #[inline]
     fn fetch_behind(&self, from: u32, n: u32) {
         let mut line = u16::MAX;
@@ -143,21 +146,20 @@ impl Split {
     fn look(&mut self, want: u32) -> u32 {
         if self.ready(self.seen) < want {
             self.seen = self.avail(1).into();
-            // In the cache line that was just read.
+            // The flags are in the cache line that was just read.
             self.quiet = !self.event_idx && self.avail(0) & NO_INTERRUPT != 0;
         }
         self.ready(self.seen)
     }
 
-    /// How many of the next `n` buffers are available. (An index that makes no sense is for whoever
-    /// reads buffers.)
+    /// How many of the next `n` buffers are available. An invalid index is not checked here, but by
+    /// the functions that read buffers.
     #[inline]
     pub fn room(&mut self, n: u32) -> u32 {
         self.look(self.taken + n).saturating_sub(self.taken).min(n)
     }
 
-    /// Reads plain buffers until there are `want` of them in `ahead`. True: what follows is
-    /// something else.
+    /// Reads plain buffers until `ahead` has `want` of them. True: the next buffer is not plain.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
         let (held, want) = (ahead.len() as u32 + self.taken, want as u32 + self.taken);
@@ -181,7 +183,7 @@ impl Split {
         false
     }
 
-    /// Reads up to `max` more buffers into `batch`. An error is the end of the ring.
+    /// Reads up to `max` more buffers into `batch`. On an error the ring cannot be used any more.
     pub fn gather(
         &mut self,
         memory: &Memory,
@@ -247,7 +249,7 @@ impl Split {
         Err(RingError::Loop)
     }
 
-    /// Gives the next buffer back with `len` bytes written. The guest sees it at `publish_used`.
+    /// Gives the next buffer back with `len` bytes written. The guest sees it after `publish_used`.
     #[inline(always)]
     pub fn write_used(&mut self, id: u16, len: u32) {
         let slot = self.slot(self.at);
@@ -256,10 +258,10 @@ impl Split {
         self.at = self.at.wrapping_add(1);
     }
 
-    /// As [`Split::write_used`] for each of these: id and bytes written.
+    /// Gives the next buffers back: id and bytes written. The guest sees them after `publish_used`.
     #[inline]
     pub fn write_used_all(&mut self, buffers: impl Iterator<Item = (u16, u32)>) {
-        // Copies: the compiler keeps no field in a register across stores into the guest's memory.
+        // Copies: the compiler keeps no field in a register across stores to the guest's memory.
         let (used, mask, mut at) = (self.used, self.size - 1, self.at);
         for (id, len) in buffers {
             let slot = (at & mask) as usize;
@@ -270,27 +272,29 @@ impl Split {
         self.at = at;
     }
 
-    /// Takes the next buffer.
+    /// Takes the next buffer, which is given back later.
     #[inline]
     pub fn take_avail(&mut self) {
         self.taken += 1;
     }
 
-    /// Gives the oldest buffer back that was taken, as `write_used`.
+    /// Gives the oldest taken buffer back with `len` bytes written. The guest sees it after
+    /// `publish_used`.
     #[inline]
     pub fn write_used_taken(&mut self, id: u16, len: u32) {
         self.taken -= 1;
         self.write_used(id, len);
     }
 
-    /// Shows the guest the buffers that were given back.
+    /// Publishes the buffers that were given back.
     #[inline]
     pub fn publish_used(&mut self) {
         // SAFETY: the index is the second word of the used ring.
         unsafe { raw::store16(self.used.add(2).cast(), self.at as u16) };
     }
 
-    /// Tells the guest not to notify us; returns where that is written, if it can be said.
+    /// Suppresses notifications by the guest; returns the address that was written, None if there
+    /// is no flag for it.
     pub fn silence(&self) -> Option<*const u8> {
         if self.event_idx {
             return None;
@@ -300,7 +304,7 @@ impl Split {
         Some(self.used)
     }
 
-    /// Where was written for the buffers from `before` on.
+    /// Calls `mark` with the memory that was written to give back the buffers from `before` on.
     pub fn written(&self, before: u16, mut mark: impl FnMut(*const u8, usize)) {
         mark(self.used, 4);
         let n = u32::from((self.at as u16).wrapping_sub(before)).min(self.size);
@@ -310,13 +314,13 @@ impl Split {
         mark(self.used.wrapping_add(4), 8 * (n as usize - first));
     }
 
-    /// Did the guest want no notification when the available index was read last?
+    /// True if the guest suppressed notifications when the available index was last read.
     #[inline]
     pub fn notifications_suppressed(&self) -> bool {
         self.quiet
     }
 
-    /// Does the guest want to be notified of what was shown since the last call?
+    /// True if the guest wants to be notified of what was published since the last call.
     #[inline]
     pub fn needs_notification(&mut self) -> bool {
         let old = std::mem::replace(&mut self.shown, self.at);
@@ -351,7 +355,7 @@ fn indirect(table: Desc, size: u32, walk: &mut Walk) -> Result<(), RingError> {
     Err(RingError::Loop)
 }
 
-/// Did an index that went from `old` to `new` pass `event` (virtio 1.1, section 2.6.7.1)?
+/// True if an index that went from `old` to `new` passed `event` (virtio 1.1, section 2.6.7.1).
 #[inline]
 pub(crate) fn passed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

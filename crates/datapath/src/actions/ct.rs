@@ -1,4 +1,4 @@
-//! `ct` and `ct_clear`: what connection tracking says of a packet goes into its key.
+//! The operations `ct` and `ct_clear`: write what connection tracking says of a packet to its key.
 
 use crate::actions::interpret::Sink;
 use crate::batch::keys::{Line, bytes, bytes_mut};
@@ -10,21 +10,21 @@ use conntrack::{At, Meta, Ref, state};
 use flow::at;
 use packet::Packet;
 
-/// Line 3 of a key is in use.
+/// The bit of `have` for key line 3.
 const EXT3: u8 = 4;
-/// Where line 3 starts.
+/// Offset of line 3 in a key.
 const LINE3: usize = at::CT_LABEL;
 
-/// Mbuf flags of a driver that checked IP and L4 checksums and found them right
+/// Mbuf flags of a driver that checked the IP and L4 checksums and found them good
 /// (`RTE_MBUF_F_RX_IP_CKSUM_GOOD`, `RTE_MBUF_F_RX_L4_CKSUM_GOOD`).
 const SOUND: u64 = 1 << 7 | 1 << 8;
 
-/// Did the driver find the checksums of a packet right?
+/// True if the driver found the checksums of a packet good.
 pub(crate) fn is_sound(p: &Packet) -> bool {
     p.flags() & SOUND == SOUND
 }
 
-/// Executes `ct`. What is not IP is invalid, as is all that connection tracking refuses.
+/// Executes `ct`. A packet that is not IP, or that connection tracking refuses, is invalid.
 pub(crate) fn track<S: Sink>(sink: &mut S, ct: &Ct, p: &mut Packet, f: &mut Frame) {
     let sound = is_sound(p);
     let is_ip = matches!(bytes(&f.line)[at::ETH_TYPE..at::ETH_TYPE + 2], [8, 0] | [0x86, 0xdd]);
@@ -41,19 +41,19 @@ pub(crate) fn track<S: Sink>(sink: &mut S, ct: &Ct, p: &mut Packet, f: &mut Fram
     write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
 }
 
-/// Replaces a text in a packet; false: there is no room for a longer one.
+/// Replaces a text in a packet by one of another length. False: a longer text has no room.
 pub(crate) fn replace(p: &mut Packet, edit: &Edit) -> bool {
     let (old, new) = (p.len(), p.len().saturating_add_signed(edit.growth()));
     let fits = new <= old || p.set_len(new);
     if fits {
         edit.apply(p.data_mut(), old);
-        // Shorter always fits.
+        // A packet can always be made shorter.
         let _ = p.set_len(new);
     }
     fits
 }
 
-/// The IP packet as a fragment, if it is one that `ct` would put together with others.
+/// The IP packet as a fragment; None: `ct` does not reassemble it with others.
 pub(crate) fn fragment(ct: &Ct, p: &Packet, f: &Frame) -> Option<Fragment> {
     let recirc = bytes(&f.line)[at::RECIRC..at::RECIRC + 4].try_into().unwrap();
     ipf::read(p.data(), f.layout.l3.into(), ct.zone, u32::from_be_bytes(recirc), false)
@@ -65,7 +65,7 @@ pub(crate) fn clear(f: &mut Frame) {
     write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
 }
 
-/// Writes the key's fields: in line 0, in line 3, and whether there is a line 3.
+/// Writes the `ct` fields of a key, in line 0 and line 3, and sets the bit of line 3 in `have`.
 #[inline]
 pub(crate) fn write_ct_fields(ct: &Meta<Ref>, line: &mut Line, line3: &mut Line, have: &mut u8) {
     let line = bytes_mut(line);

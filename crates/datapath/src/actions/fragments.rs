@@ -1,9 +1,10 @@
-//! `ct` of fragments: each waits, with what is left to do, until all fragments of its datagram have
-//! come. The datagram goes through connection tracking as a whole; its fragments go on with what
-//! that says.
+//! `ct` of fragments: each waits, with the operations that are left, until all fragments of its
+//! datagram have arrived. Connection tracking tracks the datagram as a whole; what it says holds
+//! for each fragment, and then their operations are continued.
 //!
-//! Fragments of a datagram may come to several workers, so they wait in one place. No worker waits
-//! for its lock: a fragment that finds it taken for long is invalid, and counted.
+//! Fragments of a datagram may be received by several workers, so all wait in one store behind a
+//! lock. No worker waits for the lock: after [`ATTEMPTS_COUNT_MAX`] attempts the fragment is
+//! invalid, and counted.
 
 use crate::actions::ct;
 use crate::parse::frame::Frame;
@@ -16,20 +17,21 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use telemetry::Drop;
 
-/// Attempts at the lock: some ten microseconds, of which the thread that has it needs a few.
+/// Attempts to take the lock: about ten microseconds in all. The thread that holds it needs a few.
 const ATTEMPTS_COUNT_MAX: usize = 1000;
-/// Fragments that a worker drops in one millisecond because they have waited for too long.
+/// Expired fragments that a worker drops per millisecond, at most.
 const EXPIRED_COUNT_MAX: usize = 64;
-/// Lists inside lists that can be gone on with.
+/// Depth of lists inside lists in which operations can be continued.
 const LEVELS_COUNT_MAX: usize = 4;
 
-/// In the number of an operation with two lists: the first of them. Operations are some thousand.
+/// In the index of an operation with two lists: its first list is meant. Lists have some thousand
+/// operations at most, so this bit is free.
 const MORE: u16 = 1 << 15;
 
-/// Fragments that wait, of all workers.
+/// The fragments of all workers that wait.
 pub(crate) type Waiting = Mutex<Fragments<Held>>;
 
-/// Which operation of a list, or of lists inside it.
+/// An operation in a list, or in lists inside it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Position {
     path: [u16; LEVELS_COUNT_MAX],
@@ -37,17 +39,17 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// Inside the list of the operation.
+    /// Goes to the first operation of the current operation's list.
     pub fn enter(&mut self) {
         self.level += 1;
     }
 
-    /// Back to the operation that has the list.
+    /// Goes back to the operation that has the list.
     pub fn leave(&mut self) {
         self.level -= 1;
     }
 
-    /// At number `i` of the list.
+    /// Goes to operation `i` of the current list.
     #[inline]
     pub fn set(&mut self, i: usize) {
         if let Some(at) = self.path.get_mut(self.level) {
@@ -55,19 +57,19 @@ impl Position {
         }
     }
 
-    /// Of the operation's two lists, the first is the one.
+    /// Chooses the first list of the current operation, which has two.
     pub fn choose_more(&mut self) {
         if let Some(at) = self.path.get_mut(self.level) {
             *at |= MORE;
         }
     }
 
-    /// Is it one that can be returned to?
+    /// True if execution can be continued at this position.
     pub fn is_exact(&self) -> bool {
         self.level < LEVELS_COUNT_MAX && self.path[self.level] < u16::MAX
     }
 
-    /// The list that it is in; `all`: the outermost one.
+    /// The list of this position; `all` is the outermost list.
     pub fn list<'a>(&self, all: &'a [Op]) -> &'a [Op] {
         let inside = |ops: &'a [Op], i: &u16| match ops.get(usize::from(*i & !MORE)) {
             Some(Op::Clone(ops) | Op::Sample { ops, .. }) => &ops[..],
@@ -78,36 +80,37 @@ impl Position {
         self.path[..self.level].iter().fold(all, inside)
     }
 
-    /// The number behind it.
+    /// The index of the next operation in the list.
     pub fn next(&self) -> usize {
         usize::from(self.path[self.level]) + 1
     }
 }
 
-/// A fragment that waits, and what is left to do.
+/// A fragment that waits, and the operations that are left.
 pub(crate) struct Held {
     pub packet: Packet,
     pub frame: Frame,
     pub ops: Arc<[Op]>,
-    /// The `ct` that it waits at.
+    /// The `ct` operation at which it waits.
     pub at: Position,
-    /// The reason if it goes nowhere.
+    /// The reason of its drop if no operation sends it.
     pub why: Drop,
 }
 
-/// A worker's way to the fragments that wait.
+/// A worker's access to the fragments that wait.
 pub(crate) struct Gatherer {
     waiting: Arc<Waiting>,
-    /// Fragments that were just taken out of the store: of a complete datagram, or expired ones.
+    /// Fragments that were just taken from the store: those of a complete datagram, or expired
+    /// ones.
     taken: Vec<(Fragment, Held)>,
-    /// Fragments that go on now.
+    /// Fragments whose operations are continued now.
     ready: VecDeque<Held>,
-    /// A datagram.
+    /// Memory in which a datagram is reassembled.
     whole: Box<[u8; DATAGRAM_BYTES_MAX]>,
 }
 
 impl Gatherer {
-    /// For one more worker.
+    /// Access for one more worker.
     pub fn new(waiting: &Arc<Waiting>) -> Self {
         let most = FRAGMENTS_OF_DATAGRAM_COUNT_MAX + EXPIRED_COUNT_MAX;
         Gatherer {
@@ -118,8 +121,8 @@ impl Gatherer {
         }
     }
 
-    /// Has a fragment wait. If its datagram is complete, that is tracked, and its fragments are the
-    /// next to go on. Gives back a fragment that does not wait.
+    /// Adds a fragment to the store. If its datagram is complete, it is tracked, and its fragments
+    /// are the next that [`Gatherer::next`] returns. Returns a fragment that cannot wait.
     pub fn gather(
         &mut self,
         worker: &mut conntrack::Worker,
@@ -148,7 +151,7 @@ impl Gatherer {
         None
     }
 
-    /// Sends a complete datagram through connection tracking.
+    /// Tracks a complete datagram.
     fn track(&mut self, worker: &mut conntrack::Worker, ct: &Ct, now: u64) {
         let pieces = self.taken.iter().map(|(f, held)| (f, held.packet.data()));
         let len = assemble(pieces, &mut self.whole).unwrap_or(0);
@@ -157,7 +160,7 @@ impl Gatherer {
         let (first, mut meta) = (*first, frame.ct);
         let at = At { l3: 0, sound: false };
         let came = Arrival { port: frame.in_port(), now };
-        // Fragments keep their lengths, so no text in them is replaced.
+        // Fragments keep their lengths, so no text in the datagram is replaced.
         if conntrack::track(worker, ct, whole, at, &mut meta, came).is_some() {
             meta.state = state::INV | state::TRK;
         }
@@ -173,13 +176,13 @@ impl Gatherer {
         }
     }
 
-    /// The next fragment that goes on.
+    /// The next fragment whose operations are continued.
     #[inline]
     pub fn next(&mut self) -> Option<Held> {
         self.ready.pop_front()
     }
 
-    /// Takes out fragments that have waited for too long, some of them.
+    /// Takes some of the expired fragments from the store.
     pub fn expire(&mut self, worker: &conntrack::Worker, now: u64) {
         let settings = &worker.table().fragments;
         if settings.held() > 0
@@ -189,7 +192,7 @@ impl Gatherer {
         }
     }
 
-    /// One of those.
+    /// The next expired fragment, to be dropped.
     pub fn next_expired(&mut self) -> Option<Held> {
         self.taken.pop().map(|(_, held)| held)
     }

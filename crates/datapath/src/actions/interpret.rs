@@ -1,8 +1,8 @@
-//! The generic interpreter: every operation, one at a time. The slow twin that defines what is
-//! right; fast kinds of programs must do exactly the same.
+//! The interpreter: executes every operation, one at a time. It is the twin of all compiled
+//! programs: they must do exactly the same.
 //!
-//! Accounting: every packet that comes in ends at least once (sent, punted, recirculated or dropped
-//! for a named reason); what it ends beyond that are copies.
+//! Accounting: every packet ends at least once (sent, punted, recirculated or dropped for a named
+//! reason); each further end counts as a copy.
 
 use crate::actions::ct;
 use crate::actions::fragments::{Held, Position};
@@ -21,27 +21,26 @@ use std::sync::Arc;
 use telemetry::Drop;
 use wire::{ETH_IPV4, ETH_IPV6};
 
-/// Most recirculations of one packet (as in OVS).
+/// Recirculations of one packet, at most (as in OVS).
 pub(crate) const RECIRC_LIMIT: u8 = 6;
 
-/// Where packets go.
+/// Where the interpreter and programs send packets.
 pub(crate) trait Sink {
-    /// Sends.
+    /// Sends a packet to a port.
     fn output(&mut self, port: PortNo, packet: Packet);
-    /// Gives the buffer back, uncounted.
+    /// Frees the packet's buffer; counts nothing.
     fn free(&mut self, packet: Packet);
     /// Counts a named drop on the input port.
     fn dropped(&mut self, in_port: PortNo, why: Drop);
-    /// Counts extra packets made.
+    /// Counts copies that were made of packets of the input port.
     fn copies(&mut self, in_port: PortNo, n: u64);
-    /// A copy of a packet.
+    /// A copy of a packet; None: no buffer is free.
     fn copy(&mut self, packet: &Packet) -> Option<Packet>;
-    /// Hands a copy to the control side, or counts why not.
+    /// Sends a copy to the control side, or counts why not.
     fn punt(&mut self, punt: &Arc<Punt>, packet: &Packet, key: Key, in_port: PortNo);
-    /// Looks the packet up again after this vector.
+    /// Has the packet looked up again, with recirculation id `id`.
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame);
-    /// Has connection tracking look at a packet that came in by `port`; a text that is to be
-    /// replaced.
+    /// Tracks a packet of `port`. Returns a text that is to be replaced in it, if any.
     fn track(
         &mut self,
         ct: &Ct,
@@ -50,52 +49,53 @@ pub(crate) trait Sink {
         port: PortNo,
         meta: &mut Meta<Ref>,
     ) -> Option<Edit>;
-    /// Has a fragment wait for the rest of its datagram, which connection tracking looks at as a
-    /// whole; gives back one that does not wait.
+    /// Lets a fragment wait for the rest of its datagram; returns a fragment that cannot wait.
     fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held>;
-    /// What a meter says of a packet of so many bytes.
+    /// The verdict of a meter on a packet of this length.
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict;
     /// A random number.
     fn random(&mut self) -> u32;
 }
 
-/// Bytes of a key that are metadata.
+/// True if byte `i` of a key is metadata: it is not in the packet.
 fn is_metadata(i: usize) -> bool {
     (at::IN_PORT..at::FLAGS).contains(&i)
         || (at::CT_MARK..at::PAYLOAD).contains(&i)
         || i >= at::TUN_DST
 }
 
-/// Does the rewrite change anything that is not in the packet's bytes?
+/// True if the rewrite changes metadata.
 pub(crate) fn touches_metadata(rw: &Rewrite) -> bool {
     rw.mask.bytes().iter().enumerate().any(|(i, m)| *m != 0 && is_metadata(i))
 }
 
 struct Run<'a, S: Sink> {
     sink: &'a mut S,
-    /// All operations, and which one is being executed.
+    /// All operations of the packet.
     ops: &'a Arc<[Op]>,
+    /// The operation that is being executed.
     at: Position,
     why: Drop,
     in_port: PortNo,
-    /// How often the packet ended so far.
+    /// How often the packet, or a copy of it, has ended so far.
     ends: u64,
-    /// Cut the next output to so many bytes.
+    /// Bytes to which the next output is truncated.
     cut: Option<usize>,
 }
 
-/// Executes `ops` on a packet, which is consumed. `why`: the reason if it goes nowhere.
+/// Executes `ops` on a packet, which it consumes. `why`: the reason of its drop if no operation
+/// sends it.
 pub(crate) fn run<S: Sink>(sink: &mut S, ops: &Arc<[Op]>, why: Drop, packet: Packet, frame: Frame) {
     go_on(sink, ops, None, why, packet, frame);
 }
 
-/// Executes what is left to do of a packet that waited.
+/// Continues the operations of a fragment that waited.
 pub(crate) fn resume<S: Sink>(sink: &mut S, held: Held) {
     let Held { packet, frame, ops, at, why } = held;
     go_on(sink, &ops, Some(at), why, packet, frame);
 }
 
-/// Executes `ops`, or only those behind one of them.
+/// Executes `ops`, or with `behind` only the operations behind that one.
 fn go_on<S: Sink>(
     sink: &mut S,
     ops: &Arc<[Op]>,
@@ -123,7 +123,7 @@ fn go_on<S: Sink>(
 }
 
 impl<S: Sink> Run<'_, S> {
-    /// Executes a list inside another one; gives the packet back if nothing consumed it.
+    /// Executes a list inside the current one; returns the packet if nothing consumed it.
     fn list(&mut self, ops: &[Op], p: Packet, f: &mut Frame) -> Option<Packet> {
         self.at.enter();
         let left = self.each(ops, 0, p, f);
@@ -131,7 +131,8 @@ impl<S: Sink> Run<'_, S> {
         left
     }
 
-    /// Executes from number `from` on; gives the packet back if nothing consumed it.
+    /// Executes the operations of a list from index `from` on; returns the packet if nothing
+    /// consumed it.
     fn each(&mut self, ops: &[Op], from: usize, mut p: Packet, f: &mut Frame) -> Option<Packet> {
         for (i, op) in ops.iter().enumerate().skip(from) {
             let last = i + 1 == ops.len();
@@ -185,7 +186,7 @@ impl<S: Sink> Run<'_, S> {
         Some(p)
     }
 
-    /// Has a fragment wait for the rest of its datagram; gives back any other packet.
+    /// Lets a fragment wait for the rest of its datagram; returns any other packet.
     fn gather(&mut self, ct: &Ct, p: Packet, f: &Frame) -> Option<Packet> {
         if bytes(&f.line)[at::FRAG] & flow::frag::ANY == 0 || !self.at.is_exact() {
             return Some(p);
@@ -197,7 +198,7 @@ impl<S: Sink> Run<'_, S> {
         back.map(|held| held.packet)
     }
 
-    /// The packet ends here, for a reason.
+    /// Drops the packet for this reason.
     fn end(&mut self, why: Drop, p: Packet) -> Option<Packet> {
         self.ends += 1;
         self.sink.dropped(self.in_port, why);
@@ -205,7 +206,7 @@ impl<S: Sink> Run<'_, S> {
         None
     }
 
-    /// An operation that takes the packet, on a copy.
+    /// Executes an operation that consumes a packet on a copy of it.
     fn branch(&mut self, op: &Op, p: &Packet, f: &Frame) {
         if let Op::Sample { chance, .. } = op
             && self.sink.random() >= *chance
@@ -229,7 +230,7 @@ impl<S: Sink> Run<'_, S> {
         }
     }
 
-    /// Does what an earlier [`Op::Truncate`] asked for.
+    /// Truncates the packet if an earlier [`Op::Truncate`] said so.
     fn cut_now(&mut self, p: &mut Packet) {
         if let Some(n) = self.cut.take()
             && n < p.len()
@@ -238,7 +239,7 @@ impl<S: Sink> Run<'_, S> {
         }
     }
 
-    /// An operation that takes the packet itself.
+    /// Executes an operation that consumes the packet.
     fn leave(&mut self, op: &Op, mut p: Packet, f: &mut Frame) -> Option<Packet> {
         match op {
             Op::Output(port) => {
@@ -262,7 +263,7 @@ impl<S: Sink> Run<'_, S> {
             }
             Op::Recirc(id) => {
                 self.ends += 1;
-                // Tags were pushed or popped, and the frame is that of what stands behind them.
+                // Tags were pushed or popped, so the frame describes what is behind them.
                 if f.tags != f.vlan_limit {
                     f.reparse(p.data(), f.vlan_limit);
                 }
@@ -283,7 +284,7 @@ impl<S: Sink> Run<'_, S> {
     }
 }
 
-/// Operations that change the packet.
+/// Executes an operation that changes the packet.
 fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     let place = Place { line: &f.line, layout: f.layout };
     match op {
@@ -318,7 +319,7 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     Ok(())
 }
 
-/// Raises the drop precedence of an IP packet.
+/// Raises the drop precedence of an IP packet's DSCP by `by`.
 fn remark(by: u8, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     let (eth_type, tos) = (f.key().u16(at::ETH_TYPE), f.key().u8(at::TOS));
     let new = action::remarked(tos, by);

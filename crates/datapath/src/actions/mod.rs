@@ -1,4 +1,4 @@
-//! The actions step: each packet's program is executed.
+//! The actions step: executes each packet's program.
 
 pub(crate) mod ct;
 pub(crate) mod fragments;
@@ -30,23 +30,23 @@ use flow::PortNo;
 use packet::Packet;
 use telemetry::Drop;
 
-/// Prefetch distance, in packets, of the line that an outer header is written to.
+/// How many packets ahead the line is prefetched that an outer header is written to.
 const OUTER_HEADER_PREFETCH_PACKETS: usize = 16;
 
-/// Prefetch distance, in packets, of headers that are read or written again.
+/// How many packets ahead headers are prefetched that are read or written again.
 const HEADER_PREFETCH_PACKETS: usize = 8;
 
 /// Executes the programs of a worker's packets.
 #[derive(Default)]
 pub(crate) struct Actions {
     pub programs: Programs,
-    /// Compare fast programs with the interpreter, packet by packet.
+    /// Compare compiled programs with the interpreter, packet by packet.
     validate: bool,
-    /// Some: packets are captured.
+    /// Some: packets are captured for a client.
     pub capture: Option<Box<Capture>>,
     /// Working memory of [`track::run`].
     tracked: Option<Box<[track::Group; 2]>>,
-    /// Packets are validated or captured before their programs run.
+    /// Packets are validated or captured before their programs run, so each needs its whole key.
     watched: bool,
 }
 
@@ -57,8 +57,8 @@ impl Actions {
         self.watched = s.validate || self.capture.is_some();
     }
 
-    /// Counts all packets on their megaflows and executes their programs. Those that are looked up
-    /// again stay in the batch.
+    /// Credits all packets to their megaflows and executes their programs. Packets that are looked
+    /// up again stay in the batch.
     pub fn run(
         &mut self,
         batch: &mut Batch,
@@ -79,10 +79,11 @@ impl Actions {
                 Kind::Output => {
                     let run = run_length(&batch.keys.program[n..end]);
                     let lengths = &batch.columns.len[n..n + run];
-                    // SAFETY: the batch's own are forgotten at the end of the pass; so below.
+                    // SAFETY: the batch forgets its own handles at the end of the pass; likewise
+                    // below.
                     unsafe {
                         match &batch.packets[n..n + run] {
-                            // The only case when packets go to many ports in turn.
+                            // One packet alone, as when packets go to many ports in turn.
                             [one] => tx.send_one(program.out, one.duplicate(), lengths[0].into()),
                             packets => tx.send_all(program.out, packets, lengths),
                         }
@@ -112,7 +113,7 @@ impl Actions {
         batch.end_pass();
     }
 
-    /// Captures packets and validates programs, as far as that is asked for.
+    /// Captures packets and validates programs, as far as configured.
     #[cold]
     fn watch(&mut self, batch: &Batch, table: &Table, reports: &mut Reports) {
         if let Some(capture) = &mut self.capture {
@@ -123,7 +124,7 @@ impl Actions {
         }
     }
 
-    /// Credits the megaflows. A run of packets of one megaflow counts once.
+    /// Credits packets to their megaflows, each run of packets of one megaflow at once.
     fn count_all(&self, batch: &Batch, table: &Table, now_ms: u64) {
         let (mut n, end) = (0, batch.packets.len());
         while n < end {
@@ -135,12 +136,12 @@ impl Actions {
         }
     }
 
-    /// Compares what fast kinds of programs will do with what the interpreter does.
+    /// Compares what compiled programs do with what the interpreter does.
     fn validate_programs(&self, batch: &Batch, reports: &mut Reports) {
         let fast = |i: &usize| {
             let kind = self.programs.get(batch.keys.program[*i]).kind;
-            // What `ct` says is seen at the second lookup, whose keys are compared; which packets
-            // are sampled is chance.
+            // `ct` is validated at the second lookup, by comparing keys; samples cannot be
+            // compared, as they are random.
             !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled)
         };
         let fast: Vec<_> = (0..batch.packets.len()).filter(fast).collect();
@@ -148,7 +149,7 @@ impl Actions {
         reports.count_validated(Twin::Interpreter, fast.len(), found);
     }
 
-    /// What program and interpreter do differently with packet `i`.
+    /// The difference between what program and interpreter do with packet `i`; None: there is none.
     fn compare(&self, batch: &Batch, i: usize) -> Option<String> {
         let program = self.programs.get(batch.keys.program[i]);
         verify::compare(
@@ -158,7 +159,8 @@ impl Actions {
         )
     }
 
-    /// Packets from `n` on that are encapsulated and go to the same port; how many those are.
+    /// Executes the programs of packets from `n` on that are encapsulated and sent to port `out`;
+    /// returns how many they are.
     fn encapsulate_run(&self, batch: &mut Batch, out: PortNo, n: usize, tx: &mut TxState) -> usize {
         let (mut unsent, mut i) = (n, n);
         while i < batch.packets.len() {
@@ -172,7 +174,7 @@ impl Actions {
             if let Some(next) = batch.packets.get(i + OUTER_HEADER_PREFETCH_PACKETS) {
                 prefetch(next.data().as_ptr().wrapping_sub(64));
             }
-            // SAFETY: one of both is used after the other.
+            // SAFETY: only one of the two handles is used from here on.
             let mut p = unsafe { batch.packets[i].duplicate() };
             match encapsulate(batch, program, i, &mut p) {
                 Ok(()) => batch.columns.len[i] = p.len() as u16,
@@ -193,8 +195,8 @@ impl Actions {
     }
 }
 
-/// Prefetches the headers of a packet that comes soon after packet `i`. Parsing has read them, but
-/// the headers of a vector are more than the first cache holds.
+/// Prefetches the headers of a packet some places behind packet `i`. Parsing has read them, but a
+/// vector's headers do not fit into the level 1 cache.
 #[inline(always)]
 fn prefetch_headers(batch: &Batch, i: usize) {
     if let Some(later) = batch.packets.get(i + 2 * HEADER_PREFETCH_PACKETS) {
@@ -205,7 +207,7 @@ fn prefetch_headers(batch: &Batch, i: usize) {
     }
 }
 
-/// Credits a megaflow; number 0 stands for none.
+/// Credits a megaflow; number 0 is none.
 #[inline]
 fn count(table: &Table, megaflow: u32, packets: u64, bytes: u64, now_ms: u64) {
     if megaflow != 0 {
@@ -235,8 +237,7 @@ fn encapsulate(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Re
     }
 }
 
-/// Executes a program by its compiled steps, or by the interpreter if the steps do not claim the
-/// packet.
+/// Executes a compiled sequence, or the interpreter if the sequence does not claim the packet.
 #[inline(never)]
 fn steps<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
     let at = (&batch.keys.line.0[i], batch.columns.layout[i]);
@@ -248,7 +249,7 @@ fn steps<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mu
     }
 }
 
-/// Samples some packets, and goes on with all of them as if none had been sampled.
+/// Samples some packets, and then executes the rest of the program on all.
 #[inline(never)]
 fn sampled<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
     let Some(s) = &program.sampled else { return interpret_one(batch, program, i, p, tx) };
@@ -305,7 +306,7 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
     }
 }
 
-/// Executes operations on an injected packet.
+/// Executes operations on a packet that the control side injects.
 pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
     tx.stats(e.in_port).injected.add(1);
     let frame = Frame::new(&e.packet, e.in_port, vlan_limit);
@@ -320,7 +321,7 @@ pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
     resume(tx);
 }
 
-/// Executes what is left of the programs of fragments whose datagram is complete.
+/// Continues the operations of fragments whose datagram is complete.
 #[inline]
 fn resume(tx: &mut TxState) {
     while let Some(held) = tx.ct.fragments.next() {
@@ -328,7 +329,7 @@ fn resume(tx: &mut TxState) {
     }
 }
 
-/// How many of the first entries are equal; there is at least one.
+/// How many of the first entries are equal; at least one.
 #[inline]
 fn run_length(of: &[u32]) -> usize {
     let first = of[0];

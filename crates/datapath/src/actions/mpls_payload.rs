@@ -1,15 +1,16 @@
-//! Whole frames as the payload of an MPLS entry.
+//! Ethernet frames as the payload of an MPLS label stack entry.
 
 use crate::actions::rewrite::Place;
 use crate::parse::scalar::{MPLS, MPLS_MC};
 use packet::Packet;
 use telemetry::Drop;
 
-/// An Ethernet header without tags, and an MPLS entry.
+/// Bytes of an Ethernet header without tags.
 const ETHERNET_BYTES: usize = 14;
+/// Bytes of an MPLS label stack entry.
 const ENTRY_BYTES: usize = 4;
 
-/// Puts an Ethernet header (destination, source) and an MPLS entry in front of the frame.
+/// Puts an Ethernet header (destination, source) and a label stack entry in front of the frame.
 pub(crate) fn frame_in_mpls(
     p: &mut Packet,
     [dst, src]: [[u8; 6]; 2],
@@ -27,7 +28,7 @@ pub(crate) fn frame_in_mpls(
     Ok(())
 }
 
-/// Removes the top MPLS entry with all in front of it, where a frame is behind.
+/// Removes the top label stack entry and everything in front of it; a frame must be behind it.
 pub(crate) fn frame_out_of_mpls(p: &mut Packet, place: &Place<'_>) -> Result<(), Drop> {
     let inner = place.layout.l3 as usize + ENTRY_BYTES;
     let fits = place.layout.sane && p.len() >= inner + ETHERNET_BYTES;

@@ -1,9 +1,9 @@
-//! Rewrites in a few words: bits to clear, bits to set, checksums following.
+//! Header rewrites as bits to clear and bits to set, with checksum updates.
 //!
-//! `rewrite` is the twin: it does every rewrite on every packet. A patch does the common ones:
-//! Ethernet addresses on all packets; addresses, ports, ICMP type and code, TOS, TTL and label on
-//! IPv4 without options and IPv6 without extension headers in front of a whole L4 header; ARP and
-//! RARP.
+//! `rewrite.rs` is the twin: it does every rewrite on every packet. A patch does the common ones:
+//! Ethernet addresses on all packets; addresses, ports, ICMP type and code, TOS, TTL and flow label
+//! on IPv4 without options and IPv6 without extension headers, in front of a whole L4 header; ARP
+//! and RARP.
 
 use crate::batch::keys::{Layout, Line, bytes};
 use crate::parse::scalar::{ARP, ICMP, ICMPV6, IGMP, IPV4, IPV6, RARP, TCP, UDP};
@@ -24,50 +24,52 @@ impl Blend<u64> {
     }
 }
 
-/// What stands behind the Ethernet header.
+/// The header behind Ethernet that a patch changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Form {
-    /// Anything: only Ethernet addresses are set.
+    /// None: the patch sets Ethernet addresses only, on any packet.
     #[default]
     Ethernet,
     Ipv4,
     Ipv6,
-    /// From the operation on.
+    /// ARP, from its operation field on.
     Arp,
 }
 
-/// Which fields of L4 are set.
+/// The fields of L4 that a patch sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum L4 {
     #[default]
     None,
     Ports,
-    /// Type and code of ICMP, ICMPv6, IGMP.
+    /// Type and code of ICMP, ICMPv6 or IGMP.
     Icmp,
 }
 
-/// What rewrites come to.
+/// The sum of one or more rewrites.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Patch {
-    /// Bytes 0..8 and 8..12 of the frame.
+    /// Bytes 0..8 of the frame.
     eth: Blend<u64>,
+    /// Bytes 8..12 of the frame.
     eth_end: Blend<u32>,
     form: Form,
     l4: L4,
-    /// Is a field of the IPv4 header set; one that the L4 checksum covers?
+    /// True if a field of the IPv4 header is set.
     header: bool,
+    /// True if a field that the L4 checksum covers is set.
     covered: bool,
-    /// The header behind Ethernet and tags, and of IP what is behind that: 24 bytes of IPv4 and
-    /// ARP, 48 of IPv6.
+    /// The header behind Ethernet and tags: 24 bytes of IPv4 (with 4 bytes of L4) or ARP, 48 bytes
+    /// of IPv6 (with 8 bytes of L4).
     l3: [Blend<u64>; 6],
 }
 
-/// Where fields of a key are in the 48 bytes.
+/// Fields of a key: offset in the key, offset in the 48 bytes, length.
 type Places = &'static [(usize, usize, usize)];
 
 impl Form {
-    /// Of a rewrite's fields; None: they are no patch's.
+    /// The form of a rewrite; None: a patch cannot do it.
     fn of(rw: &Rewrite) -> Option<Form> {
         match (crate::actions::rewrite::ethernet_only(rw), rw.key.u16(at::ETH_TYPE)) {
             (true, _) => Some(Form::Ethernet),
@@ -93,17 +95,17 @@ impl Form {
         }
     }
 
-    /// Bytes of IP without anything else.
+    /// Length of the IP header.
     fn l4(self) -> usize {
         if self == Form::Ipv6 { 40 } else { 20 }
     }
 }
 
-/// Bytes to clear and to set: 12 of Ethernet, from 16 on the header behind it.
+/// Bytes to clear and to set: 0..12 are the Ethernet addresses, 16..64 the header behind Ethernet.
 struct Draft {
     clear: [u8; 64],
     set: [u8; 64],
-    /// What of the rewrite's mask was not put anywhere yet.
+    /// The bits of the rewrite's mask that are not in the draft yet.
     left: [u8; flow::WORDS * 8],
 }
 
@@ -115,14 +117,14 @@ impl Draft {
         }
     }
 
-    /// Bytes of a key that stand side by side in the packet, too.
+    /// Adds bytes of a key that are in the same order in the packet.
     fn copy(&mut self, rw: &Rewrite, from: usize, to: usize, n: usize) {
         let range = from..from + n;
         self.put(to, &rw.key.bytes()[range.clone()], &rw.mask.bytes()[range.clone()]);
         self.left[range].fill(0);
     }
 
-    /// Traffic class and flow label share bytes.
+    /// Adds IPv6's traffic class and flow label, which share bytes.
     fn ipv6_word(&mut self, rw: &Rewrite) {
         let word = |of: &flow::Key| {
             let label = of.u32(at::IPV6_LABEL) & 0xf_ffff;
@@ -133,7 +135,7 @@ impl Draft {
         self.left[at::TOS] = 0;
     }
 
-    /// The fields of L4, which begins at byte `to`.
+    /// Adds the L4 fields; L4 begins at byte `to`.
     fn l4(&mut self, rw: &Rewrite, to: usize) -> L4 {
         let ports = at::TP_SRC..at::TP_SRC + 4;
         if self.left[ports.clone()] == [0; 4] {
@@ -155,7 +157,8 @@ impl Draft {
 }
 
 impl Patch {
-    /// Of rewrites in this order; None when one of them sets anything else.
+    /// A patch that does these rewrites in this order; None: one of them sets a field that no patch
+    /// sets.
     pub fn compile(sets: &[Op]) -> Option<Patch> {
         let mut draft = Draft { clear: [0; 64], set: [0; 64], left: [0; flow::WORDS * 8] };
         let (mut form, mut l4) = (Form::Ethernet, L4::None);
@@ -192,7 +195,7 @@ impl Patch {
         Some(draft.finish(form, l4))
     }
 
-    /// Sets the Ethernet addresses; the frame has them.
+    /// Sets the Ethernet addresses. The frame is at least that long.
     #[inline(always)]
     pub fn ethernet(&self, d: &mut [u8]) {
         let Some(d) = d.first_chunk_mut::<12>() else { return };
@@ -203,7 +206,8 @@ impl Patch {
         d[8..12].copy_from_slice(&last.to_ne_bytes());
     }
 
-    /// Is the packet as plain as it takes? Whatever changes its tags afterwards does not matter.
+    /// True if the patch does the right thing with the packet. Tags that are pushed or popped
+    /// afterwards do not matter.
     #[inline(always)]
     pub fn claims(&self, len: usize, line: &Line, layout: Layout) -> bool {
         let line = bytes(line);
@@ -217,7 +221,7 @@ impl Patch {
                 return matches!(eth_type, ARP | RARP) && layout.sane && len >= l3 + ARP_AT + 24;
             }
         };
-        // Only IP without options or further headers has L4 there.
+        // L4 is at that place only if IP has no options or extension headers.
         let plain = known && usize::from(layout.l4) == l3 + l4 && line[at::FLAGS] & flag::L4 != 0;
         let takes = match self.l4 {
             L4::None => true,
@@ -227,7 +231,7 @@ impl Patch {
         plain && takes && len >= l3 + l4 + if proto == TCP { 18 } else { 8 }
     }
 
-    /// Applies it; false, and nothing is changed, when the packet is not as plain as it takes.
+    /// Applies the patch. False: it does not claim the packet, which is unchanged.
     #[inline(never)]
     pub fn apply(&self, d: &mut [u8], line: &Line, layout: Layout) -> bool {
         let claimed = self.claims(d.len(), line, layout);
@@ -237,7 +241,7 @@ impl Patch {
         claimed
     }
 
-    /// Applies it to a packet that it claims, whose L3 begins at `l3` by now.
+    /// Applies the patch to a packet that it claims, and whose L3 now begins at `l3`.
     #[inline(always)]
     pub fn write(&self, d: &mut [u8], l3: usize, proto: u8) {
         self.ethernet(d);
@@ -254,8 +258,8 @@ impl Patch {
         self.blend::<3>(h);
     }
 
-    /// Writes so many words; returns how each word's parts change, for sums in memory order
-    /// (RFC 1071, section 2, B): what did not change adds a zero.
+    /// Changes the first `N` words. Returns the change of each word's parts, for sums in memory
+    /// order (RFC 1071, section 2, B); an unchanged part adds zero.
     #[inline(always)]
     fn blend<const N: usize>(&self, h: &mut [u8]) -> [Change; N] {
         let h = &mut h[..8 * N];
@@ -270,7 +274,7 @@ impl Patch {
     #[inline(always)]
     fn ipv4(&self, h: &mut [u8], proto: u8) {
         let words = self.blend::<3>(h);
-        // Words of 32 bits: 3 and 4 are the addresses, 5 the ports.
+        // In words of 32 bits: 3 and 4 are the addresses, 5 is the ports.
         let addresses = words[1].second() + words[2].first();
         if self.header {
             fix(h, 10, words[0].both() + words[1].first() + addresses);
@@ -280,14 +284,14 @@ impl Patch {
             match proto {
                 TCP => fix(h, 36, addresses + l4),
                 UDP => fix_udp(h, 26, addresses + l4),
-                // No pseudo header.
+                // These checksums have no pseudo header.
                 ICMP | IGMP if self.l4 == L4::Icmp => fix(h, 22, l4),
                 _ => {}
             }
         }
     }
 
-    /// Not inlined, so that the code that is inlined around it stays small.
+    /// Not inlined, so that the inlined code around it stays small.
     #[inline(never)]
     fn ipv6(&self, h: &mut [u8], proto: u8) {
         let words = self.blend::<6>(h);
@@ -321,10 +325,10 @@ impl Draft {
     }
 }
 
-/// The operation, from where on ARP's fields are.
+/// Offset of the operation field, the first that is set of ARP.
 const ARP_AT: usize = 6;
 
-/// Eight bytes before and after.
+/// Eight bytes before and after a change.
 #[derive(Clone, Copy)]
 struct Change {
     old: u64,
@@ -336,7 +340,7 @@ impl Change {
     fn part(self, half: u32) -> u64 {
         (self.new >> half & 0xffff_ffff) + (!self.old >> half & 0xffff_ffff)
     }
-    /// The first four bytes.
+    /// The change of the first four bytes.
     #[inline]
     fn first(self) -> u64 {
         self.part(if cfg!(target_endian = "little") { 0 } else { 32 })
@@ -362,7 +366,8 @@ fn fix(h: &mut [u8], at: usize, delta: u64) {
     h[at..at + 2].copy_from_slice(&(!(sum as u16)).to_ne_bytes());
 }
 
-/// Zero means "no checksum" and stays; a checksum never becomes zero (RFC 768).
+/// Updates a UDP checksum. Zero means "no checksum" and stays; a checksum never becomes zero (RFC
+/// 768).
 #[inline]
 fn fix_udp(h: &mut [u8], at: usize, delta: u64) {
     if h[at] | h[at + 1] != 0 {

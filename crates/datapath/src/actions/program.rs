@@ -13,7 +13,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use telemetry::Drop;
 
-/// A whole combination of operations, classified once per packet.
+/// The combination of operations that a program has, so that a packet takes one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -33,11 +33,11 @@ pub(crate) enum Kind {
     PopVlanOutput,
     /// Push a tunnel's header, then send.
     TunnelPushOutput,
-    /// Pop a tunnel's header: by the interpreter, in two steps; the next packet perhaps in one.
+    /// Pop a tunnel's header by the interpreter. Decapsulation in one pass may learn from it.
     TunnelPop,
-    /// Rewrites, tags and outputs in any order; the last is an output.
+    /// Rewrites, tags and outputs in any order, of which the last is an output.
     Sequence,
-    /// Track the connection, then send or look up again.
+    /// Track the connection, then send the packet or look it up again.
     Track,
     /// Copy some packets to the control side, then run another program.
     Sampled,
@@ -54,36 +54,36 @@ pub(crate) struct Program {
     pub tpid: u16,
     pub tci: u16,
     refs: u32,
-    /// The control side knows what it does.
+    /// The control side knows the program's operations.
     announced: bool,
     hash: u64,
     /// The operations themselves, for the interpreter and for dumps.
     pub ops: Arc<[Op]>,
-    /// For kinds that set.
+    /// The rewrite, for kinds that set fields.
     pub patch: Patch,
-    /// For kinds that encapsulate, if the outer header has one.
+    /// The outer header's template, for [`Kind::TunnelPushOutput`]; None: the header has none.
     pub template: Option<Box<Template>>,
-    /// For [`Kind::Sequence`].
+    /// The compiled operations of [`Kind::Sequence`].
     pub steps: Option<Box<Sequence>>,
-    /// For [`Kind::Sampled`].
+    /// The parts of [`Kind::Sampled`].
     pub sampled: Option<Box<Sampled>>,
 }
 
-/// The program of packets some of which are sampled.
+/// The parts of a program that samples packets.
 pub(crate) struct Sampled {
-    /// One packet of `2^32 / chance` is sampled.
+    /// A packet is sampled with probability `chance / 2^32`.
     pub chance: u32,
-    /// What is done with the sampled packet's copy.
+    /// Operations on the copy of a sampled packet.
     pub ops: Arc<[Op]>,
-    /// What is done with all packets.
+    /// The program of all packets, sampled or not.
     pub rest: Program,
 }
 
-// Patches of IPv6 need the third line.
+// The third line holds the patch of IPv6.
 const _: () = assert!(size_of::<Program>() == 192);
 
 impl Program {
-    /// Compiles; `why` is the reason when there are no operations.
+    /// Compiles `ops`; `why` is the reason of the drop if no operation sends the packet.
     pub fn new(ops: &[Op], why: Option<Drop>) -> Self {
         let why = why.unwrap_or(Drop::Policy);
         let mut p = Program {
@@ -108,7 +108,7 @@ impl Program {
         p
     }
 
-    /// Finds the kind of these operations, and fills in what it needs.
+    /// Finds the kind of these operations, and fills in the fields that it needs.
     fn compile(&mut self, ops: &[Op], why: Drop) -> Kind {
         match ops {
             [] => Kind::Drop,
@@ -155,36 +155,36 @@ impl Program {
     }
 }
 
-/// Are these compiled to something that needs no interpreter, and that one packet is given to at a
-/// time?
+/// True if these operations compile to a kind that needs no interpreter and takes one packet at a
+/// time.
 fn is_cheap(ops: &[Op], why: Drop) -> bool {
     let sampled = matches!(ops, [Op::Sample { .. }, ..]);
     let kind = if sampled { Kind::Generic } else { Program::new(ops, Some(why)).kind };
     !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled)
 }
 
-/// A rewrite of packet bytes only (no metadata).
+/// True for a rewrite of packet bytes only, without metadata.
 fn is_set(op: &Op) -> bool {
     matches!(op, Op::Set(rw) if !crate::actions::interpret::touches_metadata(rw))
 }
 
-/// A rewrite of Ethernet addresses only.
+/// True for a rewrite of Ethernet addresses only.
 fn is_ethernet(op: &Op) -> bool {
     matches!(op, Op::Set(rw) if ethernet_only(rw))
 }
 
-/// Programs of one worker, each once.
+/// The programs of one worker, each of them once.
 #[derive(Default)]
 pub(crate) struct Programs {
     all: Vec<Program>,
     free: Vec<u32>,
     by_hash: HashMap<u64, Vec<u32>>,
-    /// What was asked for last.
+    /// The program that [`Programs::intern`] returned last.
     last: u32,
 }
 
 impl Programs {
-    /// The program of these operations, with one more reference.
+    /// The number of the program with these operations, with one more reference.
     pub fn intern(&mut self, ops: &[Op], why: Option<Drop>) -> u32 {
         let reason = why.unwrap_or(Drop::Policy);
         let is = |p: &Program| {
@@ -228,7 +228,7 @@ impl Programs {
         (!std::mem::replace(&mut p.announced, true)).then(|| p.ops.clone())
     }
 
-    /// One reference less; the last one frees the record for reuse.
+    /// Removes one reference; without references the program's number is free.
     pub fn release(&mut self, id: u32) {
         let p = &mut self.all[id as usize];
         p.refs -= 1;
@@ -254,7 +254,7 @@ impl Programs {
         &self.all[id as usize]
     }
 
-    /// Programs in use.
+    /// Number of programs in use.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.all.len() - self.free.len()

@@ -1,4 +1,5 @@
-//! Header rewrites (`Op::Set`) and tag insertion/removal on a packet's bytes, checksums following.
+//! Header rewrites (`Op::Set`) and tags pushed and popped on a packet's bytes, with checksum
+//! updates.
 
 use crate::batch::keys::{Layout, Line, bytes};
 use crate::parse::scalar::{
@@ -15,8 +16,8 @@ fn be16(d: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([d[at], d[at + 1]])
 }
 
-/// `dst = dst & !mask | key & mask` over an even number of bytes at an even checksum offset. Gives
-/// the change, to be added to checksums that cover it.
+/// Sets `dst = dst & !mask | key & mask` over an even number of bytes at an even offset from the
+/// checksum's start. Returns the change, to be added to checksums that cover these bytes.
 #[inline]
 fn blend(dst: &mut [u8], key: &[u8], mask: &[u8]) -> Sum {
     let mut delta = Sum::default();
@@ -36,11 +37,11 @@ fn fix(d: &mut [u8], at: usize, delta: Sum) {
     d[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What a rewrite needs to know about the frame.
+/// What a rewrite needs to know about a packet's headers.
 pub(crate) struct Place<'a> {
-    /// The packet's line 0 (Ethertype, protocol, flags).
+    /// The packet's key line 0: Ethertype, protocol, flags.
     pub line: &'a Line,
-    /// Its layout.
+    /// The packet's layout.
     pub layout: Layout,
 }
 
@@ -51,7 +52,7 @@ impl Place<'_> {
     fn proto(&self) -> u8 {
         bytes(self.line)[at::PROTO]
     }
-    /// Offset of a whole L4 header.
+    /// Offset of a whole L4 header; None: there is none.
     fn l4(&self) -> Option<usize> {
         let whole = bytes(self.line)[at::FLAGS] & flag::L4 != 0;
         (whole && self.layout.l4 != 0).then_some(self.layout.l4 as usize)
@@ -62,7 +63,7 @@ fn any(k: &Key, range: std::ops::Range<usize>) -> bool {
     k.bytes()[range].iter().any(|b| *b != 0)
 }
 
-/// Does the rewrite touch Ethernet addresses only?
+/// True if the rewrite changes Ethernet addresses only.
 pub(crate) fn ethernet_only(rw: &Rewrite) -> bool {
     !any(&rw.mask, 12..flow::WORDS * 8)
 }
@@ -76,8 +77,8 @@ pub(crate) fn ethernet(d: &mut [u8], rw: &Rewrite) {
     }
 }
 
-/// Applies a rewrite of header fields. Err: the packet has no such header; nothing was written
-/// beyond the groups before it.
+/// Applies a rewrite of header fields. Err: the packet does not have a header that it changes;
+/// headers in front of that one may be changed.
 pub(crate) fn apply(p: &mut Packet, place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     let d = p.data_mut();
     ethernet(d, rw);
@@ -139,7 +140,7 @@ fn ipv6(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.layout.l3 as usize);
     let mut covered = blend(&mut d[h + 8..h + 24], &k[64..80], &m[64..80]);
     let dst = blend(&mut d[h + 24..h + 40], &k[80..96], &m[80..96]);
-    // Behind a routing header the checksum covers the final destination, not this one.
+    // Behind a routing header the checksum covers the final destination and not this address.
     if !has_routing(&d[h..]) {
         covered += dst;
     }
@@ -170,7 +171,7 @@ fn has_routing(h: &[u8]) -> bool {
     false
 }
 
-/// The addresses changed: the L4 checksum's pseudo header did, too.
+/// Updates the L4 checksum, whose pseudo header has the changed addresses.
 fn pseudo(d: &mut [u8], place: &Place<'_>, delta: Sum) {
     let Some(l4) = place.l4() else { return };
     match place.proto() {
@@ -181,7 +182,7 @@ fn pseudo(d: &mut [u8], place: &Place<'_>, delta: Sum) {
     }
 }
 
-/// UDP: zero means "no checksum" and stays; a checksum never becomes zero.
+/// Updates a UDP checksum. Zero means "no checksum" and stays; a checksum never becomes zero.
 fn fix_udp(d: &mut [u8], l4: usize, delta: Sum) {
     if be16(d, l4 + 6) != 0 {
         fix(d, l4 + 6, delta);
@@ -204,7 +205,7 @@ fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
             fix_udp(d, l4, delta);
         }
         SCTP => {
-            // A broken checksum stays as broken as it was.
+            // A wrong checksum stays wrong by the same difference.
             let end = place.layout.end as usize;
             let right = |d: &[u8]| wire::sctp_checksum(&d[l4..end]).unwrap_or_default();
             let before = right(d);
@@ -213,7 +214,7 @@ fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
             let sum = d[l4 + 8..l4 + 12].iter_mut().zip(before.iter().zip(after));
             sum.for_each(|(d, (b, a))| *d ^= b ^ a);
         }
-        // Type and code: the low bytes.
+        // Type and code are the low bytes of the key's port fields.
         ICMP | ICMPV6 | IGMP => {
             let delta = blend(&mut d[l4..l4 + 2], &[k[1], k[3]], &[m[1], m[3]]);
             fix(d, l4 + 2, delta);
@@ -246,7 +247,7 @@ fn mpls(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
-/// ND target and link-layer address options (an absent option is left absent).
+/// Sets the ND target and the link-layer address options; an absent option stays absent.
 fn neighbour(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     let l4 = place.l4().ok_or(Drop::BadAction)?;
     let end = place.layout.end as usize;
@@ -288,7 +289,7 @@ pub(crate) fn push_vlan(p: &mut Packet, tpid: u16, tci: u16) -> Result<(), Drop>
     Ok(())
 }
 
-/// Writes the outer VLAN tag, for which there is room.
+/// Writes the outer VLAN tag into the room that was made for it.
 #[inline]
 pub(crate) fn write_tag(d: &mut [u8], tpid: u16, tci: u16) {
     d[12..14].copy_from_slice(&tpid.to_be_bytes());
@@ -305,7 +306,7 @@ pub(crate) fn pop_vlan(p: &mut Packet) {
     }
 }
 
-/// Inserts an MPLS entry where L3 starts.
+/// Inserts an MPLS label stack entry where L3 starts.
 pub(crate) fn push_mpls(
     p: &mut Packet,
     layout: &Layout,
@@ -322,7 +323,7 @@ pub(crate) fn push_mpls(
     Ok(())
 }
 
-/// Removes the top MPLS entry.
+/// Removes the top MPLS label stack entry.
 pub(crate) fn pop_mpls(p: &mut Packet, place: &Place<'_>, ethertype: u16) -> Result<(), Drop> {
     if !matches!(place.eth_type(), MPLS | MPLS_MC) || !place.layout.sane {
         return Err(Drop::BadAction);

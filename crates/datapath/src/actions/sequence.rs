@@ -1,5 +1,5 @@
-//! Programs of rewrites, tags and outputs in any order: each packet's claims are checked first,
-//! then everything is done without parsing again. The interpreter is the twin.
+//! Programs of rewrites, tags and outputs in any order. A packet is claimed first; then all
+//! operations are executed without parsing it again. The interpreter is the twin.
 
 use crate::actions::interpret::Sink;
 use crate::actions::patch::Patch;
@@ -11,12 +11,12 @@ use packet::Packet;
 use telemetry::Drop;
 use wire::{ETH_QINQ, ETH_VLAN};
 
-/// One step.
+/// One operation of a sequence.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
-    /// Rewrites.
+    /// Rewrites, as one patch.
     Patch(Patch),
-    /// Another outer tag in place of the one there is (VLAN id, priority, Ethertype set).
+    /// Replaces the outer tag (VLAN id, priority, Ethertype).
     Retag {
         tpid: u16,
         tci: u16,
@@ -26,29 +26,29 @@ enum Piece {
         tci: u16,
     },
     Pop,
-    /// A copy to a port, as the packet is now.
+    /// Sends a copy to a port, as the packet is now.
     Copy(PortNo),
 }
 
-/// Everything before the last output.
+/// The operations in front of the last output.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     list: Box<[Piece]>,
-    /// The packet's own outer tag is removed or changed.
+    /// True if the outer tag that the packet came with is removed or changed.
     tagged: bool,
 }
 
-/// What is known about tags while operations are read.
+/// The state of a packet's tags while a sequence is compiled.
 #[derive(Default)]
 struct Tags {
-    /// Pushed, and still there.
+    /// Number of tags that were pushed and not popped.
     own: u32,
-    /// The packet's own outer one is gone.
+    /// The outer tag that the packet came with was popped.
     popped: bool,
 }
 
 impl Tags {
-    /// One tag less; None: it is one that nothing is known about.
+    /// Pops a tag; None: nothing is known about the tag that would be next.
     fn pop(&mut self) -> Option<()> {
         match self.own {
             0 if self.popped => return None,
@@ -64,8 +64,8 @@ fn is_tpid(tpid: u16) -> bool {
 }
 
 impl Sequence {
-    /// Of a list that ends with an output; None when something else than rewrites that are patches,
-    /// tags and outputs is in it.
+    /// Compiles a list that ends with an output. None: it has operations other than tags, outputs,
+    /// and rewrites that are patches.
     pub fn compile(ops: &[Op]) -> Option<Sequence> {
         let (Op::Output(_), mut rest) = ops.split_last()? else { return None };
         let (mut list, mut tags) = (Vec::new(), Tags::default());
@@ -95,7 +95,7 @@ impl Sequence {
         Some(Sequence { list: list.into(), tagged: tags.popped })
     }
 
-    /// Does it do with this packet what the interpreter would?
+    /// True if the sequence does with this packet what the interpreter does.
     #[inline(always)]
     pub fn claims(&self, len: usize, line: &Line, layout: Layout) -> bool {
         let tag = bytes(line)[at::VLAN] & 0x10 != 0;
@@ -106,7 +106,8 @@ impl Sequence {
         (tag || !self.tagged) && self.list.iter().all(plain)
     }
 
-    /// Executes on a packet that is claimed, then sends it to `out`; it came in on `in_port`.
+    /// Executes the sequence on a packet that it claims, then sends it to `out`. `ports`: the input
+    /// port, and `out`.
     #[inline]
     pub fn run<S: Sink>(&self, sink: &mut S, p: Packet, at: (&Line, Layout), ports: [PortNo; 2]) {
         let [in_port, out] = ports;
@@ -132,7 +133,7 @@ impl Sequence {
         in_port: PortNo,
         copies: &mut u64,
     ) -> Result<(), Drop> {
-        // Where L3 is changes with tags.
+        // Pushed and popped tags move L3.
         let mut l3 = layout.l3 as usize;
         for step in &self.list {
             match step {

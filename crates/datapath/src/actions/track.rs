@@ -1,9 +1,9 @@
-//! Programs that send packets through connection tracking and then out, or to a second lookup: step
-//! by step for a group of packets, so that each step asks for the cache lines of the next. The
-//! interpreter is the twin.
+//! Programs that track packets' connections and then send them, or look them up again. A group of
+//! packets takes each step together, so that a step prefetches the cache lines that the next one
+//! reads. The interpreter is the twin.
 //!
-//! A packet that is looked up again stays in the batch. Its key is patched: what `ct` says, and
-//! what a translation changes of it.
+//! A packet that is looked up again stays in the batch. Its key is patched with the `ct` fields,
+//! and with the fields that NAT translated.
 
 use super::{ct, interpret_one, prefetch_headers};
 use crate::actions::interpret::{RECIRC_LIMIT, Sink};
@@ -22,35 +22,35 @@ use conntrack::{
 use flow::{at, frag};
 use telemetry::Drop;
 
-/// Packets of a group: enough for memory to answer meanwhile.
+/// Packets of a group: so many that memory answers while the others are worked on.
 const GROUP_PACKETS: usize = 32;
 
-/// What is known about a packet before connection tracking sees it.
+/// What is known about a packet before its connection is tracked.
 #[derive(Clone, Copy)]
 enum Ahead {
-    /// Not one that programs of this kind claim.
+    /// The packet is not claimed: it goes to the interpreter.
     Other,
     /// An earlier `ct` found its connection.
     Known,
-    /// The packet was read, and this is where its connection is looked up.
+    /// The packet was read, and this is the place in the index where its connection is looked up.
     Read(Asked),
     /// The packet was read for the fast path.
     Fast,
 }
 
-/// What packets go on by.
+/// What packets need to continue after they were tracked.
 #[derive(Clone, Copy)]
 pub(super) struct Ways<'a> {
     pub programs: &'a Programs,
-    /// Where they are looked up again.
+    /// The table of the second lookup.
     pub table: &'a Table,
-    /// Someone looks at packets before their programs run, so each has its whole key.
+    /// Packets are validated or captured before their programs run, so each needs its whole key.
     pub watched: bool,
 }
 
-/// Executes the programs of packets from `n` on, as far as they are of this kind; returns how many
-/// packets those are. One group is read before the one before it is tracked, so that memory has
-/// the time that one of both takes to answer.
+/// Executes the programs of packets from `n` on, as long as they are of this kind; returns how many
+/// packets those are. Each group is read before the group in front of it is tracked, so that memory
+/// has the time of both steps to answer.
 #[inline(never)]
 pub(super) fn run(
     batch: &mut Batch,
@@ -76,7 +76,7 @@ pub(super) fn run(
     at - n
 }
 
-/// Executes the programs of a group from `n` on that was read.
+/// Executes the programs of a group that was read; its first packet is `n`.
 #[inline]
 fn track_group(batch: &mut Batch, ways: Ways<'_>, n: usize, tx: &mut TxState, group: &Group) {
     let (mut id, mut program) = (u32::MAX, None);
@@ -92,7 +92,7 @@ fn track_group(batch: &mut Batch, ways: Ways<'_>, n: usize, tx: &mut TxState, gr
             Ahead::Read(_) => track(batch, (program, ct), i, Some(&group.seen[k]), tx),
             Ahead::Known => track(batch, (program, ct), i, None, tx),
             Ahead::Other => {
-                // SAFETY: the batch's own is forgotten at the end of the pass.
+                // SAFETY: the batch forgets its own handle at the end of the pass.
                 let p = unsafe { batch.packets[i].duplicate() };
                 interpret_one(batch, program, i, p, tx);
             }
@@ -100,7 +100,7 @@ fn track_group(batch: &mut Batch, ways: Ways<'_>, n: usize, tx: &mut TxState, gr
     }
 }
 
-/// Reads a group of packets from `n` on, and has memory bring where the index has them.
+/// Reads a group of packets from `n` on, and prefetches the index where their connections are.
 #[inline]
 fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut Group) {
     let most = (batch.len() - n).min(GROUP_PACKETS);
@@ -133,7 +133,8 @@ fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut G
     group.count = count;
 }
 
-/// Asks for the place of the answers to a connection that a packet begins, if that is translated.
+/// Prefetches the index for the reply direction of a connection that packet `i` begins and NAT
+/// translates.
 #[inline]
 fn ask_answer(
     (batch, i): (&Batch, usize),
@@ -151,7 +152,7 @@ fn ask_answer(
     begins.then(|| tx.ct.worker.ask_answer(&tuple, nat))?
 }
 
-/// Has memory bring the connections of a group.
+/// Prefetches the connections of a group.
 #[inline]
 fn ask_entries(tx: &TxState, group: &mut Group) {
     for answer in group.answers[..group.count].iter().flatten() {
@@ -166,8 +167,8 @@ fn ask_entries(tx: &TxState, group: &mut Group) {
     }
 }
 
-/// What was read of a group of packets. It is written where it stays, as a copy costs as much as a
-/// step, and nothing of it is read that was not written for the packet.
+/// What was read of a group of packets. It is written in place, as copying it would cost as much as
+/// a step. Entries of a packet are read only if they were written for that packet.
 pub(super) struct Group {
     count: usize,
     ahead: [Ahead; GROUP_PACKETS],
@@ -188,7 +189,7 @@ impl Default for Group {
     }
 }
 
-/// Reads a packet for the fast path; false: it is not one for it.
+/// Reads packet `i` for the fast path; false: the packet cannot take it.
 #[inline(always)]
 fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPacket) -> bool {
     let (line, layout) = (&batch.keys.line.0[i], batch.columns.layout[i]);
@@ -215,7 +216,7 @@ fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPack
     read.is_some()
 }
 
-/// Was the packet tracked in this zone before, and found to be more than a connection's first one?
+/// True if packet `i` was tracked in this zone before, and did not begin a connection.
 #[inline(always)]
 fn is_known(batch: &Batch, ct: &Ct, i: usize) -> bool {
     if i >= batch.waited {
@@ -226,7 +227,7 @@ fn is_known(batch: &Batch, ct: &Ct, i: usize) -> bool {
     before.state != 0 && before.zone == ct.zone && !begins
 }
 
-/// Reads a packet, and asks for its place in the index.
+/// Reads packet `i`, and prefetches its place in the index.
 fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, Bad>) -> Ahead {
     let (line, layout) = (bytes(&batch.keys.line.0[i]), batch.columns.layout[i]);
     let eth_type = u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]);
@@ -244,7 +245,7 @@ fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, 
     Ahead::Read(asked)
 }
 
-/// Executes one program, whose packet may be one for the fast path.
+/// Executes one program, by the fast path if the packet can take it.
 #[inline]
 fn track_fast(
     batch: &mut Batch,
@@ -271,7 +272,7 @@ fn track_fast(
     go_on(batch, program, i, tx);
 }
 
-/// Executes one program, whose packet has no connection that the fast path found.
+/// Executes one program, for a packet whose connection the fast path did not find.
 #[inline(never)]
 fn track_first(
     batch: &mut Batch,
@@ -289,8 +290,8 @@ fn track_first(
     go_on(batch, program, i, tx);
 }
 
-/// A packet that is to be looked up again takes what packets like it took, if that is right; false:
-/// it is not known. What `ct` said is written down as far as that way needs it.
+/// Gives a packet that is looked up again the predicted megaflow, if it matches; false: it has to
+/// be looked up. Writes the `ct` fields as far as the comparison and the next program need them.
 #[inline]
 fn take_prediction(
     batch: &mut Batch,
@@ -309,7 +310,7 @@ fn take_prediction(
     let whole = ways.watched || needs_key(ways.programs.get(prediction.program).kind);
     if prediction.more || whole {
         let mut own = Meta::default();
-        // What no later step reads stays on the stack.
+        // Meta data that no later step reads stays on the stack.
         let meta = if whole { &mut batch.columns.ct[i] } else { &mut own };
         tx.ct.worker.describe(ct, tracked, meta);
         let keys = &mut batch.keys;
@@ -322,7 +323,7 @@ fn take_prediction(
     true
 }
 
-/// Words 4 and 5 of a key with what the fast path said, recirculated with `id`.
+/// Words 4 and 5 of a key, with the fast path's `ct` fields, recirculated with `id`.
 #[inline]
 fn tracked_words(line: &Line, tracked: &FastTracked, id: u32) -> (u64, u64) {
     const { assert!(at::CT_STATE == 38 && at::CT_MARK == 40 && at::RECIRC == 44) };
@@ -332,7 +333,8 @@ fn tracked_words(line: &Line, tracked: &FastTracked, id: u32) -> (u64, u64) {
     (u64::from_ne_bytes(word4), word5.to_be())
 }
 
-/// Executes one program. `seen`: what was read of a packet of which no connection is known.
+/// Executes one program by the complete way. `seen`: what was read of a packet whose connection is
+/// not known.
 #[inline]
 fn track(
     batch: &mut Batch,
@@ -363,10 +365,11 @@ fn track(
     go_on(batch, program, i, tx);
 }
 
-/// Sends a packet that was tracked out, or to its next lookup.
+/// Sends a packet that was tracked, or has it looked up again.
 #[inline]
 fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
-    // SAFETY: the batch's own is forgotten at the end of the pass; if it stays, this one is.
+    // SAFETY: the batch forgets its own handle at the end of the pass; if the packet stays in the
+    // batch, this handle is forgotten.
     let p = unsafe { batch.packets[i].duplicate() };
     let id = match program.ops.last() {
         Some(Op::Recirc(id)) => *id,
@@ -377,7 +380,8 @@ fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
         return tx.free(p);
     }
     write_ct_fields(batch, i);
-    // Behind those that went through the interpreter, as it came behind them.
+    // Packets in front of this one went through the interpreter and are in `recirculated`: this one
+    // goes behind them, to keep the order.
     if !tx.recirculated.is_empty() {
         let mut frame = batch.frame(i);
         (frame.ct, frame.depth) = (batch.columns.ct[i], batch.columns.depth[i]);
@@ -386,7 +390,7 @@ fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
     batch.stay(i, id);
 }
 
-/// Patches a packet's key.
+/// Writes the `ct` fields to a packet's key.
 #[inline]
 fn write_ct_fields(batch: &mut Batch, i: usize) {
     let keys = &mut batch.keys;
@@ -398,7 +402,8 @@ fn write_ct_fields(batch: &mut Batch, i: usize) {
     }
 }
 
-/// Patches the key of a packet that NAT translated, which therefore has all of its headers.
+/// Writes the addresses and ports of a packet that NAT translated to its key. Such a packet has all
+/// of its headers.
 #[inline]
 fn write_translation(batch: &mut Batch, i: usize) {
     let (keys, layout) = (&mut batch.keys, batch.columns.layout[i]);

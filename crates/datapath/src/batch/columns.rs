@@ -9,14 +9,15 @@ pub(crate) struct Columns {
     pub layout: [Layout; VECTOR],
     /// Bytes of the frame.
     pub len: [u16; VECTOR],
-    /// The packet has the same key as the packet before it.
+    /// True if the packet has the same key as the packet before it.
     pub same: [bool; VECTOR],
-    /// Its megaflow and program are set already: by an adapter's mark, by its port, or for the
-    /// lookup after a recirculation. All false in vectors without such packets.
+    /// True if the packet's megaflow and program are set before lookup: by an adapter's mark, by
+    /// the input port, or for the lookup after a recirculation. All false in vectors without such
+    /// packets.
     pub known: [bool; VECTOR],
-    /// How often a packet that waited was recirculated.
+    /// How often the packet was recirculated. Only packets that waited have this.
     pub depth: [u8; VECTOR],
-    /// What connection tracking said of a packet that waited.
+    /// What connection tracking said of the packet. Only packets that waited have this.
     pub ct: Box<[Meta<Ref>; VECTOR]>,
 }
 
@@ -32,7 +33,8 @@ impl Columns {
         }
     }
 
-    /// Copies everything about packet `from` to packet `to`.
+    /// Copies the columns of packet `from` to packet `to`, except those that only packets that
+    /// waited have.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.layout[to] = self.layout[from];
         self.len[to] = self.len[from];
@@ -40,7 +42,7 @@ impl Columns {
         self.known[to] = self.known[from];
     }
 
-    /// As [`Columns::copy`] for the columns that only packets that waited have.
+    /// Copies the columns that only packets that waited have from packet `from` to packet `to`.
     pub fn copy_waited(&mut self, from: usize, to: usize) {
         self.depth[to] = self.depth[from];
         self.ct[to] = self.ct[from];

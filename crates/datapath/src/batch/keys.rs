@@ -3,14 +3,15 @@
 use flow::Key;
 use packet::VECTOR;
 
-/// Words of one line. Word 7 of line 0 is no part of a key: in a megaflow it is the payload
-/// ([`KEY_WORDS`]).
+/// One line of a key, as words. In line 0, word 7 is no part of the key ([`KEY_WORDS`]): in a
+/// megaflow it is the payload.
 pub(crate) type Line = [u64; 8];
 
-/// Words of line 0 that are compared; the one behind them is not ([`flow::at::PAYLOAD`]).
+/// Words of line 0 that are compared. The word behind them is no part of the key
+/// ([`flow::at::PAYLOAD`]).
 pub(crate) const KEY_WORDS: usize = flow::at::PAYLOAD / 8;
 
-/// Lines 1 to 3 of a key.
+/// Lines 1 to 3 of a key, the extension lines.
 pub(crate) type Ext = [Line; 3];
 
 /// The bit of [`Layout::ext`] and of `have` for key line 1 (IPv6, ARP).
@@ -19,42 +20,43 @@ pub(crate) const EXT1: u8 = 1;
 /// The bit for key line 2, which holds most of a tunnel's fields.
 pub(crate) const EXT2: u8 = 2;
 
-/// 64-bit words of a packet-side key.
+/// 64-bit words of a packet-side key: four lines.
 pub(crate) const PWORDS: usize = 32;
 
 /// A packet-side mask or key as words.
 pub(crate) type Words = [u64; PWORDS];
 
-/// Where things are in a frame.
+/// Where the headers are in a frame, in bytes from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Bytes of Ethernet header and VLAN tags (and LLC/SNAP): where L3 or MPLS starts.
     pub l3: u16,
-    /// Where L4 starts; 0 when there is none (not IP, insane, later fragment).
+    /// Where L4 starts; 0 if there is no valid L4 header (not IP, a malformed header, a later
+    /// fragment).
     pub l4: u16,
     /// Bytes of the frame without padding behind the IP datagram.
     pub end: u16,
     /// Which of key lines 1 to 3 were written: a bit for each, from [`EXT1`] on.
     pub ext: u8,
-    /// The header behind L2 is whole and sane (IPv4, IPv6, ARP, an MPLS entry).
+    /// The header behind L2 is whole and valid (IPv4, IPv6, ARP, an MPLS entry).
     pub sane: bool,
 }
 
-/// Bytes of line 0 or of an extension line.
+/// The bytes of a line, to be written.
 #[inline]
 pub(crate) fn bytes_mut(line: &mut Line) -> &mut [u8; 64] {
     // SAFETY: 8 words are 64 bytes; every pattern is valid for both.
     unsafe { &mut *(line.as_mut_ptr().cast()) }
 }
 
-/// Bytes of a line.
+/// The bytes of a line.
 #[inline]
 pub(crate) fn bytes(line: &Line) -> &[u8; 64] {
     // SAFETY: as above.
     unsafe { &*(line.as_ptr().cast()) }
 }
 
-/// A whole key from its lines; lines of `ext` that `have` does not name are zero.
+/// The whole key that these lines make up; lines of `ext` without a bit in `have` are zero.
 pub(crate) fn key_of(line: &Line, ext: &Ext, have: u8) -> Key {
     let mut k = Key::ZERO;
     k.words[..8].copy_from_slice(line);
@@ -66,12 +68,12 @@ pub(crate) fn key_of(line: &Line, ext: &Ext, have: u8) -> Key {
     k
 }
 
-/// The packet-side part of a key.
+/// A packet-side key by reference.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyRef<'a> {
     pub line: &'a Line,
     pub ext: &'a Ext,
-    /// Which of `ext` mean something; the others count as zero.
+    /// Which lines of `ext` are valid, a bit each; the others count as zero.
     pub have: u8,
 }
 
@@ -88,7 +90,7 @@ impl KeyRef<'_> {
             0
         }
     }
-    /// All words; 0 in place of the one that is no part of the key.
+    /// All words; 0 in place of word 7 of line 0, which is no part of the key.
     pub fn words(&self) -> Words {
         let mut words = [0; PWORDS];
         words[..KEY_WORDS].copy_from_slice(&self.line[..KEY_WORDS]);
@@ -101,15 +103,15 @@ impl KeyRef<'_> {
 #[repr(align(64))]
 pub(crate) struct Lines(pub [Line; VECTOR]);
 
-/// Per-packet state of a vector: keys as lines, the rest in columns.
+/// Per-packet state of a vector: keys as lines, the rest as columns.
 pub(crate) struct Keys {
     pub line: Box<Lines>,
     pub ext: Box<[Ext; VECTOR]>,
     pub have: [u8; VECTOR],
     pub hash: [u64; VECTOR],
-    /// Megaflow found; 0: none.
+    /// Index of the megaflow that was found; 0: none.
     pub megaflow: [u32; VECTOR],
-    /// Its program.
+    /// Number of the packet's program.
     pub program: [u32; VECTOR],
 }
 
@@ -132,7 +134,7 @@ impl Keys {
             self.ext[i][l] = *e;
         }
     }
-    /// Copies everything about packet `from` to packet `to`.
+    /// Copies key, hash, megaflow and program of packet `from` to packet `to`.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.line.0[to] = self.line.0[from];
         self.have[to] = self.have[from];

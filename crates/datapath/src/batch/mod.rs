@@ -18,11 +18,11 @@ pub(crate) struct Pending {
     pub frame: Frame,
 }
 
-/// Packets of a vector that one queue brought in one go.
+/// Packets that one call of a receive queue returned, at most [`packet::BURST`].
 pub(crate) struct Burst {
-    /// Their numbers in the vector.
+    /// The packets' numbers in the vector.
     pub range: Range<usize>,
-    /// From this number on all packets of the vector came from the same port.
+    /// From this number on all packets of the vector came in on `port`.
     pub since: usize,
     pub port: PortNo,
 }
@@ -34,17 +34,18 @@ pub(crate) struct Batch {
     pub keys: Box<Keys>,
     pub columns: Box<Columns>,
     /// Number of packets, the first ones, that waited for this vector or for this pass of it. Only
-    /// they have the columns `depth` and `ct`.
+    /// these have the columns `depth` and `ct`.
     pub waited: usize,
-    /// Packets beyond the miss budget: they wait for the next vector, in order. At most a vector.
+    /// Packets beyond the miss budget, in order: they wait for the next vector. At most [`VECTOR`].
     pub postponed: Vec<Pending>,
-    /// Packets of this vector whose megaflow is known by their adapter's mark, or by their port.
+    /// Packets of this vector whose megaflow is known before lookup ([`Columns::known`]).
     pub known_count: usize,
-    /// Packets that stay for one more pass, in order, with keys that say so.
+    /// Numbers of the packets that stay in the batch for one more pass, ascending. Their keys are
+    /// those of that pass.
     staying: Vec<u8>,
-    /// How many of these have their megaflow for that pass already.
+    /// How many of the staying packets have their megaflow for the next pass already.
     next_known_count: usize,
-    /// Tags that matching looks behind (`vlan-limit`).
+    /// How many VLAN tags matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,
 }
 
@@ -70,7 +71,7 @@ impl Batch {
     }
 
     /// Starts a vector with the packets that wait, as many as fit: recirculated ones, then
-    /// postponed ones. Returns how many those are.
+    /// postponed ones. Returns how many it took.
     pub fn begin(&mut self, recirculated: &mut Vec<Pending>) -> usize {
         self.begin_pass(recirculated);
         if !self.postponed.is_empty() {
@@ -81,8 +82,8 @@ impl Batch {
         self.waited
     }
 
-    /// Starts a vector, or one more pass of it, with the packets that stayed in the batch and with
-    /// recirculated ones, as many as fit. Returns how many those are.
+    /// Starts a vector, or one more pass of it, with the packets that stayed in the batch, and with
+    /// as many of `recirculated` as fit. Returns how many packets it starts with.
     pub fn begin_pass(&mut self, recirculated: &mut Vec<Pending>) -> usize {
         self.waited = self.packets.len();
         if self.known_count > 0 || self.next_known_count > 0 {
@@ -115,7 +116,7 @@ impl Batch {
         self.waited = self.packets.len();
     }
 
-    /// Packet `i` by itself, with its key and layout.
+    /// A copy of packet `i`'s key, layout and metadata, as a [`Frame`].
     pub fn frame(&self, i: usize) -> Frame {
         let k = self.keys.get(i);
         let mut ext = [[0; 8]; 3];
@@ -134,17 +135,17 @@ impl Batch {
         }
     }
 
-    /// Moves packets to the next vector.
+    /// Moves the marked packets to the next vector.
     pub fn postpone(&mut self, which: &[bool; VECTOR]) {
         for i in (0..self.packets.len()).filter(|i| which[*i]) {
-            // SAFETY: the batch's own is removed below.
+            // SAFETY: the batch's own handle is removed below.
             let packet = unsafe { self.packets[i].duplicate() };
             self.postponed.push(Pending { packet, frame: self.frame(i) });
         }
         self.remove(which);
     }
 
-    /// Takes packets out of the vector; the others stay in order and side by side.
+    /// Removes the marked packets from the vector; the others keep their order and become adjacent.
     pub fn remove(&mut self, which: &[bool; VECTOR]) {
         let mut to = 0;
         for i in (0..self.packets.len()).filter(|i| !which[*i]) {
@@ -162,9 +163,9 @@ impl Batch {
         self.in_port.truncate(to);
     }
 
-    /// Packet `i` stays for one more pass, recirculated with `id`. Its key, its depth so far and
-    /// what connection tracking said of it are in its columns already. Packets that stay are named
-    /// in ascending order.
+    /// Keeps packet `i` in the batch for one more pass, recirculated with `id`. The caller has
+    /// written its key, depth and connection tracking columns, and calls this in ascending order of
+    /// `i`.
     #[inline]
     pub fn stay(&mut self, i: usize, id: u32) {
         let line = bytes_mut(&mut self.keys.line.0[i]);
@@ -173,8 +174,9 @@ impl Batch {
         self.note_staying(i);
     }
 
-    /// As [`Batch::stay`], for a packet that takes this megaflow and program next. The caller
-    /// guarantees that the program reads neither key nor columns that are not set.
+    /// Keeps packet `i` in the batch for one more pass, in which it takes this megaflow and
+    /// program. As for [`Batch::stay`], except that key and columns may be stale: the caller
+    /// guarantees that the program does not read them.
     #[inline]
     pub fn stay_known(&mut self, i: usize, (megaflow, program): (u32, u32)) {
         (self.keys.megaflow[i], self.keys.program[i]) = (megaflow, program);
@@ -190,7 +192,8 @@ impl Batch {
         self.staying.push(i as u8);
     }
 
-    /// Forgets all packets but those that stay: each has been sent, kept or freed.
+    /// Removes all packets but those that stay: the caller has sent, kept or freed each of the
+    /// others.
     pub fn end_pass(&mut self) {
         let n = self.staying.len();
         if n > 0 {

@@ -1,4 +1,5 @@
-//! Is a candidate that a subtable, the cache or a prediction names a packet's megaflow?
+//! Verification: is a candidate, named by a subtable, the signature cache or a prediction, the
+//! megaflow of its packet?
 
 use super::compare::{MaskLine, Probe, Scalar};
 use super::flow_store::StoredLines;
@@ -27,8 +28,8 @@ impl Table {
         same && (!self.masks[slot].ext || self.verify_ext(idx, slot, key))
     }
 
-    /// Does a key fit a megaflow in lines 1 to 3? Lines at which the mask does not look are not
-    /// read.
+    /// True if a key matches a megaflow in lines 1 to 3. Lines in which the mask has no bits are
+    /// not read.
     #[inline(never)]
     pub(super) fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
         let Some(sub) = &self.subtables[slot] else { return false };
@@ -41,7 +42,8 @@ impl Table {
         })
     }
 
-    /// Verifies a group's candidates; says where the numbers of those that are left end.
+    /// Verifies the candidates of a group's packets. Packets whose candidate is their megaflow
+    /// leave `Search::todo`; returns the end of the group's remaining part.
     #[inline(always)]
     pub(super) fn verify_candidates<P: Probe>(
         &self,
@@ -68,8 +70,8 @@ impl Table {
         }
     }
 
-    /// Searches a group's packets that may have megaflows further away; says where the numbers of
-    /// those that are left end.
+    /// Searches the second buckets for the packets of `Search::far`, whose megaflows may be there.
+    /// Packets that are found leave `Search::todo`; returns the end of the group's remaining part.
     #[inline(never)]
     pub(super) fn verify_second_buckets(
         &self,
@@ -95,7 +97,8 @@ impl Table {
         left
     }
 
-    /// Is a packet's candidate its megaflow? It has none if not.
+    /// True if packet `i`'s candidate is its megaflow; if not, the packet has no megaflow
+    /// afterwards.
     #[inline(always)]
     pub(super) fn is_candidate<P: Probe>(
         &self,
@@ -120,7 +123,7 @@ impl Table {
         false
     }
 
-    /// Verifies a packet's candidate, or looks further: is a megaflow for it in this subtable?
+    /// True if a subtable has a megaflow for packet `i`: its candidate, or any other.
     #[inline(always)]
     pub(super) fn is_there<P: Probe>(
         &self,
@@ -141,8 +144,8 @@ impl Table {
         keys.megaflow[i] != 0
     }
 
-    /// Every place of a subtable where the megaflow of a key may be: its index and program, 0 when
-    /// there is none.
+    /// Searches every place of a subtable where the megaflow of a key may be. Returns its index and
+    /// program; 0 and 0 if there is none.
     #[inline(never)]
     pub(super) fn search_all(
         &self,

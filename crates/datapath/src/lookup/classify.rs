@@ -1,8 +1,8 @@
-//! The way of packets through a table: a group per stretch of packets of one input port, and all
-//! groups side by side, so that each step asks for the cache lines of the next for the whole
-//! vector.
+//! Looks up the packets of a vector in a table: a group for each stretch of packets of one input
+//! port. All groups take each step together, so that a step prefetches the cache lines that the
+//! next one reads, for the whole vector.
 //!
-//! One loop, generic over how keys are compared; a [`Level`] is one instance of it.
+//! There is one loop, generic over how keys are compared; each [`Level`] is one instance of it.
 
 use super::compare::{Probe, Scalar};
 use super::port_classifier::PortClassifier;
@@ -16,11 +16,12 @@ use crate::miss::policy::{CacheUse, NewFlows, PredictorUse};
 use crate::miss::rates::LookupCounts;
 
 /// Up to this many packets are first looked up without groups, in the first subtable of their port:
-/// making groups for them costs more than it saves.
+/// 720 cycles for an iteration with one packet, and 954 with groups (docs/perf/latency.md).
 const FEW_PACKETS_MAX: usize = 8;
 
 impl Table {
-    /// Looks up the packets whose numbers are in `todo`; leaves those it did not find, in order.
+    /// Looks up the packets whose numbers are in `todo`; leaves there those without a megaflow, in
+    /// order.
     pub fn classify(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
         match self.level {
             #[cfg(target_arch = "x86_64")]
@@ -86,8 +87,9 @@ impl Table {
         self.search = Some(search);
     }
 
-    /// Looks up a few packets in the first subtable that their ports' packets visit, the first
-    /// candidate only; leaves those that it did not find, in order. Nothing is counted for them.
+    /// Looks up a few packets, each in the first subtable that its port's packets visit, and there
+    /// only their first candidate. Leaves those without a megaflow in `todo`, in order; for these
+    /// nothing is counted.
     #[inline(always)]
     fn by_first_subtable<P: Probe>(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
         let mut slots = [None; FEW_PACKETS_MAX];
@@ -112,7 +114,7 @@ impl Table {
         todo.truncate(left);
     }
 
-    /// The first subtable that packets of this packet's port visit, unless the cache comes first.
+    /// The first subtable that packet `i` visits; None if the signature cache comes first.
     #[inline(always)]
     fn first_slot(&self, keys: &Keys, i: u8) -> Option<usize> {
         let port = port_of(keys.line.0[usize::from(i)][4]);
@@ -122,7 +124,7 @@ impl Table {
         self.visited(p).first().map(|slot| usize::from(*slot))
     }
 
-    /// Is a packet's megaflow its candidate of its port's first subtable? Counted if so.
+    /// True if packet `i`'s candidate in its port's first subtable is its megaflow; counts the hit.
     #[inline(always)]
     fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8, slot: usize) -> bool {
         let (i, port) = (usize::from(i), usize::from(port_of(keys.line.0[usize::from(i)][4])));
@@ -139,7 +141,7 @@ impl Table {
         true
     }
 
-    /// Counts the visits of packets that found nothing.
+    /// Counts the visits of packets without a megaflow.
     fn count_missed_visits(&mut self, search: &Search) {
         for g in search.groups.iter().filter(|g| g.from < g.end) {
             let missed = (g.end - g.from) as u64;
@@ -154,7 +156,7 @@ impl Table {
         self.classifiers.get(port)?.as_deref()
     }
 
-    /// The subtables that packets of a port are looked up in, in order.
+    /// The subtables in which packets of a port are looked up, in order.
     pub(super) fn visited<'a>(&self, p: &'a PortClassifier) -> &'a [u8] {
         #[cfg(test)]
         if self.exhaustive {
@@ -163,7 +165,7 @@ impl Table {
         p.visited()
     }
 
-    /// Adds to the counts of a port.
+    /// Adds to the counts of a port and of the table.
     pub(super) fn count(&mut self, port: usize, t: LookupCounts) {
         self.counts.add(t);
         if let Some(p) = self.classifiers.get_mut(port).and_then(Option::as_deref_mut) {
@@ -171,8 +173,8 @@ impl Table {
         }
     }
 
-    /// Gives each group that has packets left the next subtable of its port; false: no group has
-    /// packets and subtables left.
+    /// Gives each group that has packets left the next subtable of its port. False: no group has
+    /// both packets and subtables left.
     fn open_round(&self, search: &mut Search, round: usize) -> bool {
         search.round.clear();
         for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {
@@ -184,7 +186,7 @@ impl Table {
         !search.round.is_empty()
     }
 
-    /// One subtable for each group of the round.
+    /// Looks up each group of the round in its subtable.
     #[inline(always)]
     fn by_subtable<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
         for n in search.round.iter() {
@@ -215,8 +217,8 @@ impl Table {
         }
     }
 
-    /// Looks the packets that are left up where others near them were found, each in subtables of
-    /// its own, if that is done `when` for their port.
+    /// Looks up the remaining packets of ports that predict at this time (`when`): each packet in
+    /// the subtables where flows near it were found.
     #[inline(always)]
     fn predict<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search, when: PredictorUse) {
         for at in 0..search.groups.len() {
@@ -237,7 +239,7 @@ impl Table {
         }
     }
 
-    /// Tries the `n`th predicted subtable of each packet of a group.
+    /// Looks up each packet of group `at` in its `n`th predicted subtable.
     #[inline(always)]
     fn by_prediction<P: Probe>(
         &mut self,
@@ -284,7 +286,8 @@ impl Table {
         }
     }
 
-    /// What is wrong with a lookup's answer (megaflow and program) about a key, in words.
+    /// Compares a lookup's answer (megaflow and program) with the table; returns the difference in
+    /// words.
     pub fn compare(&self, key: &KeyRef<'_>, answer: Option<(u32, u32)>) -> Option<String> {
         let words = key.words();
         let Some((idx, program)) = answer else {

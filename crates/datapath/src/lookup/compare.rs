@@ -1,8 +1,9 @@
-//! Is a packet's key under a mask the megaflow's? Line 0 at once, by the instructions of a level.
+//! Compares a packet's key with a megaflow under its mask: all of line 0 at once, by the
+//! instructions of a level.
 
 use crate::batch::keys::Line;
 
-/// A megaflow's mask on line 0, next to the others.
+/// A mask on line 0. The masks of all subtables are adjacent, apart from the subtables.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct MaskLine {
@@ -10,8 +11,12 @@ pub(super) struct MaskLine {
     pub ext: bool,
 }
 
-/// How a kernel compares. Safety, all functions: the CPU has what the kernel needs, and `megaflow`
-/// points to a megaflow's line, of which word 7 (others may write it) is not read.
+/// How a kernel compares.
+///
+/// # Safety
+///
+/// For all functions: the CPU has the kernel's instructions, and `megaflow` points to a megaflow's
+/// line. Word 7 of it is not read: other threads may write it.
 pub(super) trait Probe {
     /// A mask, made ready once for many packets.
     type Mask: Copy;
@@ -19,7 +24,7 @@ pub(super) trait Probe {
     unsafe fn equal(key: &Line, mask: Self::Mask, megaflow: *const u64) -> bool;
 }
 
-/// Word by word: the twin.
+/// Compares word by word: the twin of the other levels.
 pub(super) struct Scalar;
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the trait says what all of them need
@@ -46,7 +51,7 @@ mod simd {
     use super::*;
     use std::arch::x86_64::*;
 
-    /// Two halves of a line.
+    /// Compares a line in two halves.
     pub(in crate::lookup) struct Avx2;
 
     impl Probe for Avx2 {
@@ -74,13 +79,13 @@ mod simd {
         }
     }
 
-    /// Three words and a zero.
+    /// Loads three words and a zero.
     #[inline(always)]
     unsafe fn three(words: *const u64) -> __m256i {
         unsafe { _mm256_maskload_epi64(words.cast(), _mm256_setr_epi64x(-1, -1, -1, 0)) }
     }
 
-    /// A line at once.
+    /// Compares a whole line at once.
     pub(in crate::lookup) struct Avx512;
 
     impl Probe for Avx512 {
@@ -100,14 +105,14 @@ mod simd {
         }
     }
 
-    /// Seven words and a zero.
+    /// Loads seven words and a zero.
     #[inline(always)]
     unsafe fn seven(words: *const u64) -> __m512i {
         unsafe { _mm512_maskz_loadu_epi64(0x7f, words.cast()) }
     }
 }
 
-/// Does a level's comparison find every single bit that differs, and none else?
+/// True if the level's comparison finds every single bit that differs, and no other.
 pub(crate) fn agrees(level: crate::cpu::Level) -> bool {
     use crate::cpu::Level;
     match level {

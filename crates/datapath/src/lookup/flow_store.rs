@@ -1,9 +1,9 @@
-//! Where megaflows lie: lines, extension lines and counters in reserved memory, read by two
-//! threads.
+//! The memory of megaflows: lines, extension lines and counters, read by two threads.
 //!
-//! The owning worker writes a slot while it is not live; word 7 ([`Payload`]) makes it live with a
-//! release store. Control reads live lines, marks them dead through word 7, and gives an index back
-//! only after folding its counters, so a line never changes under a reader.
+//! The owning worker writes a slot while it is not live, and makes it live by a release store to
+//! word 7 ([`Payload`]). The control thread reads live lines and marks them dead through word 7. It
+//! gives an index back only after it has folded the counters, so a line never changes under a
+//! reader.
 
 use crate::batch::keys::Line;
 use crate::batch::keys::PWORDS;
@@ -12,9 +12,9 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Masks a table may have (subtable 0 is the full mask); their numbers fit a payload's 8 bits.
+/// Masks that a table may have; number 0 is the full mask. A mask's number fits a payload's 8 bits.
 pub(crate) const MASKS: usize = 256;
-/// Flag bits of a payload.
+/// Flag bits of a payload: the megaflow is linked; the control thread has marked it dead.
 pub(crate) const LIVE: u64 = 1 << 40;
 pub(crate) const DEAD: u64 = 1 << 41;
 
@@ -34,32 +34,33 @@ impl Payload {
     pub fn mask(self) -> usize {
         (self.0 >> 32) as u8 as usize
     }
-    /// Live and not dead.
+    /// True if the megaflow is live and not dead.
     #[inline]
     pub fn usable(self) -> bool {
         self.0 & (LIVE | DEAD) == LIVE
     }
 }
 
-/// A megaflow's counters (its worker writes, control reads) and its full hash. The packet that the
-/// megaflow was made for is not the megaflow's own, as in ovs-vswitchd: packets begin at -1 and
-/// bytes at its negative length, and both are 0 when it was counted with the others.
+/// A megaflow's full hash, and its counters, which its worker writes and the control thread reads.
+/// The packet for which the megaflow was made does not count as the megaflow's own, as in
+/// ovs-vswitchd: packets begin at -1 and bytes at minus that packet's length, and both become 0
+/// when that packet is counted like all others.
 #[repr(C, align(32))]
 pub(crate) struct Counters {
     pub packets: AtomicU64,
     pub bytes: AtomicU64,
     pub used_ms: AtomicU64,
-    /// Hash under its mask; the worker's own.
+    /// The key's hash under the megaflow's mask. Only the worker uses it.
     pub hash: AtomicU64,
 }
 
-/// Where a counter begins that is to be 0 after `amount`.
+/// The initial value of a counter that is to be 0 after `amount` was added.
 pub(crate) fn before_first(amount: u64) -> u64 {
     0u64.wrapping_sub(amount)
 }
 
 impl Counters {
-    /// Adds traffic (owner only).
+    /// Adds traffic. Only the owning worker calls this.
     #[inline]
     pub fn add(&self, packets: u64, bytes: u64, now_ms: u64) {
         let o = Ordering::Relaxed;
@@ -70,8 +71,8 @@ impl Counters {
         }
     }
 
-    /// A megaflow begins, made for a packet of this length which is still to be counted (owner
-    /// only). Its age counts from now.
+    /// Begins counting for a new megaflow that was made for a packet of `bytes` bytes, which is
+    /// still to be counted. Its age counts from `now_ms`. Only the owning worker calls this.
     pub fn begin(&self, bytes: u16, now_ms: u64) {
         let o = Ordering::Relaxed;
         self.packets.store(before_first(1), o);
@@ -79,7 +80,7 @@ impl Counters {
         self.used_ms.store(now_ms, o);
     }
 
-    /// Packets and bytes of the megaflow itself: none before the packet that it was made for was
+    /// The megaflow's own packets and bytes: 0 and 0 until the packet for which it was made is
     /// counted.
     pub fn own(&self) -> (u64, u64) {
         let o = Ordering::Relaxed;
@@ -88,7 +89,7 @@ impl Counters {
     }
 }
 
-/// Zeroed memory that costs nothing until it is touched.
+/// Reserved address space, zero at first: a page takes memory when it is first touched.
 pub(crate) struct Reserved<T> {
     base: *mut T,
     len: usize,
@@ -100,8 +101,8 @@ unsafe impl<T> Send for Reserved<T> {}
 unsafe impl<T> Sync for Reserved<T> {}
 
 impl<T> Reserved<T> {
-    /// Room for `len` values whose all-zero pattern is valid, in huge pages where that helps.
-    /// Panics when address space is out.
+    /// Reserves `len` values whose all-zero pattern is valid, in huge pages if they are long enough
+    /// for that. Panics when address space is exhausted.
     pub fn new(len: usize) -> Self {
         let new = Reserved::<T>::small(len);
         let bytes = len * size_of::<T>();
@@ -111,7 +112,7 @@ impl<T> Reserved<T> {
         }
         new
     }
-    /// As [`Reserved::new`], for what may stay small: a first touch costs a page of 4 KB.
+    /// Reserves `len` values in pages of 4 KB, for values of which few may ever be used.
     pub fn small(len: usize) -> Self {
         let bytes = (len * size_of::<T>()).max(4096);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -121,7 +122,7 @@ impl<T> Reserved<T> {
         assert!(p != libc::MAP_FAILED, "cannot reserve {bytes} bytes of address space");
         Reserved { base: p.cast(), len }
     }
-    /// Entry `i`.
+    /// The address of entry `i`, which is below `len`.
     #[inline]
     pub fn at(&self, i: usize) -> *mut T {
         debug_assert!(i < self.len);
@@ -131,8 +132,8 @@ impl<T> Reserved<T> {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Has the system provide the memory of these entries now, so that no page fault delays a
-    /// worker later. Contents stay; any thread may ask.
+    /// Makes the system provide the memory of these entries now, so that no page fault delays a
+    /// worker later. Contents stay; any thread may call this.
     pub fn populate(&self, entries: Range<usize>) {
         const PAGE: usize = 4096;
         let end = entries.end.min(self.len) * size_of::<T>();
@@ -156,8 +157,8 @@ impl<T> Drop for Reserved<T> {
     }
 }
 
-/// A value per megaflow for one owner, zero at first; costs nothing for megaflows that never were,
-/// and nothing moves when there are more.
+/// A value for each megaflow, zero at first, with one owner. Indices that were never used take no
+/// memory, and nothing moves as more are used.
 pub(crate) struct Column<T: Zero>(Reserved<T>);
 
 /// # Safety
@@ -192,16 +193,15 @@ pub(crate) struct Store {
     lines: Reserved<Line>,
     ext: Reserved<[Line; 3]>,
     counters: Reserved<Counters>,
-    /// 1 once the megaflow was marked dead or unlinked: a dense copy of what word 7 says, for
-    /// readers that need no more of it.
+    /// 1 for megaflows that were marked dead or unlinked: a dense copy of these bits of word 7.
     ended: Reserved<AtomicU8>,
     masks: [[AtomicU64; PWORDS]; MASKS],
-    /// Indices at or above were never used.
+    /// Indices from this one on were never used.
     pub high: AtomicU32,
 }
 
-/// Lines and counters of a store's megaflows, as a copy of what leads to them: a loop over packets
-/// keeps it in registers, where the store's own fields would be read again after each write.
+/// The addresses of a store's lines and counters, by value: a loop over packets keeps them in
+/// registers, whereas the store's own fields would be read again after each write.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredLines<'a> {
     lines: *const Line,
@@ -210,14 +210,14 @@ pub(crate) struct StoredLines<'a> {
 }
 
 impl StoredLines<'_> {
-    /// The line of megaflow `i`, which is one of the store's or 0.
+    /// The address of megaflow `i`'s line; `i` is an index of the store, or 0.
     #[inline(always)]
     pub fn line(self, i: u32) -> *const Line {
         // SAFETY: indices are inside the reserved memory.
         unsafe { self.lines.add(i as usize) }
     }
 
-    /// Its payload now.
+    /// The megaflow's payload now.
     #[inline(always)]
     pub fn payload(self, i: u32) -> Payload {
         // SAFETY: the store is there; word 7 is only ever accessed atomically.
@@ -225,7 +225,7 @@ impl StoredLines<'_> {
         Payload(word.load(Ordering::Acquire))
     }
 
-    /// Its counters, to prefetch.
+    /// The address of the megaflow's counters, to be prefetched.
     #[inline(always)]
     pub fn counters(self, i: u32) -> *const Counters {
         // SAFETY: as for lines.
@@ -234,7 +234,7 @@ impl StoredLines<'_> {
 }
 
 impl Store {
-    /// Room for `capacity` megaflows; index 0 is never used.
+    /// A store for `capacity` megaflows; index 0 is never used.
     pub fn new(capacity: usize) -> Self {
         Store {
             lines: Reserved::new(capacity + 1),
@@ -246,13 +246,14 @@ impl Store {
         }
     }
 
-    /// Has the system provide memory for these megaflows (control, ahead of the worker).
+    /// Makes the system provide memory for these megaflows: the control thread calls this ahead of
+    /// the worker.
     pub fn populate(&self, megaflows: Range<usize>) {
         self.lines.populate(megaflows.clone());
         self.counters.populate(megaflows);
     }
 
-    /// Megaflows it has room for.
+    /// Megaflows for which there is room.
     pub fn capacity(&self) -> usize {
         self.lines.len() - 1
     }
@@ -262,7 +263,7 @@ impl Store {
         unsafe { AtomicU64::from_ptr(self.lines.at(i as usize).cast::<u64>().add(7)) }
     }
 
-    /// The payload now.
+    /// The megaflow's payload now.
     #[inline]
     pub fn payload(&self, i: u32) -> Payload {
         Payload(self.word7(i).load(Ordering::Acquire))
@@ -280,40 +281,40 @@ impl Store {
         unsafe { &*self.ended.at(i as usize) }
     }
 
-    /// A megaflow that was live is not usable any more. As soon as [`Payload::usable`] is false of
-    /// it [`Store::kill`] or [`Store::unlink`] says so here, before either returns.
+    /// True if a megaflow that was live is not usable any more. [`Store::kill`] and
+    /// [`Store::unlink`] set this before they return.
     #[inline]
     pub fn is_ended(&self, i: u32) -> bool {
         self.ended(i).load(Ordering::Acquire) != 0
     }
 
-    /// Asks for what [`Store::is_ended`] reads.
+    /// Prefetches what [`Store::is_ended`] reads.
     #[inline]
     pub fn prefetch_ended(&self, i: u32) {
         prefetch(self.ended.at(i as usize));
     }
 
-    /// Lines and counters, for a loop over many packets.
+    /// The addresses of lines and counters, for a loop over many packets.
     #[inline]
     pub fn lines(&self) -> StoredLines<'_> {
         let (lines, counters) = (self.lines.at(0), self.counters.at(0));
         StoredLines { lines, counters, of: PhantomData }
     }
 
-    /// Address of the line, to prefetch.
+    /// The address of the megaflow's line, to be prefetched.
     #[inline]
     pub fn line_ptr(&self, i: u32) -> *const Line {
         self.lines.at(i as usize)
     }
 
-    /// Lines 1 to 3 of the megaflow (meaningful where its mask has bits).
+    /// Lines 1 to 3 of the megaflow, valid where its mask has bits.
     #[inline]
     pub fn ext(&self, i: u32) -> &[Line; 3] {
         // SAFETY: as `line`.
         unsafe { &*self.ext.at(i as usize) }
     }
 
-    /// Word `w` (not 7) of the megaflow's values; 0 or anything where its mask has no bits.
+    /// Word `w` (not 7) of the megaflow's key, valid where its mask has bits.
     #[inline]
     pub fn word(&self, i: u32, w: usize) -> u64 {
         match w {
@@ -336,20 +337,20 @@ impl Store {
         self.masks[m][w].load(Ordering::Relaxed)
     }
 
-    /// A whole mask.
+    /// All words of mask `m`.
     pub fn mask(&self, m: usize) -> [u64; PWORDS] {
         std::array::from_fn(|w| self.mask_word(m, w))
     }
 
-    /// Writes mask `m` (worker; before any megaflow uses it).
+    /// Writes mask `m`. Only the worker calls this, before any megaflow uses the mask.
     pub fn set_mask(&self, m: usize, mask: &[u64; PWORDS]) {
         for (cell, w) in self.masks[m].iter().zip(mask) {
             cell.store(*w, Ordering::Relaxed);
         }
     }
 
-    /// Writes a megaflow and makes it live (worker; the slot is free). `ext`: its mask needs lines
-    /// 1 to 3.
+    /// Writes a megaflow and makes it live. Only the worker calls this, for a free slot. `ext`: its
+    /// mask has bits in lines 1 to 3.
     pub fn write(&self, i: u32, key: &[u64; PWORDS], ext: bool, payload: Payload, hash: u64) {
         let line = self.lines.at(i as usize).cast::<u64>();
         // SAFETY: the slot is the worker's until it is live.
@@ -369,7 +370,8 @@ impl Store {
             cell.store(0, Ordering::Relaxed);
         }
         c.hash.store(hash, Ordering::Relaxed);
-        // Control gave the index back: no thread looks at the megaflow that had it before.
+        // The control thread gave the index back, so no thread reads the megaflow that had it
+        // before.
         self.ended(i).store(0, Ordering::Relaxed);
         self.word7(i).store(payload.0, Ordering::Release);
         if i >= self.high.load(Ordering::Relaxed) {
@@ -377,13 +379,14 @@ impl Store {
         }
     }
 
-    /// Not live any more (worker).
+    /// Makes a megaflow not live. Only the worker calls this.
     pub fn unlink(&self, i: u32) {
         self.word7(i).fetch_and(!LIVE, Ordering::AcqRel);
         self.ended(i).store(1, Ordering::Release);
     }
 
-    /// Marks a live megaflow dead (control); false when it was not live or already dead.
+    /// Marks a megaflow dead whose payload is still `seen`; false if it was not live or already
+    /// dead. Only the control thread calls this.
     pub fn kill(&self, i: u32, seen: Payload) -> bool {
         let word = self.word7(i);
         let o = Ordering::SeqCst;
@@ -394,7 +397,7 @@ impl Store {
         killed
     }
 
-    /// The megaflow's values as a packet-side key.
+    /// The megaflow's key under its mask, as packet-side words.
     pub fn key_words(&self, i: u32, mask: &[u64; PWORDS]) -> [u64; PWORDS] {
         let mut k = [0; PWORDS];
         k[..7].copy_from_slice(self.line(i));

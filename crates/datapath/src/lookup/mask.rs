@@ -1,4 +1,4 @@
-//! Which mask a decision is stored under: never wider than the decision's own.
+//! The mask under which a decision is stored: it has all bits of the decision's own mask.
 
 use crate::batch::keys::{PWORDS, Words};
 use crate::parse::scalar::{ARP, IPV6, RARP};
@@ -11,7 +11,8 @@ pub(crate) const FULL: Words = {
     m
 };
 
-/// Bytes of line 0 whose bits are kept as they are: there an exact mask would multiply flows.
+/// Bytes of line 0 whose masks are not widened to whole bytes: exact values of these would multiply
+/// megaflows.
 const EXACT_BYTES: [usize; 8] = [
     at::VLAN,
     at::VLAN + 1,
@@ -23,7 +24,7 @@ const EXACT_BYTES: [usize; 8] = [
     at::FLAGS,
 ];
 
-/// [`EXACT_BYTES`] as bits.
+/// [`EXACT_BYTES`], as bits of a key's words.
 const EXACT_BITS: Words = {
     let mut words = [0; PWORDS];
     let mut i = 0;
@@ -36,7 +37,7 @@ const EXACT_BITS: Words = {
     words
 };
 
-/// 0xff for every byte that is not zero.
+/// The word with 0xff for every byte that is not zero.
 fn whole_bytes(word: u64) -> u64 {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let high = (((word & LOW) + LOW) | word) & !LOW;
@@ -53,8 +54,7 @@ fn bytes_mut(words: &mut Words) -> &mut [u8; PWORDS * 8] {
     unsafe { &mut *words.as_mut_ptr().cast() }
 }
 
-/// The bits that look at nothing of a packet but the port it came in on: in_port, and the
-/// recirculation id.
+/// The mask of a megaflow that matches on nothing but the input port and the recirculation id.
 pub(crate) const PORT_ONLY: Words = {
     let mut line = [0u8; 64];
     let mut i = 0;
@@ -73,8 +73,8 @@ pub(crate) const PORT_ONLY: Words = {
     words
 };
 
-/// A decision's mask with what always counts (in_port, recirculation id), and without line 1 where
-/// an exact Ethertype implies that it is zero.
+/// A decision's mask with the bits that every megaflow has (in_port, recirculation id), and without
+/// line 1 where an exact Ethertype implies that it is zero.
 pub(crate) fn exact(mask: &Words, key: &Words) -> Words {
     let mut out = *mask;
     out[7] = 0;
@@ -90,8 +90,8 @@ pub(crate) fn exact(mask: &Words, key: &Words) -> Words {
     out
 }
 
-/// Makes masks alike: bytes that are looked at in part are taken whole (prefixes become multiples
-/// of eight bits), likewise L4 ports.
+/// Widens a mask to whole bytes, so that there are fewer different masks: prefixes become multiples
+/// of eight bits; L4 ports likewise.
 pub(crate) fn whole_bytes_mask(mask: &Words) -> Words {
     let mut out = *mask;
     let b = bytes_mut(&mut out);
@@ -106,12 +106,12 @@ pub(crate) fn whole_bytes_mask(mask: &Words) -> Words {
     out
 }
 
-/// Does `a` look at no bit that `b` does not look at?
+/// True if each bit of `a` is set in `b`.
 pub(crate) fn subset(a: &Words, b: &Words) -> bool {
     a.iter().zip(b).all(|(a, b)| a & !b == 0)
 }
 
-/// Bits set.
+/// Number of bits that are set.
 pub(crate) fn weight(m: &Words) -> u32 {
     m.iter().map(|w| w.count_ones()).sum()
 }

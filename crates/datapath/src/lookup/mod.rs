@@ -1,6 +1,7 @@
-//! The lookup step: signature cache, then megaflow table (`table.rs`); what is left is a miss.
+//! The lookup step: finds each packet's megaflow, in the signature cache, then in the megaflow
+//! table (`table.rs`). A packet without a megaflow is a miss.
 //!
-//! Only packets that differ from the one before them are looked up.
+//! A packet with the same key as the packet before it is not looked up: it takes the same megaflow.
 
 mod candidates;
 mod classify;
@@ -29,12 +30,13 @@ use packet::VECTOR;
 /// Looks up the packets of a worker.
 pub(crate) struct Lookup {
     pub table: Table,
-    /// Compare what is found with what megaflows say, packet by packet.
+    /// Compare each packet's megaflow with what its subtables say.
     validate: bool,
     /// Packets of this vector that no megaflow matches, in order.
     pub missed: Vec<u8>,
-    /// The first packets of runs with the same key, and the number of runs.
+    /// The first packet of each run of packets with the same key.
     leaders: [u8; VECTOR],
+    /// Number of runs.
     runs: usize,
 }
 
@@ -57,7 +59,8 @@ impl Lookup {
         self.validate = s.validate;
     }
 
-    /// Finds the megaflow and program of each packet; those without are in `missed` then.
+    /// Sets the megaflow and program of each packet; the numbers of packets without one are in
+    /// `missed` then.
     pub fn classify(&mut self, batch: &mut Batch, reports: &mut Reports) {
         if batch.known_count == batch.len() && !self.validate {
             return self.missed.clear();
@@ -74,8 +77,8 @@ impl Lookup {
         self.missed = todo;
     }
 
-    /// The lookup's twin: what was found covers its packet, and no subtable of its port has a
-    /// megaflow for a packet that was not found.
+    /// The lookup's twin: a megaflow that was found covers its packet, and for a packet without one
+    /// no subtable of its port has any.
     fn validate_lookup(&self, batch: &Batch, missed: &[u8], reports: &mut Reports) {
         let leaders = &self.leaders[..self.runs];
         let found = leaders.iter().filter_map(|i| {
@@ -88,7 +91,8 @@ impl Lookup {
         reports.count_validated(Twin::Megaflows, leaders.len(), found);
     }
 
-    /// Packets whose key is that of the packet before them need no lookup of their own.
+    /// Collects the packets that need a lookup: those whose key is not that of the packet before
+    /// them.
     fn leaders(&mut self, batch: &Batch, todo: &mut Vec<u8>) {
         let mut runs = 0;
         for (i, same) in batch.columns.same[..batch.packets.len()].iter().enumerate() {
@@ -103,8 +107,8 @@ impl Lookup {
         }
     }
 
-    /// Gives each packet that has the key of the packet before it what the first of its run found.
-    /// Where that is nothing, each packet of the run is a miss of its own.
+    /// Gives the other packets of each run the megaflow of its first. If the first has none, each
+    /// packet of the run is a miss of its own.
     fn follow(&mut self, batch: &mut Batch, todo: &mut Vec<u8>) {
         let mut missed = [false; VECTOR];
         todo.iter().for_each(|i| missed[*i as usize] = true);
@@ -132,7 +136,7 @@ impl Lookup {
     }
 }
 
-/// Leaves out the packets whose megaflow is known already, without a branch for each.
+/// Removes packets whose megaflow is known already from `todo`, without a branch for each.
 fn leave_out_known(todo: &mut Vec<u8>, known: &[bool; VECTOR]) {
     let mut left = 0;
     for n in 0..todo.len() {

@@ -1,6 +1,6 @@
-//! What a table keeps for each input port: which subtables have megaflows of it, and what is
-//! counted of its packets for `miss/policy.rs` to judge. One port's masks, flows and cache never
-//! cost another port's packets.
+//! The part of a worker's table that belongs to one input port: which subtables have megaflows of
+//! the port, and what is counted of its packets for `miss/policy.rs`. Masks, flows and cache of one
+//! port never cost another port's packets anything.
 
 use super::flow_store::MASKS;
 use super::subtable::{Hasher, Subtable};
@@ -11,10 +11,10 @@ use crate::miss::seen_flows::FlowSamples;
 use crate::settings::Tri;
 use flow::PortNo;
 
-/// Masks a port may have (and the full mask), unless many ports share a table; others find some
-/// left.
+/// Masks that one port may have, besides the full mask, while few ports share a table: other ports
+/// find some left.
 pub(super) const PORT_MASKS_MAX: usize = MASKS / 4 * 3;
-/// Masks every port may have.
+/// Masks that every port may have, however many ports share a table.
 const PORT_MASKS_MIN: usize = 4;
 
 /// Masks that each of `ports` ports may have.
@@ -25,23 +25,24 @@ pub(super) fn port_masks_max(ports: usize) -> usize {
 /// One input port's part of a worker's table.
 pub(super) struct PortClassifier {
     port: PortNo,
-    /// Subtables with megaflows of the port, most hit first.
+    /// Numbers of the subtables with megaflows of the port, the most hit one first.
     pub order: Vec<u8>,
-    /// Megaflows of the port, by subtable, and all.
+    /// Number of the port's megaflows, by subtable.
     megaflows: [u32; MASKS],
+    /// Number of the port's megaflows.
     pub live: u32,
-    /// The megaflow that looks at nothing but the port, if there is one; 0: none.
+    /// Index of the megaflow that matches on nothing but the port; 0: none.
     port_only: u32,
-    /// Its hits by subtable, decayed.
+    /// Hits of the port's packets by subtable; older ones count half.
     pub hits: [u64; MASKS],
-    /// Of the union of its masks: what the cache hashes.
+    /// The hash of the signature cache: of all bits that some mask of the port has.
     pub union: Hasher,
     union_mask: Words,
     pub samples: FlowSamples,
-    /// What its packets do, and what is measured until that is judged again.
+    /// How the port's packets are treated until the next judgement.
     pub policy: PortPolicy,
     pub rates: PortRates,
-    /// What the last judgement went by.
+    /// The rates of the last judgement.
     judged: PortRates,
     forced: bool,
 }
@@ -65,79 +66,79 @@ impl PortClassifier {
         }
     }
 
-    /// Has it megaflows in this subtable?
+    /// True if the port has megaflows in this subtable.
     pub fn uses(&self, slot: usize) -> bool {
         self.megaflows[slot] > 0
     }
 
-    /// Masks that count against its share.
+    /// Number of masks that count against the port's share.
     pub fn masks(&self) -> usize {
         self.order.iter().filter(|slot| **slot != 0).count()
     }
 
-    /// A megaflow was linked; true: the first in its subtable.
+    /// Records that a megaflow was linked; true: the port's first in its subtable.
     pub fn link(&mut self, slot: usize) -> bool {
         self.live += 1;
         self.megaflows[slot] += 1;
         self.megaflows[slot] == 1
     }
 
-    /// Megaflow `idx`, which looks at nothing but the port, was linked.
+    /// Records that megaflow `idx`, which matches on nothing but the port, was linked.
     pub fn link_port_only(&mut self, idx: u32) {
         self.port_only = idx;
     }
 
-    /// Megaflow `idx` was unlinked.
+    /// Records that megaflow `idx` was unlinked.
     pub fn unlink_port_only(&mut self, idx: u32) {
         if self.port_only == idx {
             self.port_only = 0;
         }
     }
 
-    /// The port's only megaflow, if that looks at nothing but the port.
+    /// The port's only megaflow, if it matches on nothing but the port.
     #[inline]
     pub fn sole(&self) -> Option<u32> {
         (self.live == 1 && self.port_only != 0).then_some(self.port_only)
     }
 
-    /// A megaflow was unlinked; true: the last in its subtable.
+    /// Records that a megaflow was unlinked; true: the port's last in its subtable.
     pub fn unlink(&mut self, slot: usize) -> bool {
         self.live -= 1;
         self.megaflows[slot] -= 1;
         self.megaflows[slot] == 0
     }
 
-    /// Does a flow in this subtable save decisions? Where its packets are not looked up only the
-    /// cache can know it.
+    /// True if packets can find a megaflow in this subtable: they are looked up there, or in the
+    /// cache.
     pub fn pays(&self, slot: usize) -> bool {
         self.policy.cache == CacheUse::On
             || self.visited().iter().any(|visited| usize::from(*visited) == slot)
     }
 
-    /// The subtables that its packets are looked up in.
+    /// The subtables in which the port's packets are looked up.
     pub fn visited(&self) -> &[u8] {
         &self.order[..self.policy.subtables_probed_max.min(self.order.len())]
     }
 
-    /// The subtables with megaflows of the port that its packets are not looked up in.
+    /// The subtables with megaflows of the port in which its packets are not looked up.
     pub fn unprobed(&self) -> &[u8] {
         &self.order[self.visited().len()..]
     }
 
-    /// Are new flows so many that they are stored by rules, though each is counted from its first
-    /// miss on?
+    /// True if new flows are so many that not each is stored. They are counted from the first miss
+    /// of an interval on, so this may change within it.
     pub fn stores_few(&self) -> bool {
         self.policy.new_flows != NewFlows::Stored || self.rates.new_flows >= NEW_FLOWS_MIN
     }
 
-    /// Is this packet of those that go direct?
+    /// True if this packet is of a port in direct mode, and its flow in neither sample.
     #[inline]
     pub fn is_direct(&self, key: &KeyRef<'_>) -> bool {
         self.policy.new_flows == NewFlows::Direct
             && self.samples.is_in_none(key, self.policy.interval)
     }
 
-    /// Ranks its subtables, and sees what the cache has to hash.
+    /// Ranks the subtables by hits, and updates the hash of the signature cache to their masks.
     pub fn reorder(&mut self, all: &[Option<Box<Subtable>>], secret: u64) {
         self.order.clear();
         self.order.extend((0..=u8::MAX).filter(|slot| self.megaflows[usize::from(*slot)] > 0));
@@ -153,7 +154,7 @@ impl PortClassifier {
         }
     }
 
-    /// Judges what was measured, and begins to measure again. `miss_cycles`: the cycles of a miss.
+    /// Judges the interval's rates and begins the next interval. `miss_cycles`: cycles of a miss.
     pub fn tune(&mut self, choice: Tri, miss_cycles: u64) {
         let ranked = self.order.iter().map(|slot| self.hits[usize::from(*slot)]);
         self.rates.hits = [0; SUBTABLES_PROBED_MAX];
@@ -166,7 +167,7 @@ impl PortClassifier {
         self.hits.iter_mut().for_each(|h| *h /= 2);
     }
 
-    /// What control may know.
+    /// A copy of the state for the control side.
     pub fn snapshot(&self) -> PortLookup {
         PortLookup {
             port: self.port,
@@ -182,17 +183,17 @@ impl PortClassifier {
 /// How a worker finds the megaflows of one input port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortLookup {
-    /// The port.
+    /// The input port.
     pub port: PortNo,
-    /// Its cached flows.
+    /// The port's megaflows.
     pub flows: u32,
-    /// Their masks.
+    /// Masks of these megaflows.
     pub masks: u32,
-    /// What the last judgement went by.
+    /// The rates of the last judgement.
     pub rates: PortRates,
-    /// By configuration and not by cost is the signature cache on or off.
+    /// True if configuration, and not the policy, says whether the signature cache is used.
     pub cache_forced: bool,
-    /// What is done now.
+    /// How the port's packets are treated now.
     pub policy: PortPolicy,
 }
 

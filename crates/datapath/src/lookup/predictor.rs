@@ -1,23 +1,24 @@
-//! Which subtable the flows near this one were in: a decision about a flow that was never seen
-//! mostly looks at the same bits as the one before it about the same neighbourhood, and probing one
-//! subtable costs much less than deciding. Where all flows are new: 1,049 cycles a packet with it
-//! and 2,519 without (docs/perf/heuristics.md).
+//! Predicts a packet's subtable: the one in which flows near it were found. The decision about a
+//! new flow mostly has the mask of the last decision about its neighbourhood, and probing one
+//! subtable costs much less than asking the pipeline. Where all flows are new: 1,049 cycles a
+//! packet with it and 2,519 without (docs/perf/heuristics.md).
 
 use crate::mem::fold;
 use crate::mem::prefetch;
 
-/// Entries of each memory of what was met before: neighbourhoods here, masks in `subtable_memo.rs`;
-/// 256 KiB each.
+/// Entries of each memory of earlier packets: neighbourhoods here, masks in `subtable_memo.rs`. 256
+/// KiB each.
 pub(crate) const HISTORY_ENTRIES: usize = 1 << 16;
 
-/// What makes a neighbourhood: 8 bits of the source and 24 of the destination, bytes 16 to 24 of a
-/// key.
+/// The bits of word 2 of a key, bytes 16 to 24, that make a neighbourhood: 8 bits of the source
+/// address and 24 of the destination.
 const NEIGHBOURHOOD_BITS: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
 
-/// Predictions per packet at most: those of an entry.
+/// Predicted subtables of a packet, at most: as many as an entry holds.
 pub(crate) const PREDICTIONS_MAX: usize = 4;
 
-/// Subtables by neighbourhood of the packet, the latest first: hints, which must be checked.
+/// The subtables in which flows of each neighbourhood were found lately, the latest first. These
+/// are hints: they must be verified.
 pub(super) struct SubtablePredictor {
     near: Box<[[u8; PREDICTIONS_MAX]]>,
 }
@@ -32,19 +33,20 @@ impl SubtablePredictor {
         (fold(addresses & NEIGHBOURHOOD_BITS) >> 48) as usize % HISTORY_ENTRIES
     }
 
-    /// Where flows near these addresses (word 2 of a key) were; 0: nothing is known.
+    /// The subtables in which flows near these addresses (word 2 of a key) were found; 0: no more
+    /// are known.
     #[inline(always)]
     pub fn get(&self, addresses: u64) -> [u8; PREDICTIONS_MAX] {
         self.near[Self::entry(addresses)]
     }
 
-    /// Brings the entry closer.
+    /// Prefetches the entry of these addresses.
     #[inline]
     pub fn prefetch(&self, addresses: u64) {
         prefetch(&self.near[Self::entry(addresses)]);
     }
 
-    /// A flow of these addresses was in this subtable.
+    /// Records that a flow with these addresses was found in this subtable.
     pub fn put(&mut self, addresses: u64, slot: usize) {
         let near = &mut self.near[Self::entry(addresses)];
         let before =

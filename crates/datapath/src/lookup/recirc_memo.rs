@@ -1,7 +1,7 @@
-//! Which megaflow recirculated packets took before: a prediction that one comparison proves or
-//! refutes, instead of a lookup. What most packets of a recirculation id, a connection state and a
-//! destination share, and of what their megaflows look at of addresses and ports, is one megaflow.
-//! 46 cycles less per packet (docs/perf/conntrack.md).
+//! Remembers which megaflow recirculated packets took: a prediction that one comparison verifies,
+//! instead of a lookup. Packets share a megaflow when they have the same recirculation id,
+//! connection state and destination, and the same addresses and ports as far as megaflows match on
+//! them. 46 cycles less per packet (docs/perf/conntrack.md).
 
 use super::compare::MaskLine;
 use super::flow_store::{MASKS, Store};
@@ -12,49 +12,50 @@ use flow::at;
 use packet::VECTOR;
 use std::cell::Cell;
 
-/// Places of the memo: 32 KiB, of which packets touch as many lines as they differ. With 1,024
-/// places 16 rules cost 5 cycles more: two of 32 ways shared one, and 6.6 % of predictions were
-/// wrong.
+/// Entries of the memo: 32 KiB, of which a packet touches one cache line. With 1,024 entries, 16
+/// rules cost 5 cycles more: two of 32 keys shared an entry, and 6.6 % of predictions were wrong.
 const PLACES: usize = 1 << 13;
-/// Recirculation ids that have an entry each, modulo this, of what their megaflows look at, and the
-/// two directions of each: what looks at the destination one way looks at the source the other way.
+/// Recirculation ids, modulo this, with an entry of `looked_at` for each direction: megaflows that
+/// match on the destination in one direction match on the source in the other.
 const IDS: usize = 1 << 3;
 const WAYS: usize = 2 * IDS;
-/// Bits of `ct_state`: the connection begins; the packet is an answer.
+/// Bits of `ct_state`: a new connection; a packet of the reply direction.
 const NEW: u8 = 1;
 const REPLY: u8 = 1 << 3;
-/// One prediction in this many may be wrong; if more are, nothing is predicted for
+/// One prediction in this many may be wrong. If more are, nothing is predicted for
 /// [`RETRY_INTERVALS`]. Where half of the predictions were wrong, at random, a packet took 364
 /// cycles, and 315 without predictions; without judging, wrong ones cost 10 cycles of 245
 /// (docs/perf/conntrack.md).
 const WRONG_PACKETS_RATIO: u32 = 8;
-/// Predictions after which they are judged: a place that is learned was wrong once, and that alone
-/// is never too much.
+/// Predictions after which they are judged. Each entry is wrong once, when it is learned; that
+/// alone must not be too much.
 const JUDGED_PACKETS: u32 = WRONG_PACKETS_RATIO * PLACES as u32;
 
-/// Megaflows of earlier recirculated packets, by what most packets of one megaflow share.
+/// Megaflows that recirculated packets took, by the part of the key that packets of one megaflow
+/// mostly share.
 pub(crate) struct RecircMemo {
-    /// Megaflows; 0: none.
+    /// Indices of megaflows; 0: none.
     places: Box<[u32; PLACES]>,
-    /// What the megaflows that packets of an id took look at of words 2 (addresses) and 3 (ports),
-    /// all of them together.
+    /// Bits of words 2 (addresses) and 3 (ports) in the masks of the megaflows that packets of an
+    /// id and direction took, all masks together.
     looked_at: [[u64; 2]; WAYS],
-    /// Some entry of `looked_at` has bits: megaflows look at addresses or ports.
+    /// True if an entry of `looked_at` has bits: megaflows match on addresses or ports.
     ends_matter: bool,
-    /// Predictions since they were judged: right ones, and wrong ones.
+    /// Right predictions since they were last judged.
     right: u32,
+    /// Wrong predictions since they were last judged.
     wrong: Cell<u32>,
     /// Intervals until packets are predicted again.
     resting: u32,
 }
 
-/// A megaflow for a packet, as far as line 0 of its key says.
+/// The megaflow that a packet takes if lines 1 to 3 match too; line 0 does.
 #[derive(Clone, Copy)]
 pub(crate) struct Prediction {
     pub megaflow: u32,
     pub program: u32,
     mask: u8,
-    /// The megaflow looks at more than line 0.
+    /// True if the megaflow matches on more than line 0.
     pub more: bool,
 }
 
@@ -75,7 +76,7 @@ impl RecircMemo {
         }
     }
 
-    /// Of a key's recirculation id and direction, where what megaflows look at is.
+    /// The entry of `looked_at` for a key's recirculation id and direction.
     #[inline]
     fn way(line: &Line) -> usize {
         const { assert!(at::RECIRC == 44) };
@@ -83,21 +84,21 @@ impl RecircMemo {
         id + if ct_state(line) & REPLY == 0 { 0 } else { IDS }
     }
 
-    /// Of a key: its destination, input port, flags, what recirculation and connection tracking
-    /// say, and of its addresses and ports what megaflows look at.
+    /// The entry of a key, by a hash of its destination, input port, flags, what recirculation and
+    /// connection tracking say, and of the addresses and ports that megaflows match on.
     #[inline]
     fn place(&self, line: &Line) -> usize {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         const { assert!(at::IN_PORT / 4 == 9 && at::CT_MARK == 40) };
-        // Where nothing looks at them they are not read: of a translated packet they were written
-        // just now, in pieces, which a read of the whole would wait for.
+        // If no megaflow matches on addresses and ports they are not read: those of a translated
+        // packet were just written, in parts, and a read of the whole would have to wait for that.
         let ends = if self.ends_matter { self.ends(line) } else { 0 };
         let tracked = line[5] ^ (line[4] & !0xffff_ffff).rotate_left(17);
         let mixed = (tracked ^ ((line[0] << 16) ^ ends).wrapping_mul(ODD)).wrapping_mul(ODD);
         (mixed >> (u64::BITS - PLACES.ilog2())) as usize
     }
 
-    /// Of a key: what of its addresses and ports megaflows look at.
+    /// The addresses and ports of a key, as far as megaflows match on them.
     #[inline(never)] // A branch, and no choice between two values, both of which are made.
     fn ends(&self, line: &Line) -> u64 {
         const { assert!(at::IP_SRC == 16 && at::IP_DST == 20 && at::TP_SRC == 24) };
@@ -105,7 +106,7 @@ impl RecircMemo {
         (line[2] & addresses) ^ (line[3] & ports).rotate_left(29)
     }
 
-    /// Remembers what a packet took, and what the megaflow looks at.
+    /// Records which megaflow a packet took, and on which bits it matches.
     fn remember(&mut self, line: &Line, megaflow: u32, mask: &MaskLine) {
         // Packets that begin connections are not predicted.
         if ct_state(line) & NEW == 0 {
@@ -118,7 +119,8 @@ impl RecircMemo {
         self.places[place] = megaflow;
     }
 
-    /// The megaflow that a packet with this key may take, if it does so as far as line 0 says.
+    /// The megaflow that a packet with this line 0 may take, if the memo has one and it matches
+    /// line 0.
     #[inline]
     fn predict(&self, store: &Store, masks: &[MaskLine; MASKS], line: &Line) -> Option<Prediction> {
         if self.resting > 0 {
@@ -127,13 +129,13 @@ impl RecircMemo {
         let megaflow = self.places[self.place(line)];
         let p = store.payload(megaflow);
         let (mask, same) = (&masks[p.mask()], store.line(megaflow));
-        // By halves, of which the compiler makes pairs of words.
+        // In halves, from which the compiler makes pairs of words.
         let differ = |w: usize| (line[w] & mask.words[w]) ^ same[w];
         let differ =
             (differ(0) | differ(2)) | (differ(1) | differ(3)) | differ(4) | differ(5) | differ(6);
         let prediction =
             Prediction { megaflow, program: p.program(), mask: p.mask() as u8, more: mask.ext };
-        // Index 0 is of no megaflow, so it is not usable.
+        // Index 0 is no megaflow, so it is not usable.
         let right = differ == 0 && p.usable();
         if !right {
             self.wrong.set(self.wrong.get() + 1);
@@ -141,7 +143,7 @@ impl RecircMemo {
         right.then_some(prediction)
     }
 
-    /// Judges the predictions, if there were enough of them. Called once per interval.
+    /// Judges the predictions, if there were enough. Called once per interval.
     pub fn tune(&mut self) {
         self.resting = self.resting.saturating_sub(1);
         let predictions = self.right.saturating_add(self.wrong.get());
@@ -157,21 +159,21 @@ impl RecircMemo {
 }
 
 impl Table {
-    /// The megaflow that a recirculated packet with this key takes, as far as line 0 says, if the
-    /// memo knows it. [`Table::confirms`] says the rest.
+    /// The megaflow that a recirculated packet with this line 0 takes, if the memo has one and
+    /// [`Table::confirms`] agrees.
     #[inline]
     pub fn predict_recirculated(&self, line: &Line) -> Option<Prediction> {
         self.history.recirculated.predict(&self.store, &self.masks, line)
     }
 
-    /// Does a packet with this key, whose line 0 was compared, take the megaflow?
+    /// True if a packet with this key, whose line 0 was compared, takes the predicted megaflow.
     #[inline]
     pub fn confirms(&self, prediction: &Prediction, key: &KeyRef<'_>) -> bool {
         !prediction.more || self.verify_ext(prediction.megaflow, prediction.mask.into(), key)
     }
 
-    /// Counts recirculated packets, of which some were predicted, and remembers what the others
-    /// took.
+    /// Counts the predictions among a pass's recirculated packets, and records which megaflow each
+    /// of the others took. `known`: which packets were predicted.
     pub fn learn_recirculated(&mut self, keys: &Keys, packets: usize, known: &[bool; VECTOR]) {
         let predicted: u32 = known[..packets].iter().map(|k| u32::from(*k)).sum();
         self.followed(predicted.into());
@@ -239,7 +241,7 @@ mod tests {
             (prediction.megaflow, prediction.program, prediction.more),
             (megaflow, 5, false)
         );
-        // What the mask does not look at does not matter; what it looks at does.
+        // Fields outside the mask do not matter; fields in the mask do.
         let mut same = line(&one);
         bytes_mut(&mut same)[at::TTL] = 9;
         assert!(t.predict_recirculated(&same).is_some());

@@ -1,22 +1,22 @@
-//! What a search of a vector's packets remembers while it goes from step to step.
+//! The state of a search for a vector's packets, from step to step.
 
 use super::predictor::PREDICTIONS_MAX;
 use super::table::port_of;
 use crate::batch::keys::Keys;
 use packet::VECTOR;
 
-/// Packets of one port that are looked up together.
+/// Packets of one input port that are looked up together.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Group {
     pub(super) port: usize,
-    /// The subtable of this round.
+    /// The subtable of the current round.
     pub(super) slot: usize,
-    /// Their numbers are here in `Search::todo`; those that are found leave it.
+    /// The group's part of `Search::todo` begins here; packets that are found leave it.
     pub(super) from: usize,
     pub(super) end: usize,
-    /// Where they ended when the cache had been asked.
+    /// End of the group's part after the signature cache was asked.
     pub(super) unknown: usize,
-    /// They were looked up in predicted subtables, too.
+    /// True if the group's packets were looked up in predicted subtables.
     pub(super) predicted: bool,
 }
 
@@ -26,18 +26,18 @@ impl Group {
     }
 }
 
-/// The working memory of a search, kept from one vector to the next.
+/// The working memory of a search, reused for each vector.
 pub(super) struct Search {
-    /// Numbers of packets, group by group.
+    /// Numbers of the packets that are not found yet, group by group.
     pub(super) todo: [u8; VECTOR],
     pub(super) groups: Vec<Group>,
     /// Groups that take part in this round.
     pub(super) round: Vec<u8>,
-    /// Subtables in which the predictor expects each packet.
+    /// The predicted subtables of each packet.
     pub(super) near: [[u8; PREDICTIONS_MAX]; VECTOR],
-    /// For each packet: other megaflows than the candidate may cover it.
+    /// For each packet: true if the subtable may have other candidates for it.
     pub(super) more: [bool; VECTOR],
-    /// Numbers of packets of a group whose megaflows may be further away.
+    /// Numbers of a group's packets whose megaflows may be in their second buckets.
     pub(super) far: [u8; VECTOR],
     pub dead: Vec<u32>,
 }
@@ -55,7 +55,7 @@ impl Search {
         }
     }
 
-    /// Takes over the packets, and groups them by port.
+    /// Begins a search for the packets of `todo`, grouped by input port.
     pub(super) fn begin(&mut self, keys: &Keys, todo: &[u8]) {
         self.todo[..todo.len()].copy_from_slice(todo);
         self.groups.clear();
@@ -69,7 +69,7 @@ impl Search {
         }
     }
 
-    /// How many predicted subtables the packets of a group visit that are left of it.
+    /// Number of predicted subtables of the packets that are left of a group.
     pub(super) fn predictions(&self, g: Group) -> u64 {
         let near = self.todo[g.range()].iter().map(|i| &self.near[usize::from(*i)]);
         near.flatten().filter(|slot| **slot > 0).count() as u64

@@ -1,6 +1,6 @@
-//! The signature cache: 64-byte buckets of ten (signature, megaflow index), verified by the caller.
-//! Access list of 1k rules, 1M flows: 209 cycles a packet with it and 708 without
-//! (docs/perf/heuristics.md).
+//! The signature cache: 64-byte buckets of ten (signature, megaflow index) pairs, which the caller
+//! verifies. With an access list of 1k rules and 1M flows: 209 cycles a packet with it and 708
+//! without (docs/perf/heuristics.md).
 
 use super::flow_store::Reserved;
 use super::subtable::{BUCKET_FILL_MAX, BUCKET_WAYS, equal10};
@@ -9,15 +9,16 @@ use crate::mem::prefetch;
 #[repr(C)]
 struct Bucket {
     sig: [u16; BUCKET_WAYS],
-    /// An index, and above it the bits of the hash that choose a bucket beyond [`FIRST_BUCKETS`].
+    /// The low [`MEGAFLOW_BITS`] are an index; the bits above are those of the hash that choose a
+    /// bucket beyond [`FIRST_BUCKETS`].
     idx: [u32; BUCKET_WAYS],
-    /// Next way to replace.
+    /// The way that is replaced next.
     hand: u32,
 }
 
-/// Buckets at first, 2 MB: these bits of a hash choose one of them. Where there are more, so do
-/// bits that stand beside each index, so that a bucket can be split without asking anybody for
-/// hashes.
+/// Buckets at first, 2 MB: this many bits of a hash choose one. Beyond that, bits of the hash that
+/// are stored beside each index choose as well, so a bucket can be split without the hashes of its
+/// megaflows.
 const FIRST_BUCKETS: usize = 1 << FIRST_BITS;
 const FIRST_BITS: u32 = 15;
 
@@ -25,23 +26,24 @@ const FIRST_BITS: u32 = 15;
 const MEGAFLOW_BITS: u32 = 25;
 const MEGAFLOW: u32 = (1 << MEGAFLOW_BITS) - 1;
 
-/// One worker's cache. It never forgets actively: a stale index fails verification. It grows by a
-/// bucket at a time (linear hashing) and loses nothing when it grows.
+/// One worker's cache. Entries of ended megaflows stay until they are replaced: they fail
+/// verification. The cache grows by one bucket at a time (linear hashing) and keeps its entries
+/// when it grows.
 pub(crate) struct SigCache {
     buckets: Reserved<Bucket>,
     size: usize,
-    /// One less than the power of two from `size` on.
+    /// `size` rounded up to a power of two, minus one.
     wrap: usize,
-    /// Places in use.
+    /// Entries in use.
     used: usize,
 }
 
-/// The indices of a bucket.
+/// The megaflow indices of a bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct Ways<'a>(&'a [u32; BUCKET_WAYS]);
 
 impl Ways<'_> {
-    /// The index at a place; 0: none.
+    /// The index in this way; 0: none.
     #[inline(always)]
     pub fn get(self, way: u32) -> u32 {
         self.0[way as usize] & MEGAFLOW
@@ -49,20 +51,20 @@ impl Ways<'_> {
 }
 
 impl SigCache {
-    /// For at most about `flows` flows.
+    /// An empty cache that grows to hold about `flows` flows.
     pub fn new(flows: usize) -> Self {
         let room = (flows / 8).next_power_of_two().clamp(64, FIRST_BUCKETS << (32 - MEGAFLOW_BITS));
         let size = room.min(FIRST_BUCKETS);
         SigCache { buckets: Reserved::new(room), size, wrap: size - 1, used: 0 }
     }
 
-    /// Flows that there is room for now.
+    /// Flows for which there is room now.
     #[cfg(test)]
     pub fn flows(&self) -> usize {
         self.size * 8
     }
 
-    /// The bits of a hash that stand beside an index.
+    /// The bits of a hash that are stored beside an index.
     #[inline]
     fn upper(hash: u64) -> u32 {
         (hash >> 40) as u32 & (u32::MAX >> MEGAFLOW_BITS)
@@ -76,7 +78,8 @@ impl SigCache {
         self.buckets.at(b & self.wrap >> usize::from(b >= self.size))
     }
 
-    /// Opens another bucket, with what belongs there of the one that it is split from.
+    /// Adds a bucket, and moves the entries that belong there from the bucket that it is split
+    /// from.
     fn grow(&mut self) {
         let new = self.size;
         if new >= self.buckets.len() {
@@ -85,8 +88,8 @@ impl SigCache {
         self.size += 1;
         self.wrap = self.size.next_power_of_two() - 1;
         let from = new & (self.wrap >> 1);
-        // The bit that tells the two apart: there are `FIRST_BUCKETS` at least, or no room for
-        // more.
+        // The bit of the hash that tells the two buckets apart. There are at least `FIRST_BUCKETS`,
+        // so it is one of those beside the index.
         let bit = (new ^ from) as u32 >> FIRST_BITS << MEGAFLOW_BITS;
         // SAFETY: both are inside and not the same; only this thread uses buckets.
         let (from, to) = unsafe { (&mut *self.buckets.at(from), &mut *self.buckets.at(new)) };
@@ -97,13 +100,13 @@ impl SigCache {
         }
     }
 
-    /// Brings the bucket closer.
+    /// Prefetches the bucket of this hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         prefetch(self.at(hash));
     }
 
-    /// The places under the signature, one bit each, and what to ask for their indices.
+    /// The ways with this hash's signature, one bit each, and the bucket's indices.
     #[inline(always)]
     pub fn ways(&self, hash: u64) -> (u32, Ways<'_>) {
         let sig = (hash >> 48) as u16;
@@ -114,7 +117,7 @@ impl SigCache {
         (equal10(half, sig), Ways(&b.idx))
     }
 
-    /// The first index under the signature, 0: none.
+    /// The first index with this hash's signature; 0: none.
     #[inline]
     pub fn candidate(&self, hash: u64) -> u32 {
         let (mut m, megaflows) = self.ways(hash);
@@ -128,8 +131,8 @@ impl SigCache {
         0
     }
 
-    /// Remembers `idx` for `hash`, replacing a same signature, an empty way or the next in turn;
-    /// true: no other lost its place.
+    /// Records `idx` for `hash`. It replaces an entry with the same signature, else an empty one,
+    /// else the next in turn; true: no other entry was lost.
     pub fn insert(&mut self, hash: u64, idx: u32) -> bool {
         let sig = (hash >> 48) as u16;
         // SAFETY: as above, `&mut self`.

@@ -1,8 +1,9 @@
-//! All megaflows of one mask: buckets of 10 signatures and indices in one cache line.
+//! All megaflows of one mask: a hash table with buckets of 10 signatures and indices, each in one
+//! cache line.
 //!
-//! A megaflow sits in its first bucket, else in its second (the first then says so), else in a
-//! small stash. The table grows by a bucket at a time (linear hashing), so no insertion is
-//! expensive; splitting also moves megaflows back to their first buckets.
+//! A megaflow is in its first bucket, or in its second (then a bit in the first says so), or in a
+//! small stash. The table grows by one bucket at a time (linear hashing), so no insertion is
+//! expensive. Splitting a bucket also moves megaflows back to their first buckets.
 
 use super::flow_store::{MASKS, Reserved, Store};
 use crate::batch::keys::{KeyRef, Keys, Words};
@@ -10,51 +11,48 @@ use crate::mem::prefetch;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
-/// Entries per bucket.
+/// Entries of a bucket, and of a stash.
 pub(super) const BUCKET_WAYS: usize = 10;
-/// Entries of a stash.
-const STASH_MEGAFLOWS_MAX: usize = BUCKET_WAYS;
-/// Entries per bucket, on average, from which on another bucket is opened: those not split yet have
-/// up to twice as many, and some room.
+/// Megaflows per bucket, on average, beyond which a bucket is added: buckets that are not split yet
+/// have up to twice as many, and need room for more.
 pub(super) const BUCKET_FILL_MAX: usize = (BUCKET_WAYS - 2) / 2;
 
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
     sig: [u16; BUCKET_WAYS],
     idx: [u32; BUCKET_WAYS],
-    /// A bit for the signatures (modulo 32) of megaflows that belong here and may be in their
-    /// second bucket. Bits are never taken back, so that splitting need not know which megaflows
-    /// those are.
+    /// A bit for each signature (modulo 32) whose megaflows belong here and may be in their second
+    /// bucket. Bits are never cleared, so splitting need not know which megaflows those are.
     overflow: u32,
 }
 
 /// The hash table of all megaflows of one mask.
 pub(crate) struct Subtable {
     pub mask: Words,
-    /// Bits of the mask.
+    /// Number of bits of the mask.
     pub weight: u32,
-    /// At which of lines 1 to 3 the mask looks: bits as in [`crate::batch::keys::KeyRef::have`].
+    /// In which of lines 1 to 3 the mask has bits, as in [`crate::batch::keys::KeyRef::have`].
     pub ext: u8,
     hasher: Hasher,
     buckets: Reserved<Bucket>,
     size: usize,
-    /// One less than the power of two from `size` on.
+    /// `size` rounded up to a power of two, minus one.
     wrap: usize,
     stash: Vec<(u16, u32)>,
-    /// Megaflows linked.
+    /// Megaflows that are linked.
     pub len: u32,
-    /// Megaflows linked or not yet given back by control.
+    /// Megaflows that are linked, or whose index the control thread has not given back yet.
     pub refs: u32,
 }
 
-/// 16 bits that the bucket number does not use; 0 is an empty place.
+/// The signature: 16 bits of the hash that do not choose the bucket; 0 marks an empty place.
 #[inline]
 fn sig(hash: u64) -> u16 {
     ((hash >> 48) as u16).max(1)
 }
 
-/// The buckets of a subtable, as a copy of what leads to them: a loop over packets keeps it in
-/// registers, where the subtable's own fields would be read again after each store.
+/// The address of a subtable's buckets, by value: a loop over packets keeps it in registers,
+/// whereas the subtable's own fields would be read again after each store.
 #[derive(Clone, Copy)]
 pub(super) struct FirstBuckets<'a> {
     buckets: *const Bucket,
@@ -65,11 +63,11 @@ pub(super) struct FirstBuckets<'a> {
 }
 
 impl FirstBuckets<'_> {
-    /// The bucket of a half of a hash.
+    /// The bucket's number for a half of a hash.
     #[inline(always)]
     fn addr(self, h: u32) -> usize {
         let b = h as usize & self.wrap;
-        // No branch: for half of the sizes it could not be predicted.
+        // Without a branch: for half of the sizes it would be mispredicted often.
         b & self.wrap >> usize::from(b >= self.size)
     }
 
@@ -79,15 +77,15 @@ impl FirstBuckets<'_> {
         unsafe { self.buckets.add(self.addr(h)) }
     }
 
-    /// Brings the first bucket of a hash closer.
+    /// Prefetches the first bucket of a hash.
     #[inline(always)]
     pub fn prefetch(self, hash: u64) {
         prefetch(self.at(hash as u32));
     }
 
-    /// The first index with the signature of `hash` in its first bucket, 0: none; and whether a
-    /// complete search may find more. If it may and there is none, the second bucket is brought
-    /// closer.
+    /// The first index with the signature of `hash` in its first bucket, 0: none; and whether
+    /// [`Subtable::search`] may find others. If it may, and there is no index, this prefetches the
+    /// second bucket.
     #[inline(always)]
     pub fn candidate(self, hash: u64) -> (u32, bool) {
         // SAFETY: the subtable is there, and only this thread uses buckets.
@@ -111,7 +109,7 @@ fn ext_lines(mask: &Words) -> u8 {
 }
 
 impl Subtable {
-    /// An empty one with room for `capacity` megaflows, in huge pages if there may be.
+    /// An empty subtable for up to `capacity` megaflows; `huge`: in huge pages where possible.
     pub fn new(mask: Words, secret: u64, capacity: usize, huge: bool) -> Self {
         let room = (capacity / 2).next_power_of_two().max(4);
         Subtable {
@@ -122,13 +120,13 @@ impl Subtable {
             buckets: if huge { Reserved::new(room) } else { Reserved::small(room) },
             size: 4.min(room),
             wrap: 4.min(room) - 1,
-            stash: Vec::with_capacity(STASH_MEGAFLOWS_MAX),
+            stash: Vec::with_capacity(BUCKET_WAYS),
             len: 0,
             refs: 0,
         }
     }
 
-    /// Hash of a key under the mask.
+    /// Hash of a key under this subtable's mask.
     #[inline]
     pub fn hash(&self, key: &KeyRef<'_>) -> u64 {
         self.hasher.hash(key)
@@ -145,7 +143,7 @@ impl Subtable {
         unsafe { &*self.buckets.at(i) }
     }
 
-    /// The first step of a search, for a loop over many packets.
+    /// The buckets' address, for the first step of a search for many packets.
     #[inline]
     pub fn first_buckets(&self) -> FirstBuckets<'_> {
         let (size, wrap, has_stash) = (self.size, self.wrap, !self.stash.is_empty());
@@ -157,14 +155,14 @@ impl Subtable {
         unsafe { &mut *self.buckets.at(i) }
     }
 
-    /// Hashes the keys of these packets, and brings their first buckets closer.
+    /// Hashes the keys of these packets, and prefetches their first buckets.
     #[inline(always)]
     pub fn hash_all(&self, keys: &mut Keys, packets: &[u8]) {
         let first = self.first_buckets();
         self.hasher.hash_all(keys, packets, |hash| first.prefetch(hash));
     }
 
-    /// Brings the first bucket closer.
+    /// Prefetches the first bucket of a hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         self.first_buckets().prefetch(hash);
@@ -176,7 +174,7 @@ impl Subtable {
         b.matches(sig(hash)).checked_ilog2().map_or(0, |way| b.idx[way as usize])
     }
 
-    /// Every index that may be the one of `hash`, until `found` says yes.
+    /// Calls `found` with every index that may be the megaflow of `hash`, until it returns true.
     pub fn search(&self, hash: u64, mut found: impl FnMut(u32) -> bool) -> bool {
         let (first, second) = self.both(hash);
         let s = sig(hash);
@@ -189,7 +187,7 @@ impl Subtable {
         self.stash.iter().any(|(x, i)| *x == s && found(*i))
     }
 
-    /// Links megaflow `idx`; false when there is no place.
+    /// Links megaflow `idx`; false if there is no room for it.
     pub fn insert(&mut self, store: &Store, hash: u64, idx: u32) -> bool {
         if self.len as usize + 1 > self.size * BUCKET_FILL_MAX {
             self.grow(store);
@@ -216,14 +214,14 @@ impl Subtable {
             self.bucket_mut(first).overflows(s);
             return self.bucket_mut(second).put(s, idx);
         }
-        let room = self.stash.len() < STASH_MEGAFLOWS_MAX;
+        let room = self.stash.len() < BUCKET_WAYS;
         if room {
             self.stash.push((s, idx));
         }
         room
     }
 
-    /// The two buckets of a hash.
+    /// The first and second bucket of a hash.
     fn both(&self, hash: u64) -> (usize, usize) {
         (self.addr(hash as u32), self.addr((hash >> 32) as u32))
     }
@@ -247,8 +245,8 @@ impl Subtable {
         false
     }
 
-    /// Splits one bucket. Megaflows that had to go to their second bucket and are met there go back
-    /// to their first if that has room by now.
+    /// Splits one bucket. Megaflows in it that are in their second bucket go back to their first if
+    /// that has room now.
     fn grow(&mut self, store: &Store) {
         let new = self.size;
         if new >= self.buckets.len() {
@@ -296,7 +294,7 @@ fn hash_of(store: &Store, idx: u32) -> u64 {
 }
 
 impl Bucket {
-    /// May a megaflow with this signature that belongs here be in its second bucket?
+    /// True if a megaflow with this signature that belongs here may be in its second bucket.
     #[inline]
     fn overflowed(&self, s: u16) -> bool {
         self.overflow >> (s & 31) & 1 != 0
@@ -304,7 +302,7 @@ impl Bucket {
     fn overflows(&mut self, s: u16) {
         self.overflow |= 1 << (s & 31);
     }
-    /// Bit i: way i has the signature.
+    /// Which ways have the signature, bit i for way i.
     #[inline]
     fn matches(&self, s: u16) -> u32 {
         // SAFETY: half of the bucket, read as other numbers.
@@ -342,7 +340,7 @@ impl Bucket {
     }
 }
 
-/// Bit i, of the first ten: `v[i] == x`.
+/// Bit i, for the first ten elements: `v[i] == x`.
 #[inline]
 pub(crate) fn equal10(v: &[u16; 16], x: u16) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -360,7 +358,7 @@ pub(crate) fn equal10(v: &[u16; 16], x: u16) -> u32 {
     }
 }
 
-/// A keyed hash of the bits of a mask: multiply-fold, two words at a time.
+/// A keyed hash of a key's bits under a mask: multiply-fold, two words at a time.
 pub(crate) struct Hasher {
     /// (word, mask), significant words of line 0; padded with zero masks to an even number.
     line: [(u8, u64); 8],
@@ -371,7 +369,7 @@ pub(crate) struct Hasher {
 }
 
 impl Hasher {
-    /// For the significant words of `mask`.
+    /// A hasher for the words in which `mask` has bits.
     pub fn new(mask: &Words, secret: u64) -> Self {
         let mut line = [(0, 0); 8];
         let mut n = 0;
@@ -383,7 +381,7 @@ impl Hasher {
         Hasher { line, pairs: n.div_ceil(2), ext: ext.collect(), secret }
     }
 
-    /// Hashes the keys of these packets; `fetch` asks for the memory that a hash leads to.
+    /// Hashes the keys of these packets; `fetch` prefetches the memory that a hash leads to.
     #[inline(always)]
     pub fn hash_all(&self, keys: &mut Keys, packets: &[u8], fetch: impl Fn(u64)) {
         match (self.pairs, self.ext.is_empty()) {
@@ -399,7 +397,7 @@ impl Hasher {
 
     #[inline(always)]
     fn hash_pairs<const PAIRS: usize>(&self, keys: &mut Keys, packets: &[u8], fetch: impl Fn(u64)) {
-        // Copies stay in registers; what references lead to is read again after each store.
+        // Copies stay in registers; through references these would be read again after each store.
         let (words, secret) = (self.line, self.secret);
         let (lines, hashes) = (&keys.line.0, &mut keys.hash);
         for i in packets.iter().map(|i| usize::from(*i)) {
@@ -413,7 +411,7 @@ impl Hasher {
         }
     }
 
-    /// Of a key.
+    /// The hash of a key.
     #[inline]
     pub fn hash(&self, key: &KeyRef<'_>) -> u64 {
         let word = |(w, m): (u8, u64)| key.line[w as usize & 7] & m;
@@ -431,7 +429,7 @@ impl Hasher {
 /// An odd constant with mixed bits.
 const K: u64 = 0xd6e8_feb8_6659_fd93;
 
-/// 64x64 -> 128 bits, folded.
+/// A 64x64-bit multiplication whose halves are combined.
 #[inline]
 fn fold2(a: u64, b: u64) -> u64 {
     let p = a as u128 * b as u128;

@@ -1,15 +1,16 @@
-//! Which subtable a mask went to the last time: most decisions have one of few masks. Where all
-//! flows are new: 1,049 cycles a packet with it and 1,477 without (docs/perf/heuristics.md).
+//! Remembers in which subtable a decision's mask was last placed: most decisions have one of few
+//! masks. Where all flows are new: 1,049 cycles a packet with it and 1,477 without
+//! (docs/perf/heuristics.md).
 
 use super::predictor::HISTORY_ENTRIES;
 use crate::batch::keys::Words;
 
-/// A memory of (mask, subtable) that may forget, and may take one mask for another: what it says
-/// must be checked.
+/// Pairs of mask and subtable. Pairs are lost when others take their entry, and a mask may be taken
+/// for another: a remembered subtable must be checked.
 pub(crate) struct SubtableMemo {
-    /// A check of 24 bits and the subtable.
+    /// A check of 24 bits above the subtable's number of 8 bits.
     entries: Box<[u32]>,
-    /// Part of every tag: another number, and nothing is known.
+    /// Part of every tag: when it changes, all entries are invalid.
     epoch: u64,
 }
 
@@ -18,7 +19,7 @@ impl SubtableMemo {
         SubtableMemo { entries: vec![0; HISTORY_ENTRIES].into(), epoch: 0 }
     }
 
-    /// Stands for a mask of a port, while megaflows are few or not.
+    /// A number that stands for a mask of a port; `few`: while masks are widened to whole bytes.
     #[inline]
     pub fn tag(mask: &Words, port: u16, few: bool) -> u64 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -30,7 +31,7 @@ impl SubtableMemo {
     #[inline]
     fn entry(&self, tag: u64) -> (usize, u32) {
         let mixed = (tag ^ self.epoch).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        // Never 0: that is an empty place.
+        // Never 0, which marks an empty entry.
         ((mixed >> 48) as usize, (mixed as u32 ^ (mixed >> 20) as u32 | 1) & 0xff_ffff)
     }
 
@@ -42,13 +43,13 @@ impl SubtableMemo {
         (known >> 8 == check).then_some(known as usize & 0xff)
     }
 
-    /// Remembers.
+    /// Records the subtable under this tag.
     pub fn put(&mut self, tag: u64, slot: usize) {
         let (at, check) = self.entry(tag);
         self.entries[at] = check << 8 | slot as u32;
     }
 
-    /// Subtables came or may go: everything is looked for again.
+    /// Makes all entries invalid: subtables were added, or may be removed.
     pub fn forget(&mut self) {
         self.epoch += 1;
     }

@@ -1,4 +1,5 @@
-//! A worker's megaflow table: what changes it. `classify.rs` is what packets go through.
+//! A worker's megaflow table: insertion, eviction, and what the policy measures. `classify.rs` has
+//! the lookup.
 
 use crate::batch::keys::{Ext, KeyRef, Line, Words};
 use crate::cpu::Level;
@@ -23,132 +24,131 @@ use packet::VECTOR;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where a decision belongs: its subtable, its masked key and that one's hash there.
+/// Where a decision is to be stored: its subtable, its masked key, and the key's hash there.
 pub(crate) struct InsertPosition {
     pub slot: usize,
     pub(super) masked: Words,
     pub(super) hash: u64,
-    /// The packet's addresses.
+    /// The packet's addresses (word 2 of its key), for the predictor.
     pub(super) near: u64,
-    /// The hash of its flow, if that is of the sample by which direct mode is judged.
+    /// The flow's hash, if the flow is in the fixed sample by which direct mode is judged.
     pub(super) in_fixed_sample: Option<u64>,
-    /// How many subtables had been opened: another in that place makes it worth nothing.
+    /// [`Table::opened`] when this was computed: if it is another now, this position is invalid.
     pub(super) opened: u64,
 }
 
-/// What is known of a flow that may be stored.
+/// Whether a flow may be stored, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
     /// New flows are few, or most come back: each may be stored.
     Unlimited,
-    /// The flow was never seen before; most such flows never come back.
+    /// The flow was not seen before; most such flows never come back.
     FirstSeen,
     /// The flow was seen before.
     SeenBefore,
-    /// The flow was seen before, but its packets would not be looked up in its subtable.
+    /// The flow was seen before, but packets would not be looked up in its subtable.
     Unprobed,
 }
 
-/// Subtables whose buckets are in huge pages: as many as packets visit.
-const HUGE_PAGE_SUBTABLES: usize = SUBTABLES_PROBED_MAX;
-/// Megaflows from which on each is stored under its own mask: up to here what a mask more costs
-/// counts, beyond what a megaflow more costs. Whole bytes always: six times the megaflows; never:
-/// 419 cycles a packet for 289 with 10k rules of an access list (docs/perf/heuristics.md).
+/// Megaflows below which masks are widened to whole bytes. There an additional mask costs more than
+/// additional megaflows; above, it is the other way round. Whole bytes always: six times the
+/// megaflows; never: 419 cycles a packet for 289 with 10k rules of an access list
+/// (docs/perf/heuristics.md).
 const WHOLE_BYTE_MASKS_FLOWS_MAX: u32 = 1 << 14;
 
-/// Free indices that [`Table::order_free`] sorts, at most: that many take a microsecond.
-const ORDERED_INDICES_MAX: usize = 64;
+/// Megaflow indices that are handled at once, at most: evicted at the end of a vector, or sorted
+/// ([`Table::order_free`]). Sorting this many takes a microsecond.
+pub(crate) const INDICES_AT_ONCE_MAX: u32 = 64;
 
-/// A masked key as lines.
+/// The lines of a masked key.
 fn lines(masked: &Words) -> (&Line, Ext) {
     let ext = std::array::from_fn(|l| *masked[8 * (l + 1)..].first_chunk().expect("eight words"));
     (masked.first_chunk().expect("eight words"), ext)
 }
 
-/// Subtables that are not visited in which a flow is looked for all the same, if it is of a sample.
-const UNPROBED_SUBTABLES_MAX: usize = PREDICTIONS_MAX;
-
-/// A megaflow used so lately stays if others can go.
+/// A megaflow used within this time is not evicted if others can be.
 const RECENTLY_USED_MS: u64 = INTERVAL_MS / 2;
 
-/// What a table remembers of masks and flows, whether they are stored or not.
+/// What a table remembers of masks and flows, stored or not.
 pub(super) struct History {
-    /// Where masks were placed.
+    /// Subtables by mask.
     pub subtable_memo: SubtableMemo,
-    /// Where flows near others are.
+    /// Subtables by neighbourhood.
     pub predictor: SubtablePredictor,
-    /// Flows that came and were not stored.
+    /// Flows that were seen, whether they are stored or not.
     pub seen_flows: SeenFlows,
-    /// What recirculated packets took.
+    /// Megaflows of recirculated packets.
     pub recirculated: RecircMemo,
 }
 
-/// The indices of a store: which are free, and which megaflow is looked at next when one has to go.
+/// The indices of a store: which are free, and which megaflow is next examined for eviction.
 struct Places {
-    /// Indices that control gave back.
+    /// Indices that the control thread gave back.
     free: Vec<u32>,
     /// The lowest index that was never used.
     fresh: u32,
     eviction_hand: u32,
-    /// Tells megaflows apart that have the same index one after the other.
+    /// A number that differs for megaflows that have the same index one after the other.
     generation: u16,
 }
 
-/// One worker's table: megaflows, subtables, cache. Written only by its worker.
+/// One worker's table: megaflows, subtables, signature cache. Only its worker writes it.
 pub(crate) struct Table {
     pub store: Arc<Store>,
     pub(super) subtables: [Option<Box<Subtable>>; MASKS],
     pub(super) masks: Box<[MaskLine; MASKS]>,
-    /// By input port.
+    /// The port classifiers, by input port.
     pub(super) classifiers: Vec<Option<Box<PortClassifier>>>,
-    /// A test has packets looked up in all subtables of their port, whatever that costs.
+    /// For tests: look packets up in all subtables of their port, whatever the policy says.
     #[cfg(test)]
     pub(super) exhaustive: bool,
-    /// What was met before and may be met again.
+    /// What is remembered of earlier packets.
     pub(super) history: History,
-    /// Ports with megaflows, and masks with megaflows.
+    /// Number of ports with megaflows.
     pub(super) ports: usize,
+    /// Number of masks with megaflows.
     pub(super) used: usize,
-    /// Subtables opened so far.
+    /// Number of subtables opened so far.
     pub(super) opened: u64,
-    /// Places of megaflows in the store.
+    /// Which indices of the store are free.
     places: Places,
-    /// Megaflows linked.
+    /// Number of megaflows that are linked.
     pub live: u32,
     pub(super) secret: u64,
     pub(super) cache: Option<SigCache>,
     pub any_port: AnyPort,
     pub level: Level,
-    /// Each megaflow is stored under its own mask, however few there are.
+    /// Store each megaflow under its own mask, however few there are (`debug`).
     pub own_masks: bool,
-    /// Its `dead`: dead megaflows met by lookups since `take_dead`.
+    /// Working memory of lookups. `dead` in it: dead megaflows that lookups met since the last
+    /// [`Table::take_dead`].
     pub(super) search: Option<Box<Search>>,
     pub(super) counts: LookupCounts,
     miss_cost: MissCost,
 }
 
-/// What the packets of at least one port have done to them.
+/// What the policy of at least one port says.
 #[derive(Default)]
 pub(crate) struct AnyPort {
-    /// Packets go through the signature cache.
+    /// Packets of the port go through the signature cache.
     pub cached: bool,
-    /// Packets are hashed as the cache does.
+    /// Packets of the port are hashed for the signature cache: to use it, or to sample flows.
     pub hashed: bool,
     /// The port is in direct mode.
     pub direct: bool,
 }
 
-/// What a miss costs.
+/// The measured cost of a miss.
 #[derive(Default)]
 struct MissCost {
-    /// Misses since the table was tuned, and their cycles.
+    /// Misses since the last interval began, and their cycles.
     since: (u64, u64),
-    /// Cycles of one, as far as known.
+    /// Cycles of one miss, as last measured.
     cycles: u64,
 }
 
 impl MissCost {
-    /// Cycles of a miss, with what was measured since the last call.
+    /// Ends an interval; returns the cycles of a miss.
     fn tune(&mut self) -> u64 {
         let (n, cycles) = std::mem::take(&mut self.since);
         self.cycles = cycles.checked_div(n).unwrap_or(self.cycles);
@@ -157,7 +157,7 @@ impl MissCost {
 }
 
 impl Table {
-    /// Empty, with room for `capacity` megaflows.
+    /// An empty table with room for `capacity` megaflows.
     pub fn new(capacity: usize) -> Self {
         use std::hash::{BuildHasher, RandomState};
         let store = Arc::new(Store::new(capacity));
@@ -198,27 +198,29 @@ impl Table {
         self.opened += 1;
         self.store.set_mask(slot, &mask);
         let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
-        let sub = Subtable::new(mask, secret, room, slot < HUGE_PAGE_SUBTABLES);
+        // As many subtables are in huge pages as a packet visits.
+        let sub = Subtable::new(mask, secret, room, slot < SUBTABLES_PROBED_MAX);
         self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext != 0 };
         self.subtables[slot] = Some(Box::new(sub));
     }
 
-    /// Masks with megaflows.
+    /// Number of masks with megaflows.
     pub fn masks(&self) -> usize {
         self.used
     }
 
-    /// Packets took over what the packet before them found.
+    /// Counts packets that took the megaflow of the packet before them.
     pub fn followed(&mut self, n: u64) {
         self.counts.flow_hits += n;
     }
 
-    /// Counts since the last call.
+    /// Lookup counts since the last call.
     pub fn take_counts(&mut self) -> LookupCounts {
         std::mem::take(&mut self.counts)
     }
 
-    /// Dead megaflows that lookups came across; to be unlinked when the vector is done.
+    /// Dead megaflows that lookups met since the last call, to be unlinked at the end of the
+    /// vector.
     pub fn take_dead(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.search_mut().dead)
     }
@@ -235,10 +237,11 @@ impl Table {
         self.classifiers[no].get_or_insert_with(|| Box::new(PortClassifier::new(port, secret)))
     }
 
-    /// The subtable for a decision of this port with this mask, as it was found before if that
-    /// holds.
+    /// The subtable for a decision of this port with this mask: the remembered one if that is still
+    /// valid, else the one that [`Table::choose_subtable`] chooses.
     fn subtable_for(&mut self, port: PortNo, mask: &Words) -> usize {
-        // Few masks while megaflows are few; then the widest megaflows, whatever masks that takes.
+        // While megaflows are few, masks are kept few; later megaflows are as wide as possible,
+        // whatever masks that takes.
         let few = self.live < WHOLE_BYTE_MASKS_FLOWS_MAX && !self.own_masks;
         let tag = SubtableMemo::tag(mask, port, few);
         if let Some(slot) = self.history.subtable_memo.get(tag)
@@ -253,8 +256,8 @@ impl Table {
         slot
     }
 
-    /// The subtable for a decision of this port with this mask: its own, a new one, the smallest of
-    /// the port's that looks at more, at last the full one.
+    /// The subtable for a decision of this port with this mask. In this order: a subtable with this
+    /// very mask, a new one, the one with the fewest bits more, the full one (0).
     fn choose_subtable(&mut self, port: PortNo, mask: &Words) -> usize {
         let ports = self.ports;
         let p = self.classifier_mut(port);
@@ -281,7 +284,7 @@ impl Table {
         wider.min().map_or(0, |(_, slot)| slot)
     }
 
-    /// Where a decision about packets like `key` belongs.
+    /// Where a decision about packets with this key and mask is to be stored.
     pub fn insert_position(&mut self, key: &Words, mask: &Words) -> InsertPosition {
         let port = port_of(key[4]);
         let slot = self.subtable_for(port, &mask::exact(mask, key));
@@ -296,12 +299,12 @@ impl Table {
         InsertPosition { slot, masked, hash, near: key[2], in_fixed_sample, opened: self.opened }
     }
 
-    /// Is this still where the decision belongs?
+    /// True if the position is still valid: no subtable was opened since it was computed.
     pub fn is_current(&self, position: &InsertPosition) -> bool {
         position.opened == self.opened
     }
 
-    /// Brings the bucket closer.
+    /// Prefetches what storing a decision here reads.
     pub fn prefetch(&self, position: &InsertPosition) {
         if let Some(sub) = &self.subtables[position.slot] {
             sub.prefetch(position.hash);
@@ -313,7 +316,7 @@ impl Table {
         }
     }
 
-    /// The megaflow for packets like `key` that is there already, and its program.
+    /// The megaflow for packets with this key, if the table has one already, and its program.
     pub fn known(&mut self, position: &InsertPosition, key: &Words) -> Option<(u32, u32)> {
         let (line, ext) = lines(&position.masked);
         let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
@@ -328,7 +331,7 @@ impl Table {
             return None;
         };
         let direct = p.policy.new_flows == NewFlows::Direct;
-        // In direct mode a packet of the samples stands for many others.
+        // In direct mode one packet of a sample stands for many that are not counted.
         p.hits[slot] += if direct { SAMPLE_FLOWS / 2 } else { 1 };
         if position.in_fixed_sample.is_some() {
             let cached = p.policy.cache == CacheUse::On;
@@ -338,16 +341,17 @@ impl Table {
         Some(megaflow)
     }
 
-    /// A megaflow for packets like `key` where those of its port are not looked up, and which
-    /// subtable that is. In direct mode only samples come here: by them it shows that a visit would
-    /// pay, though decisions have other masks by now.
+    /// A megaflow for packets with this key in a subtable in which the port's packets are not
+    /// looked up, and that subtable; the [`PREDICTIONS_MAX`] most hit ones are tried. Only for
+    /// ports in direct mode, of which only samples get here: their hits show when probing the
+    /// subtable would pay, even if new decisions have other masks.
     fn unprobed(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
         let port = port_of(key[4]);
         let p = self.classifiers[usize::from(port)].as_ref();
         let p = p.filter(|p| p.policy.new_flows == NewFlows::Direct)?;
-        let mut slots = [0; UNPROBED_SUBTABLES_MAX];
+        let mut slots = [0; PREDICTIONS_MAX];
         let unprobed = p.unprobed();
-        let n = unprobed.len().min(UNPROBED_SUBTABLES_MAX);
+        let n = unprobed.len().min(PREDICTIONS_MAX);
         slots[..n].copy_from_slice(&unprobed[..n]);
         let (line, ext) = lines(key);
         let key = KeyRef { line, ext: &ext, have: 7 };
@@ -362,7 +366,7 @@ impl Table {
         p.and_then(Option::as_deref).is_some_and(|p| p.is_direct(key))
     }
 
-    /// Counts a direct resolution of this packet; `answered`: it succeeded.
+    /// Counts the resolution of a packet in direct mode; `answered`: the pipeline decided about it.
     #[inline]
     pub fn count_direct(&mut self, key: &KeyRef<'_>, answered: bool) {
         let p = self.classifier_mut(port_of(key.line[4]));
@@ -370,25 +374,26 @@ impl Table {
         p.rates.new_flows += u64::from(answered);
     }
 
-    /// Counts misses and the cycles they took.
+    /// Counts misses and the cycles that they took.
     pub fn count_misses(&mut self, misses: u64, cycles: u64) {
         self.miss_cost.since.0 += misses;
         self.miss_cost.since.1 += cycles;
     }
 
-    /// What is known of the worth of storing this flow.
+    /// Whether this flow may be stored, by what is known of it.
     pub fn admission(&mut self, position: &InsertPosition) -> Admission {
         let p = &mut self.classifiers[usize::from(port_of(position.masked[4]))];
         let Some(p) = p.as_deref_mut().filter(|p| p.stores_few()) else {
             return Admission::Unlimited;
         };
         let mut again = self.history.seen_flows.test_and_set(position.hash);
-        // The flow comes back, even if its mask has another place by now.
+        // The flow comes back even if its mask now leads to another position.
         again |= position
             .in_fixed_sample
             .is_some_and(|flow| self.history.seen_flows.test_and_set(fold(flow)));
         let admission = match again {
-            // Those that show whether flows come back have to do so first.
+            // Flows of the fixed sample are stored only when they have come back, to show whether
+            // flows do.
             false
                 if p.policy.new_flows == NewFlows::MostReturn
                     && position.in_fixed_sample.is_none()
@@ -403,8 +408,8 @@ impl Table {
         if position.in_fixed_sample.is_some() {
             let returning = admission == Admission::SeenBefore;
             p.rates.misses_returning.count(1, returning.into());
-            // While others are not stored it is not either: else it would come back no more, and
-            // they would.
+            // In direct mode a flow of the fixed sample is not stored: if it were, it would miss no
+            // more and so not show that flows come back.
             if p.policy.new_flows == NewFlows::Direct {
                 return Admission::FirstSeen;
             }
@@ -420,7 +425,7 @@ impl Table {
         })
     }
 
-    /// The cache, if it is on for its port, shall know the megaflow of this packet.
+    /// Records a packet's megaflow in the signature cache, if its port uses the cache.
     pub fn remember(&mut self, key: &KeyRef<'_>, megaflow: u32) {
         let port = usize::from(port_of(key.line[4]));
         let Some(union) = self.caching(port).filter(|_| megaflow != 0) else { return };
@@ -438,7 +443,8 @@ impl Table {
         (found.0 != 0).then_some(found)
     }
 
-    /// Stores a decision where nothing is known; None when there is no room.
+    /// Stores a decision for which the table has no megaflow; returns its index. None: the table is
+    /// full.
     pub fn install(&mut self, position: &InsertPosition, program: u32, limit: u32) -> Option<u32> {
         if self.live >= limit {
             return None;
@@ -471,14 +477,14 @@ impl Table {
         Some(idx)
     }
 
-    /// Position and install in one.
+    /// Computes the position and installs.
     #[cfg(test)]
     pub fn put(&mut self, key: &Words, mask: &Words, program: u32, limit: u32) -> Option<u32> {
         let position = self.insert_position(key, mask);
         self.install(&position, program, limit)
     }
 
-    /// Unlinks a megaflow; its program when it was linked.
+    /// Unlinks a megaflow; returns its program if it was linked.
     pub fn unlink(&mut self, idx: u32) -> Option<u32> {
         let p = self.store.payload(idx);
         if p.0 & LIVE == 0 {
@@ -497,15 +503,16 @@ impl Table {
         Some(p.program())
     }
 
-    /// Does it look at nothing but the port that packets come in on, before any recirculation?
+    /// True if the megaflow matches on nothing but the input port, and on packets that were not
+    /// recirculated.
     fn is_port_only(&self, position: &InsertPosition) -> bool {
         let mask = self.subtables[position.slot].as_ref().map(|sub| sub.mask);
         let others = || position.masked.iter().enumerate().any(|(w, v)| w != 4 && *v != 0);
         mask == Some(PORT_ONLY) && !others()
     }
 
-    /// The megaflow of every packet that comes in on a port, and its program, if that is known
-    /// without a look at the packet.
+    /// The megaflow and program that every packet of a port takes, if they can be known without
+    /// reading the packet.
     #[inline]
     pub fn of_port(&self, port: PortNo) -> Option<(u32, u32)> {
         let megaflow = self.classifiers.get(usize::from(port))?.as_ref()?.sole()?;
@@ -536,7 +543,7 @@ impl Table {
         p.reorder(&self.subtables, self.secret);
     }
 
-    /// Control is done with a megaflow that was unlinked.
+    /// Takes an index back: the control thread is done with the megaflow that was unlinked.
     pub fn release(&mut self, idx: u32) {
         let slot = self.store.payload(idx).mask();
         if let Some(sub) = &mut self.subtables[slot] {
@@ -548,18 +555,18 @@ impl Table {
         self.places.free.push(idx);
     }
 
-    /// Has the lowest free index used first while there are few: dumps, which go by index, then
-    /// show new flows in the order in which they come. Only where masks are shown as they are,
-    /// which asks for no speed.
+    /// Makes the lowest free index the next one, while free indices are few: dumps, which go by
+    /// index, then show new flows in the order in which they come. Only with `own_masks`, whose
+    /// users want OVS's output and not speed.
     pub fn order_free(&mut self) {
-        if self.own_masks && self.places.free.len() <= ORDERED_INDICES_MAX {
+        if self.own_masks && self.places.free.len() <= INDICES_AT_ONCE_MAX as usize {
             self.places.free.sort_unstable_by(|a, b| b.cmp(a));
         }
     }
 
-    /// Which megaflow goes when there are too many: the least recently used of the next
-    /// [`FULL_TABLE_FLOWS_RATIO`] that are idle and whose ports have their share of the table or
-    /// more; if there are none near, any.
+    /// The megaflow to evict: the least recently used of the next [`FULL_TABLE_FLOWS_RATIO`] that
+    /// are idle and whose ports have their share of the table or more. If the next 256 have none of
+    /// these, any of those.
     pub fn victim(&mut self, now_ms: u64) -> Option<u32> {
         if self.live == 0 {
             return None;
@@ -589,7 +596,7 @@ impl Table {
         best.map(|(_, i)| i)
     }
 
-    /// Every 100 ms: rank, forget old hits, decide for each port about the cache.
+    /// Ends an interval of 100 ms: ranks subtables and judges each port's policy.
     pub fn tune(&mut self, choice: Tri) {
         let miss_cycles = self.miss_cost.tune();
         self.history.recirculated.tune();
@@ -606,13 +613,13 @@ impl Table {
         }
     }
 
-    /// What it says about each port that has megaflows.
+    /// What the control side may know of each port that has megaflows.
     pub fn snapshot(&self) -> Box<[PortLookup]> {
         self.classifiers.iter().flatten().filter(|p| p.live > 0).map(|p| p.snapshot()).collect()
     }
 }
 
-/// The input port in word 4 of a key.
+/// The input port of a key, from its word 4.
 #[inline]
 pub(crate) fn port_of(word: u64) -> PortNo {
     let b = word.to_ne_bytes();

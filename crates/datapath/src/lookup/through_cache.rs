@@ -1,4 +1,4 @@
-//! The signature cache's part of a lookup.
+//! Lookup in the signature cache.
 
 use super::compare::Probe;
 use super::search::{Group, Search};
@@ -13,7 +13,7 @@ use crate::miss::seen_flows::is_sampled;
 use packet::VECTOR;
 
 impl Table {
-    /// What the cache hashes of a port's keys, if its packets go through the cache.
+    /// The hasher of a port's keys, if its packets go through the signature cache.
     #[inline]
     pub(super) fn caching(&self, port: usize) -> Option<&Hasher> {
         self.classifier(port).filter(|p| p.policy.cache == CacheUse::On).map(|p| &p.union)
@@ -24,8 +24,8 @@ impl Table {
         self.caching(g.port).is_some()
     }
 
-    /// Hashes packets of ports that use the cache or may, and sees of a sample whether they come
-    /// back.
+    /// Hashes packets of ports that use the signature cache or may come to use it, and measures by
+    /// a sample of flows whether packets come back.
     #[inline(always)]
     pub(super) fn hash_for_cache(&mut self, keys: &mut Keys, search: &Search) {
         for g in &search.groups {
@@ -115,7 +115,7 @@ impl Table {
         false
     }
 
-    /// The program of a megaflow, if it is for packets with this key.
+    /// The program of a megaflow, if it matches this key.
     #[inline(always)]
     pub(super) fn covers<P: Probe>(&self, idx: u32, key: &KeyRef<'_>) -> Option<u32> {
         let p = self.store.payload(idx);
@@ -128,7 +128,7 @@ impl Table {
         Some(p.program())
     }
 
-    /// Puts megaflows into the cache that subtables found for these packets.
+    /// Records the megaflows that subtables found for these packets in the signature cache.
     #[inline(never)]
     pub(super) fn learn(&mut self, keys: &Keys, groups: &[Group], todo: &[u8; VECTOR]) {
         let Some(mut cache) = self.cache.take() else { return };

@@ -1,4 +1,4 @@
-//! The control side's handle, continued: flows, changes, events, statistics, the end.
+//! [`Datapath`]: flows, changes, events, statistics, shutdown.
 
 use crate::events::*;
 use crate::info::*;
@@ -19,15 +19,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Longest packet that can be injected.
+/// Longest packet that can be injected, bytes.
 const INJECTED_BYTES_MAX: usize = 65_535;
 
-/// Attempts to look at fragments while workers do; then none are shown.
+/// Attempts to lock the fragments while workers use them; after these none are shown.
 const SHOW_ATTEMPTS_COUNT_MAX: usize = 10_000;
 
 impl Datapath {
-    /// The control side's housekeeping, about once per millisecond: reads reports, completes
-    /// changes, removes idle flows. `now_ms`: [`crate::now_ms`].
+    /// Housekeeping, about once per millisecond: reads reports, completes changes, removes idle
+    /// flows. `now_ms`: [`crate::now_ms`].
     pub fn poll(&mut self, now_ms: u64) {
         self.read_all_reports();
         if std::mem::take(&mut self.reroute) {
@@ -51,7 +51,7 @@ impl Datapath {
         }
     }
 
-    /// Says to each worker how many flows it may cache.
+    /// Sets each worker's share of the flow limit.
     pub(crate) fn share_limit(&self) {
         let limit = self.settings.flow_limit;
         let flows = |w: &Handle| w.shared.flows.load(Ordering::Relaxed);
@@ -67,25 +67,26 @@ impl Datapath {
         }
     }
 
-    /// Cached decisions that overlap these regions must go: the tables they were made from changed,
-    /// and the new ones are published already. Done when [`Datapath::ticket_done`] says so.
+    /// Invalidates megaflows that overlap these regions. The caller has published the tables that
+    /// changed before. [`Datapath::ticket_done`] says when no packet can meet an old decision.
     pub fn invalidate(&mut self, regions: &[Region]) -> Ticket {
         self.change(Change { regions: regions.to_vec(), stale: Vec::new() })
     }
 
-    /// Flows that were cached since the last call, at most 1,024; none after a call that did not
-    /// ask for the next ones.
+    /// Megaflows that were stored since the last call, at most 1,024. None after a call in which
+    /// `next` was false.
     pub fn new_flows(&mut self, next: bool) -> Vec<FlowDump> {
         self.recent.take_flows(next)
     }
 
-    /// Keys of packets that were missed since the last call, at most 1,024, if settings want them.
+    /// Keys of packets that missed since the last call, at most 1,024, if settings say that they
+    /// are reported.
     pub fn take_missed(&mut self) -> Vec<Key> {
         self.recent.take_missed()
     }
 
-    /// As [`Datapath::invalidate`], for decisions of which `stale` says so. Looks at every cached
-    /// decision once, at 4,096 in a turn; changes after it wait for its end.
+    /// As [`Datapath::invalidate`], for megaflows of which `stale` is true. It examines each
+    /// megaflow once, 4,096 in a turn; changes that come later wait for its end.
     pub fn invalidate_stale(&mut self, stale: Stale) -> Ticket {
         self.change(Change { regions: Vec::new(), stale: vec![stale] })
     }
@@ -100,15 +101,15 @@ impl Datapath {
         t
     }
 
-    /// What becomes readable when there are reports while the control side waits (see
+    /// A descriptor that is readable when there are reports, while the control side waits (see
     /// [`Datapath::rests`]).
     pub fn bell(&self) -> Bell {
         Bell(self.bell.clone())
     }
 
-    /// The control side is about to wait on the bell (after `poll` and `drain_events` once more).
-    /// False: it must come back within a millisecond all the same, because PMD threads run (they
-    /// never ring) or a change is under way.
+    /// To be called before the control side waits on the bell, and before the last `poll` and
+    /// `drain_events`. False: it must come back within a millisecond in any case, because PMD
+    /// threads run (they never ring) or a change is under way.
     pub fn rests(&mut self) -> bool {
         self.bell.going_to_sleep();
         let kernel_only = self.workers.iter().flatten().count() == 1;
@@ -117,12 +118,12 @@ impl Datapath {
         kernel_only && sent && !self.reroute && idle
     }
 
-    /// The control side has waited.
+    /// To be called when the control side has waited.
     pub fn awake(&self) {
         self.bell.awake();
     }
 
-    /// Is the change complete: does no packet received from now on see an old decision?
+    /// True if the change is complete: no packet received from now on meets an old decision.
     pub fn ticket_done(&mut self, t: Ticket) -> bool {
         self.tickets.is_done(t) || {
             self.drive_tickets();
@@ -135,8 +136,8 @@ impl Datapath {
             return self.search_on();
         }
         let Some((last, change)) = self.tickets.ready(&self.config.domain) else { return };
-        // A worker reports a megaflow before it lets the grace period end, so all that matter are
-        // known.
+        // A worker reports a megaflow before it ends its grace period, so all that matter are
+        // reported.
         self.read_all_reports();
         let regions = RegionSet::of(&change.regions);
         for w in self.workers.iter_mut().flatten() {
@@ -154,7 +155,7 @@ impl Datapath {
         self.search_on();
     }
 
-    /// A turn of looking for stale decisions.
+    /// Examines the next megaflows for stale decisions.
     fn search_on(&mut self) {
         let Some(mut search) = self.tickets.searching().take() else { return };
         let (numbers, last) = search.turn();
@@ -171,17 +172,11 @@ impl Datapath {
         }
     }
 
-    /// Hands over what workers reported since the last call: `most` effects of decisions, ports
-    /// taking turns, and as many packets, workers taking turns. True: there is more.
+    /// Hands over events since the last call: at most `most` effects of decisions, ports in turn,
+    /// and as many packets, workers in turn. True: there are more.
     pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
         self.read_all_reports();
-        for how in self.differences.drain(..) {
-            each(Event::Differs(how));
-        }
-        for (worker, one) in self.suspicious.drain(..) {
-            each(Event::Suspicious(worker, one));
-        }
-        let more = self.effect_queue.drain(most, each);
+        let more = self.events.drain(most, each);
         let mut left = most;
         while left > 0 {
             let before = left;
@@ -200,7 +195,7 @@ impl Datapath {
         true
     }
 
-    /// Executes operations on a packet of the control side, on the kernel worker. `in_port` may be
+    /// Executes operations on a packet of the control side, in the kernel worker. `in_port` may be
     /// [`flow::NO_PORT`].
     pub fn execute(&mut self, packet: &[u8], in_port: PortNo, ops: &[Op]) -> Result<(), Error> {
         if packet.len() > INJECTED_BYTES_MAX {
@@ -213,15 +208,16 @@ impl Datapath {
         Ok(())
     }
 
-    /// Traffic since the last call, exactly once: all of it if no worker has more than 262,144
-    /// flows, else what is known by now (see [`Datapath::known_ms`]).
+    /// Hands over traffic since the last call, each packet exactly once. If no worker has more than
+    /// 262,144 megaflows this is all traffic; otherwise the traffic that is known (see
+    /// [`Datapath::known_ms`]).
     pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
         self.fold();
         self.collect_some(usize::MAX, each);
     }
 
-    /// Reads the counters of flows. What [`Datapath::known_ms`] says then is true once
-    /// [`Datapath::collect_some`] has said that there is no more.
+    /// Reads the counters of megaflows. The time of [`Datapath::known_ms`] after this holds once
+    /// [`Datapath::collect_some`] has returned false.
     pub fn fold(&mut self) {
         self.read_all_reports();
         for w in self.workers.iter_mut().flatten() {
@@ -229,8 +225,8 @@ impl Datapath {
         }
     }
 
-    /// Traffic that was known at the last [`Datapath::fold`], of `most` lists of counters. True:
-    /// there is more.
+    /// Hands over traffic that was known at the last [`Datapath::fold`], of `most` lists of
+    /// counters. True: there are more.
     pub fn collect_some(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> bool {
         for c in self.past.credits.drain(..) {
             each(Used {
@@ -252,14 +248,14 @@ impl Datapath {
         false
     }
 
-    /// [`Datapath::collect`] knew of all traffic until then: with millions of flows one to two
-    /// seconds ago.
+    /// Time up to which [`Datapath::collect`] has handed over all traffic, milliseconds: with
+    /// millions of megaflows, one to two seconds ago.
     pub fn known_ms(&self) -> u64 {
         let workers = self.workers.iter().flatten().map(|w| w.flows.known_ms());
         workers.chain(self.marks.watches.known_ms).min().unwrap_or(self.aged_ms)
     }
 
-    /// Every cached flow.
+    /// All megaflows.
     pub fn flows(&mut self) -> Vec<FlowDump> {
         self.read_all_reports();
         let mut out = Vec::new();
@@ -270,8 +266,8 @@ impl Datapath {
         out
     }
 
-    /// Adds to `out` cached flows of one worker: of the `most` places from `from` on. Where to go
-    /// on; None: those were all, or there is no such worker.
+    /// Adds megaflows of one worker to `out`: those among the `most` indices from `from` on.
+    /// Returns the index to continue from; None: there are no more, or there is no such worker.
     pub fn flows_of(
         &mut self,
         worker: WorkerId,
@@ -287,7 +283,7 @@ impl Datapath {
         self.workers[slot].as_ref()?.flows.dump((worker, slot), from, most, out)
     }
 
-    /// Removes every cached flow (their counters stay).
+    /// Removes all megaflows; their traffic is still credited.
     pub fn flush(&mut self) {
         self.read_all_reports();
         for w in self.workers.iter_mut().flatten() {
@@ -322,7 +318,7 @@ impl Datapath {
         .collect()
     }
 
-    /// How each worker finds the megaflows of each port, as of the last second.
+    /// How each worker looks up packets of each port, as of the last second.
     pub fn lookups(&mut self) -> Vec<(WorkerId, Box<[PortLookup]>)> {
         self.read_all_reports();
         self.workers.iter().flatten().map(|w| (w.id, w.lookups.clone())).collect()
@@ -348,13 +344,13 @@ impl Datapath {
         out
     }
 
-    /// What each worker did since the counters were cleared.
+    /// Counters of each worker since they were cleared.
     pub fn perf(&self) -> Vec<(WorkerId, Perf)> {
         self.pmd_info().into_iter().map(|p| (p.worker, p.perf)).collect()
     }
 
-    /// Clears what `perf`, `metrics` and `rxq_info` count from (nothing that must add up), of one
-    /// worker or of all.
+    /// Clears what `perf`, `metrics` and `rxq_info` return, of one worker or of all. The counters
+    /// that must balance stay.
     pub fn stats_clear(&mut self, only: Option<WorkerId>) {
         for (slot, w) in self.workers.iter_mut().enumerate() {
             let Some(w) = w.as_mut().filter(|w| only.is_none_or(|id| id == w.id)) else { continue };
@@ -367,28 +363,29 @@ impl Datapath {
         }
     }
 
-    /// What single iterations of a worker were like, with so many of the last ones and of the last
+    /// Statistics of a worker's iterations, with the last `iterations` iterations and `ms`
     /// milliseconds.
     pub fn metrics(&self, of: WorkerId, iterations: usize, ms: usize) -> Option<MetricsView> {
         let w = self.workers.iter().flatten().find(|w| w.id == of)?;
         Some(w.shared.metrics.view(iterations, ms))
     }
 
-    /// Runs every worker once (`Config::manual`); returns packets moved.
+    /// Runs every worker once (`Config::manual`); returns the number of packets moved.
     pub fn step(&mut self) -> usize {
         self.ct_keeper.step();
         self.workers.iter_mut().flatten().map(|w| w.step()).sum()
     }
 
-    /// The connections.
+    /// The table of connections.
     pub fn conntrack(&self) -> &Arc<conntrack::Table> {
         &self.config.conntrack
     }
 
-    /// Shows each datagram whose fragments wait: how many are there, and whether the first and the
-    /// last are.
+    /// Calls `to` with each datagram whose fragments wait: how many there are, and whether the
+    /// first and the last one are among them.
     pub fn fragments(&self, to: impl FnMut(&conntrack::ipf::Datagram, usize, [bool; 2])) {
-        // As workers do, without waiting in the lock: they would have to wake us.
+        // Like workers, without waiting in the lock: a worker that released it would have to wake
+        // this thread by a system call.
         let waiting = || self.config.fragments.try_lock().ok();
         let attempts = std::iter::repeat_with(|| {
             std::thread::yield_now();
@@ -399,12 +396,12 @@ impl Datapath {
         }
     }
 
-    /// Is the port polled by PMD threads?
+    /// True if PMD threads poll the port.
     pub fn is_polled(&self, no: PortNo) -> bool {
         self.ports.get(&no).is_some_and(|p| p.port.service() == Service::Poll)
     }
 
-    /// Takes all ports away and stops all workers; counters stay readable until it is dropped.
+    /// Removes all ports and stops all workers; counters can be read until the datapath is dropped.
     pub fn shutdown(&mut self) {
         let nos: Vec<PortNo> = self.ports().collect();
         self.del_ports(nos);

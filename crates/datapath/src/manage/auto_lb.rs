@@ -1,4 +1,4 @@
-//! `pmd-auto-lb`: receive queues move to other PMD threads when that evens out their load.
+//! `pmd-auto-lb`: moves receive queues to other PMD threads if that balances their load.
 
 use crate::info::BalanceCheck;
 use crate::manage::Datapath;
@@ -7,7 +7,8 @@ use crate::manage::placement::variance;
 use crate::settings::{AutoLb, RxqAssign, WorkerId};
 
 impl Datapath {
-    /// Takes a sample when it is time, and moves queues if they should be.
+    /// Takes a sample of the load when it is due, and moves queues if that improves the balance
+    /// enough.
     pub(crate) fn balance(&mut self, now_ms: u64) {
         if now_ms < self.auto_lb.sampled_ms + SAMPLE_MS {
             return;
@@ -26,7 +27,7 @@ impl Datapath {
         }
     }
 
-    /// What the last check by `pmd-auto-lb` found, if there was one since the last call.
+    /// The result of the last check by `pmd-auto-lb`, if there was one since the last call.
     pub fn take_balance_check(&mut self) -> Option<BalanceCheck> {
         self.auto_lb.check.take()
     }
@@ -56,7 +57,7 @@ impl Datapath {
         pointless.unwrap_or_else(|| self.compare(s))
     }
 
-    /// Why no load whatever could have a queue moved, as long as cores and queues stay as they are.
+    /// Why queues cannot move whatever the load is, as long as cores and queues stay as they are.
     fn pointless(&self) -> Option<BalanceCheck> {
         if self.settings.rxq_assign == RxqAssign::RoundRobin {
             return Some(BalanceCheck::RoundRobin);
@@ -70,8 +71,8 @@ impl Datapath {
         (!enough).then_some(BalanceCheck::TooFew)
     }
 
-    /// By how much placing the queues again would reduce the variance of the cores' load. Unknown
-    /// if queues would be polled from other NUMA nodes than their ports', which costs more.
+    /// How much placing the queues again would reduce the variance of the cores' load. Unknown if
+    /// queues would be polled from other NUMA nodes than their ports', which costs more.
     fn compare(&self, s: AutoLb) -> BalanceCheck {
         let placement = self.placement(&[]);
         if placement.crosses_nodes() {

@@ -1,4 +1,5 @@
-//! Bonds: numbers that packets are sent to like ports, and that spread them over ports.
+//! Bonds: numbers to which packets are sent as to ports, and that spread packets over their
+//! members.
 
 use super::Datapath;
 use crate::messages::Command;
@@ -7,8 +8,8 @@ use flow::{BOND_NO_MIN, PortNo};
 use std::sync::Arc;
 
 impl Datapath {
-    /// Has packets to a number leave by the bond's members; `no`: the number of a bond whose place
-    /// this one takes. None: all numbers are in use.
+    /// Sets the bond behind a number; returns the number. `no`: the number of the bond that this
+    /// one replaces. None: all numbers are in use.
     pub fn put_bond(&mut self, no: Option<PortNo>, bond: &Arc<Bond>) -> Option<PortNo> {
         let is_free = |no: &PortNo| !self.bonds.contains_key(no);
         let no = no.or_else(|| (BOND_NO_MIN..flow::NO_PORT).find(is_free))?;
@@ -17,8 +18,8 @@ impl Datapath {
         Some(no)
     }
 
-    /// Packets to the number are `NoPort` from now on. Changes so far are complete then: another
-    /// bond that gets the number gets none of its packets.
+    /// Removes a bond: packets to its number become `NoPort`. On return all changes so far are
+    /// complete, so a bond that gets the number next gets no packets for this one.
     pub fn del_bond(&mut self, no: PortNo) {
         if self.bonds.contains_key(&no) {
             self.send_bond(no, None);

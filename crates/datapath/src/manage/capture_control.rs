@@ -1,4 +1,4 @@
-//! The control side's handle, continued: captures.
+//! [`Datapath`]: captures.
 
 use crate::capture::{CAPTURED_PACKETS_MAX, Capture, CaptureFilter, Captured, Permits};
 use crate::manage::Datapath;
@@ -8,24 +8,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Consumer, ring};
 
-/// A capture under way.
+/// The capture under way.
 pub(crate) struct CaptureControl {
     filter: CaptureFilter,
     permits: Arc<Permits>,
-    /// By worker; of one that ended, what it captured.
+    /// The rings of captured packets, by worker; also those of workers that ended.
     rings: Vec<(WorkerId, Consumer<Box<Captured>>)>,
-    /// Packets that the control side has not got yet.
+    /// Packets that are still to be captured.
     wanted: u64,
-    /// Permits that were not given yet, those per second, and thousandths of one.
+    /// Permits that may still be given.
     left: u64,
+    /// Permits per second.
     rate: u64,
+    /// Thousandths of a permit that are due.
     fraction: u64,
-    /// When permits were given last.
+    /// When permits were last given.
     permitted_ms: u64,
 }
 
 impl CaptureControl {
-    /// What makes a worker take part.
+    /// The command by which a worker takes part in the capture.
     pub fn for_worker(&mut self, id: WorkerId) -> Command {
         let (to_control, captured) = ring(CAPTURED_PACKETS_MAX);
         self.rings.push((id, captured));
@@ -33,7 +35,7 @@ impl CaptureControl {
         Command::Capture(Some(Box::new(part)))
     }
 
-    /// Gives `n` more permits, so that never more than a second's are there.
+    /// Gives `n` more permits, up to the permits of one second.
     fn permit(&mut self, n: u64) {
         let there = self.permits.left.load(Ordering::Relaxed);
         let n = n.min(self.left).min(self.rate.saturating_sub(there.into()));
@@ -43,8 +45,8 @@ impl CaptureControl {
 }
 
 impl Datapath {
-    /// Captures packets from now on, in place of a capture that was under way: `count` of them at
-    /// most, `rate` per second over all workers, a second's at once.
+    /// Begins a capture; it replaces one that is under way. `count`: packets to capture at most.
+    /// `rate`: packets per second over all workers; those of one second may come at once.
     pub fn begin_capture(&mut self, filter: CaptureFilter, count: u64, rate: u32) {
         let mut capture = CaptureControl {
             filter,
@@ -63,15 +65,15 @@ impl Datapath {
         self.capture = Some(capture);
     }
 
-    /// Ends the capture, if one is under way.
+    /// Ends the capture, if there is one.
     pub fn end_capture(&mut self) {
         if self.capture.take().is_some() {
             self.workers.iter_mut().flatten().for_each(|w| w.send(Command::Capture(None)));
         }
     }
 
-    /// Packets that were captured, about `bytes` of them at most, the oldest first; whether there
-    /// may be more to come.
+    /// Captured packets, about `bytes` bytes of them at most, the oldest first; and whether more
+    /// may come.
     pub fn captured(&mut self, bytes: usize) -> (Vec<(WorkerId, Box<Captured>)>, bool) {
         let (mut all, mut left) = (Vec::new(), bytes);
         let Some(capture) = &mut self.capture else { return (all, false) };
@@ -88,12 +90,12 @@ impl Datapath {
         (all, capture.wanted > 0)
     }
 
-    /// Packets that matched and were not captured, as there were too many.
+    /// Number of packets that matched but were not captured, for lack of permits or room.
     pub fn beyond_capture(&self) -> u64 {
         self.capture.as_ref().map_or(0, |c| c.permits.beyond.load(Ordering::Relaxed))
     }
 
-    /// Housekeeping: permits by time.
+    /// Gives the permits for the time that has passed.
     pub(crate) fn permit_captures(&mut self, now_ms: u64) {
         let Some(capture) = &mut self.capture else { return };
         let passed_ms = now_ms.saturating_sub(capture.permitted_ms);

@@ -1,4 +1,4 @@
-//! The thread that keeps the connection table: OVS's `ct_clean`.
+//! The thread that maintains the connection table: OVS's `ct_clean`.
 
 use crate::settings::Config;
 use crate::stats::clock::now_ms;
@@ -8,21 +8,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two rounds. The table has entries ready for what workers use up meanwhile.
+/// Time between two rounds, milliseconds. The table has free entries for what workers need
+/// meanwhile.
 const ROUND_MILLIS: u64 = 10;
-/// Steps of a round: about a millisecond, after which it pauses even if there is more to do.
+/// Steps of a round: about a millisecond's work, after which the thread pauses even if there is
+/// more.
 const STEPS_COUNT_MAX: usize = 8192;
-/// The pause when there is more to do.
+/// Length of the pause when there is more work, microseconds.
 const PAUSE_MICROS: u64 = 500;
 
-/// The keeper, on a thread of its own, or stepped by a simulation.
+/// The maintenance of the connection table: a thread of its own, or stepped by a simulation.
 pub(crate) enum CtKeeper {
     Thread(Arc<AtomicBool>, Option<JoinHandle<()>>),
     Manual(Box<Keeper>),
 }
 
 impl CtKeeper {
-    /// Starts.
+    /// Starts the thread, unless a simulation steps it.
     pub fn start(config: &Config) -> std::io::Result<CtKeeper> {
         let mut keeper = Keeper::new(&config.conntrack, config.domain.clone(), now_ms());
         if config.manual {
@@ -43,7 +45,7 @@ impl CtKeeper {
         Ok(CtKeeper::Thread(stop, Some(thread)))
     }
 
-    /// One round, if there is no thread.
+    /// Runs one round, if there is no thread.
     pub fn step(&mut self) {
         if let CtKeeper::Manual(keeper) = self {
             keeper.tend(now_ms(), STEPS_COUNT_MAX);

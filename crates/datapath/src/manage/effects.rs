@@ -1,35 +1,34 @@
-//! Effects of decisions that wait for the control side: in turn by the port whose packets brought
-//! them.
+//! Events that wait for the control side, above all the effects of decisions, in one queue for each
+//! input port.
 //!
-//! Each port has a queue of bounded length, and the control side takes one from each port's in
-//! turn: a flood on one port neither displaces nor delays what another port's packets teach. What
-//! finds its queue full is counted by port.
+//! Each queue of effects has a bounded length, and the control side takes from the ports' queues in
+//! turn. So many packets on one port neither displace nor delay what another port's packets teach.
+//! Effects that find their queue full are dropped and counted by port; they come again when the
+//! megaflow's counters are next folded, a second later, as long as it has traffic.
 
 use crate::events::{Event, PortEffects};
+use crate::messages::PORT_EFFECTS_MAX;
+use crate::settings::WorkerId;
+use crate::stats::perf::Suspicious;
 use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Effects of one port that wait, at most: a learning burst, which the control side takes in within
-/// a few milliseconds. What is passed over comes again with the flow's next look at its counters, a
-/// second later, as long as it has traffic.
-const PORT_EFFECTS_MAX: usize = 4096;
-
-/// Effects, and the bytes of a packet that nothing else counts.
+/// Effects, and the length of a packet that no counter counts.
 type Waiting = (PortEffects, Option<u32>);
 
 /// Effects that wait for the control side, in one bounded queue for each port.
 #[derive(Default)]
 pub(crate) struct EffectQueue {
     queues: BTreeMap<PortNo, VecDeque<Waiting>>,
-    /// Ports with something in their queue, the next one first.
+    /// Ports whose queues are not empty, the next one first.
     turn: VecDeque<PortNo>,
-    /// Passed over since the control side last heard of it.
+    /// Dropped effects by port, since they were last handed over.
     lost: BTreeMap<PortNo, u64>,
 }
 
 impl EffectQueue {
-    /// A decision about a packet from `port` has these effects; `alone`: the packet's bytes, if the
-    /// decision is not stored.
+    /// Queues the effects of a decision about a packet from `port`. `alone`: the packet's length,
+    /// if the decision is not stored.
     pub fn push(&mut self, port: PortNo, effects: PortEffects, alone: Option<u32>) {
         let queue = self.queues.entry(port).or_default();
         if queue.len() >= PORT_EFFECTS_MAX {
@@ -41,7 +40,7 @@ impl EffectQueue {
         queue.push_back((effects, alone));
     }
 
-    /// `n` decisions about packets from `port` had effects that there was no room for.
+    /// Counts `n` decisions about packets from `port` whose effects were dropped.
     pub fn lose(&mut self, port: PortNo, n: u64) {
         *self.lost.entry(port).or_default() += n;
     }
@@ -58,7 +57,7 @@ impl EffectQueue {
         effects
     }
 
-    /// Hands over what was passed over, and at most `most` effects. True: there are more.
+    /// Hands over the counts of dropped effects, and at most `most` effects. True: there are more.
     pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
         for (port, n) in std::mem::take(&mut self.lost) {
             each(Event::PassedOver { port, n });
@@ -68,6 +67,30 @@ impl EffectQueue {
             each(Event::Decided { effects, alone });
         }
         !self.turn.is_empty()
+    }
+}
+
+/// Events that workers reported and the control side has not taken.
+#[derive(Default)]
+pub(crate) struct EventQueue {
+    /// Effects of decisions.
+    pub effects: EffectQueue,
+    /// Differences that the validating mode found.
+    pub differences: Vec<Box<str>>,
+    /// Iterations that took suspiciously long.
+    pub suspicious: Vec<(WorkerId, Box<Suspicious>)>,
+}
+
+impl EventQueue {
+    /// Hands over all events, of effects at most `most`. True: there are more effects.
+    pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
+        for how in self.differences.drain(..) {
+            each(Event::Differs(how));
+        }
+        for (worker, one) in self.suspicious.drain(..) {
+            each(Event::Suspicious(worker, one));
+        }
+        self.effects.drain(most, each)
     }
 }
 

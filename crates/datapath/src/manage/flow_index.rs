@@ -1,13 +1,12 @@
-//! The control side's index of one worker's megaflows: which of them overlap a change, without
-//! looking at all.
+//! An index of one worker's megaflows, kept by the control side: it finds the megaflows that
+//! overlap a change without examining all.
 //!
-//! A megaflow under mask M overlaps a region (values, mask R) if the two agree on the bits of M &
-//! R. So, for regions alike (same R), the megaflows of one subtable are found by a hash of those
-//! bits. Such an index is made once a subtable was scanned often enough for one M & R, and kept up
-//! to date as megaflows come and go; until then the subtable's megaflows, and no others, are
-//! compared one by one.
+//! A megaflow with mask M overlaps a region (values, mask R) if the two agree on the bits of M & R.
+//! So for all regions with the same R, the megaflows of one subtable are found by a hash of those
+//! bits. Such an index is built once a subtable was scanned often enough for one M & R, and then
+//! kept up to date. Until then all megaflows of that subtable, and no others, are compared.
 //!
-//! The twin that defines what is right is `invalidate::overlapping`.
+//! The twin is `invalidate::overlapping`.
 
 use crate::batch::keys::{PWORDS, Words};
 use crate::lookup::flow_store::{Column, MASKS, Store};
@@ -15,19 +14,19 @@ use crate::manage::invalidate::{OverlapTest, RegionSet};
 use crate::mem::fold;
 use std::hash::{BuildHasher, RandomState};
 
-/// Questions of one kind to a subtable after which an index pays.
+/// Scans of a subtable for the same bits after which an index is built.
 const INDEX_QUESTIONS_MIN: usize = 8;
-/// Indexes per subtable, the ones under trial included.
+/// Indexes of a subtable, including those that are not built yet.
 const SUBTABLE_INDEXES_MAX: usize = 8;
-/// Megaflows per head from which on an index is rebuilt with more heads, when it is asked again.
+/// Megaflows per head beyond which an index is rebuilt with more heads, when it is next used.
 const HEAD_MEGAFLOWS_MAX: usize = 4;
-/// Megaflows per hash from which on an index of few bits is worth nothing.
+/// Megaflows per hash beyond which an index is not worth keeping.
 const HASH_MEGAFLOWS_MAX: usize = 64;
 
-/// The megaflows of one worker that the control side has heard of, by subtable.
+/// The megaflows of one worker that were reported, by subtable.
 pub(crate) struct Index {
     subtables: [Subtable; MASKS],
-    /// Where a megaflow stands in its subtable's list, plus one; 0: nowhere.
+    /// By megaflow: its position in its subtable's list plus one; 0: it is in none.
     place: Column<u32>,
     secret: u64,
     clock: u64,
@@ -40,23 +39,24 @@ struct Subtable {
     indexes: Vec<BitsIndex>,
 }
 
-/// Megaflows of a subtable by some bits at which it and a kind of region both look.
+/// An index of a subtable's megaflows by bits that both its mask and a kind of region have.
 #[derive(Default)]
 struct BitsIndex {
-    /// (word, mask) of those.
+    /// The bits: word number and mask.
     bits: Vec<(u8, u64)>,
-    /// By those bits' hash, modulo their number: the first megaflow, 0: none. Empty until it pays.
+    /// By the hash of those bits, modulo the number of heads: the first megaflow; 0: none. Empty
+    /// until the index is built.
     heads: Vec<u32>,
-    /// How many of them have megaflows.
+    /// Number of heads with megaflows.
     taken: usize,
-    /// By megaflow: (previous, next) under the same head.
+    /// By megaflow: the previous and the next one under the same head.
     links: Vec<(u32, u32)>,
     asked: usize,
     used: u64,
 }
 
 impl Index {
-    /// Of a store with room for indices below `room`.
+    /// An empty index for megaflow indices below `room`.
     pub fn new(room: usize) -> Self {
         Index {
             subtables: std::array::from_fn(|_| Subtable::default()),
@@ -66,13 +66,13 @@ impl Index {
         }
     }
 
-    /// A megaflow came (its line is readable until it is given back).
+    /// Adds a megaflow, whose line stays readable until its index is given back.
     pub fn insert(&mut self, store: &Store, idx: u32) {
         let i = idx as usize;
         let m = store.payload(idx).mask();
         let sub = &mut self.subtables[m];
         if sub.megaflows.is_empty() {
-            // The slot may have got another mask since its last megaflow.
+            // The slot may have another mask than when it last had megaflows.
             let mask = store.mask(m);
             if mask != sub.mask {
                 (sub.mask, sub.indexes) = (mask, Vec::new());
@@ -83,7 +83,7 @@ impl Index {
         sub.indexes.iter_mut().for_each(|b| b.insert(store, self.secret, idx));
     }
 
-    /// A megaflow went.
+    /// Removes a megaflow.
     pub fn remove(&mut self, store: &Store, idx: u32) {
         let Some(place) = self.place.get_mut(idx as usize).filter(|p| **p != 0) else { return };
         let at = std::mem::take(place) as usize - 1;
@@ -95,7 +95,8 @@ impl Index {
         }
     }
 
-    /// Every megaflow that overlaps one of these regions, to `each` (possibly more than once).
+    /// Calls `each` with every megaflow that overlaps one of these regions, possibly more than
+    /// once.
     pub fn overlapping(&mut self, store: &Store, regions: &RegionSet, each: &mut dyn FnMut(u32)) {
         self.clock += 1;
         for sub in self.subtables.iter_mut().filter(|s| !s.megaflows.is_empty()) {
@@ -141,7 +142,7 @@ impl Subtable {
             .for_each(|k| indexes.lookup(store, secret, &OverlapTest::new(&both, k), k, each));
     }
 
-    /// The index on these bits, the least recently asked one making room for it.
+    /// The index on these bits; a new one replaces the least recently used if there are too many.
     fn find(&mut self, bits: Vec<(u8, u64)>, clock: u64) -> usize {
         let i = self.indexes.iter().position(|b| b.bits == bits).unwrap_or_else(|| {
             if self.indexes.len() == SUBTABLE_INDEXES_MAX {
@@ -163,8 +164,8 @@ impl Subtable {
     }
 }
 
-/// The bits to look megaflows up by: whole bytes of one IPv4 address if there are two or more, so
-/// that regions of hundreds of masks share few indexes; else all of them.
+/// The bits by which megaflows are found: whole bytes of one IPv4 address if there are two or more,
+/// so that regions with hundreds of masks share few indexes; otherwise all bits.
 fn coarse_bits(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
     const WORD: u8 = (flow::at::IP_SRC / 8) as u8;
     let bits = both.iter().find(|(w, _)| *w == WORD).map_or(0, |(_, m)| *m).to_ne_bytes();
@@ -180,7 +181,7 @@ fn coarse_bits(both: &[(u8, u64)]) -> Vec<(u8, u64)> {
 }
 
 impl BitsIndex {
-    /// Do so many megaflows have so few hashes that looking one up finds too many?
+    /// True if there are so few different hashes that a lookup would find too many megaflows.
     fn is_poor(&self, megaflows: usize) -> bool {
         !self.heads.is_empty() && megaflows > self.taken * HASH_MEGAFLOWS_MAX
     }
@@ -189,12 +190,12 @@ impl BitsIndex {
         self.bits.iter().fold(secret, |h, (w, m)| fold(h ^ (word(*w as usize) & m)))
     }
 
-    /// The head of a megaflow or, of a region, of the megaflows that may overlap it.
+    /// The head of a megaflow, or of the megaflows that may overlap a region.
     fn head(&self, secret: u64, word: impl Fn(usize) -> u64) -> usize {
         self.hash(secret, word) as usize & (self.heads.len() - 1)
     }
 
-    /// Anew, with room for as many megaflows again.
+    /// Builds the index again, with room for twice as many megaflows.
     fn build(&mut self, store: &Store, secret: u64, megaflows: &[u32]) {
         self.heads = vec![0; megaflows.len().next_power_of_two()];
         self.taken = 0;

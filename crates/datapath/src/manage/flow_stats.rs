@@ -1,5 +1,5 @@
-//! What megaflows are credited to. Thousands of megaflows often have one list of counters: they
-//! share an account, which gathers their traffic until it is handed over.
+//! Traffic of megaflows by account: megaflows with the same list of counters, often thousands,
+//! share an account, which sums their traffic up until it is handed over.
 
 use crate::events::{Stale, Used};
 use crate::messages::Effects;
@@ -10,18 +10,17 @@ use std::collections::{HashMap, VecDeque};
 struct Account {
     credits: Credits,
     effects: Effects,
-    /// The control side has had the effects already, for the first packet, but not yet that
-    /// packet's traffic.
+    /// The control side has the effects of the first packet already, but not that packet's traffic.
     first: bool,
-    /// Megaflows that share the account.
+    /// Number of megaflows that share the account.
     megaflows: u32,
-    /// Not handed over yet.
+    /// Traffic that was not handed over yet.
     packets: u64,
     bytes: u64,
     used_ms: u64,
 }
 
-/// The accounts of one worker's megaflows; number 0 is never given out.
+/// The accounts of one worker's megaflows; number 0 is no account.
 pub(crate) struct FlowStats {
     list: Vec<Account>,
     free: Vec<u32>,
@@ -29,11 +28,11 @@ pub(crate) struct FlowStats {
     plain: HashMap<Credits, u32>,
     /// The accounts with traffic that was not handed over.
     used: VecDeque<u32>,
-    /// Traffic of decisions that no megaflow was made of, by counter, and the counters that have
-    /// some.
+    /// Traffic of decisions that were not stored, by counter.
     uncached: Vec<Total>,
+    /// Counters with such traffic.
     counted: VecDeque<u32>,
-    /// How many of `used`, and of `counted`, are handed over before there is a next round.
+    /// How many entries of `used` and of `counted` belong to the current round.
     due: (usize, usize),
 }
 
@@ -59,7 +58,7 @@ impl FlowStats {
         }
     }
 
-    /// The account for a megaflow that came.
+    /// The account for a new megaflow with these credits and effects.
     pub fn open(&mut self, credits: Credits, effects: Effects) -> u32 {
         let known = effects.is_none().then(|| self.plain.get(&credits)).flatten();
         let id = known.copied().unwrap_or_else(|| self.add(credits, effects));
@@ -67,7 +66,7 @@ impl FlowStats {
         id
     }
 
-    /// One more keeps this account open, until [`FlowStats::close`].
+    /// Adds a user of this account, until [`FlowStats::close`].
     pub fn hold(&mut self, id: u32) {
         self.list[id as usize].megaflows += 1;
     }
@@ -84,13 +83,13 @@ impl FlowStats {
         id
     }
 
-    /// A megaflow that had the account is gone.
+    /// Removes a user of the account: a megaflow that ended.
     pub fn close(&mut self, id: u32) {
         self.list[id as usize].megaflows -= 1;
         self.forget(id);
     }
 
-    /// Frees an account that no megaflow has and whose traffic was handed over.
+    /// Frees an account that no megaflow uses and whose traffic was handed over.
     fn forget(&mut self, id: u32) {
         let account = &mut self.list[id as usize];
         if account.megaflows == 0 && account.packets == 0 {
@@ -102,7 +101,7 @@ impl FlowStats {
         }
     }
 
-    /// Adds traffic, at least one packet, of a megaflow that has the account.
+    /// Adds traffic of a megaflow to its account, at least one packet.
     pub fn credit(&mut self, id: u32, packets: u64, bytes: u64, used_ms: u64) {
         let account = &mut self.list[id as usize];
         if account.packets == 0 {
@@ -113,7 +112,7 @@ impl FlowStats {
         account.used_ms = account.used_ms.max(used_ms);
     }
 
-    /// Traffic of decisions that were not stored.
+    /// Adds traffic of decisions that were not stored.
     pub fn uncached(&mut self, uncached: &UncachedReport) {
         for s in &uncached.sums {
             let i = s.counter as usize;
@@ -130,19 +129,19 @@ impl FlowStats {
         }
     }
 
-    /// Does one of these say that an account is stale?
+    /// True if one of these predicates says that the account's decisions are stale.
     pub fn is_stale(&self, id: u32, stale: &[Stale]) -> bool {
         let account = &self.list[id as usize];
         stale.iter().any(|stale| stale(&account.credits, account.effects.as_deref()))
     }
 
-    /// Begins a round: what was credited so far is to be handed over.
+    /// Begins a round: traffic that was credited so far is to be handed over.
     pub fn begin(&mut self) {
         self.due = (self.used.len(), self.counted.len());
     }
 
-    /// Hands over what this round is about, `most` accounts and counters of it; how many there were
-    /// if they were the last.
+    /// Hands over traffic of this round, at most `most` accounts and counters. Returns how many
+    /// entries the last ones were; None: there are more.
     pub fn collect(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> Option<usize> {
         for n in 0..most {
             if self.due.0 > 0
@@ -165,8 +164,8 @@ impl FlowStats {
         None
     }
 
-    /// Effects come with traffic; those of a first packet that came alone were reported when the
-    /// megaflow came.
+    /// Hands over an account's traffic, with its effects. If the only packet was the first one, its
+    /// effects were reported when the megaflow was stored.
     fn hand_over(&mut self, id: u32, each: &mut dyn FnMut(Used<'_>)) {
         let a = &mut self.list[id as usize];
         let (packets, bytes, used_ms) = (a.packets, a.bytes, a.used_ms);

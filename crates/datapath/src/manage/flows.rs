@@ -1,4 +1,5 @@
-//! The control side's half of a worker's table: the cold part of each megaflow, and exact counting.
+//! The control side's part of a worker's megaflow table: the cold part of each megaflow, and exact
+//! counting.
 
 use crate::events::{Stale, Used};
 use crate::info::FlowDump;
@@ -20,18 +21,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A worker with fewer megaflows needs no memory ahead.
+/// Megaflows below which no memory is provided ahead.
 const PROVIDE_MEGAFLOWS_MIN: usize = 1 << 14;
-/// Megaflows for which memory is provided before the worker needs it.
+/// Number of megaflows for which memory is provided before the worker needs it.
 const PROVIDE_MEGAFLOWS: usize = 1 << 16;
 
-/// What the control side keeps of a megaflow, of which there are millions. Of the megaflow's
-/// counters, what was credited: packets modulo 2^32, bytes modulo 2^38, which is more than a
-/// megaflow can meet between two looks at it.
+/// The cold part of a megaflow, of which there are millions: its account, and how much of its
+/// counters was credited. That is packets modulo 2^32 and bytes modulo 2^38, more than a megaflow
+/// can have between two sweeps.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cold {
-    /// Bits 0 to 24: its account, 0: the control side knows no such megaflow. Bit 25: unlink was
-    /// asked for. From 26 on: of the bytes, bits 32 to 37.
+    /// Bits 0 to 24: the account; 0: there is no megaflow. Bit 25: unlinking was requested. Bits 26
+    /// to 31: bits 32 to 37 of the bytes.
     bits: u32,
     bytes: u32,
     packets: u32,
@@ -45,7 +46,8 @@ const BYTE_BITS: u64 = (1 << 38) - 1;
 unsafe impl Zero for Cold {}
 
 impl Cold {
-    /// Of a megaflow that was made for a packet of this length, which is to be credited.
+    /// The cold part of a megaflow that was made for a packet of this length, which is to be
+    /// credited.
     fn new(account: u32, bytes: u16) -> Cold {
         assert!(account <= ACCOUNT_BITS, "there are at most as many as megaflows, which are 2^24");
         let mut cold = Cold { bits: account, ..Cold::default() };
@@ -62,7 +64,7 @@ impl Cold {
         self.bits & LEAVING_BIT != 0
     }
 
-    /// What came since the last call, of counters that stand at these values.
+    /// Records that the counters have these values; returns how much they grew.
     fn advance(&mut self, packets: u64, bytes: u64) -> (u64, u64) {
         let before = u64::from(self.bits >> 26) << 32 | u64::from(self.bytes);
         let more = (packets as u32).wrapping_sub(self.packets);
@@ -74,27 +76,27 @@ impl Cold {
     }
 }
 
-/// Up to this many megaflows, all counters are read when they are asked for; beyond, counters are
-/// as old as the last complete pass.
+/// Up to this many megaflows, all counters are read when traffic is collected; beyond, counters are
+/// those of the last complete sweep.
 const FOLD_ALL_MEGAFLOWS_MAX: usize = 1 << 18;
-/// Megaflows that are looked at in one go, at most.
+/// Megaflows that one slice of a sweep examines, at most.
 const SLICE_MEGAFLOWS_MAX: usize = 1 << 16;
-/// Idle megaflows that are found in one go, at most: a worker has to unlink and report them.
+/// Idle megaflows that one slice of a sweep finds, at most: a worker has to unlink and report them.
 const IDLE_MEGAFLOWS_MAX: usize = 2048;
-/// See [`Flows::first_keys`].
+/// Entries of [`Flows::first_keys`], at most.
 const FIRST_KEYS_MAX: usize = 1024;
-/// How long a pass over all megaflows takes, if [`SLICE_MEGAFLOWS_MAX`] and [`IDLE_MEGAFLOWS_MAX`]
-/// allow.
+/// Length of a sweep, milliseconds, as far as [`SLICE_MEGAFLOWS_MAX`] and [`IDLE_MEGAFLOWS_MAX`]
+/// allow it.
 const SWEEP_MS: u64 = 1000;
 
-/// A pass over all megaflows, some at a time.
+/// The progress of a sweep over all megaflows.
 #[derive(Default)]
 struct Sweep {
-    /// Where it goes on.
+    /// The megaflow at which it continues.
     hand: usize,
-    /// When it started.
+    /// When it began.
     since_ms: u64,
-    /// When the last complete pass started: accounts have all traffic until then.
+    /// When the last complete sweep began: accounts have all traffic up to then.
     known_ms: u64,
 }
 
@@ -102,21 +104,21 @@ struct Sweep {
 pub(crate) struct Flows {
     pub store: Arc<Store>,
     cold: Column<Cold>,
-    /// Numbers from here on were never used.
+    /// Indices from here on were never used.
     end: usize,
     stats: FlowStats,
-    /// What programs do, by their number.
+    /// The operations of programs, by program number.
     programs: Vec<Arc<[Op]>>,
-    /// Megaflows below have memory.
+    /// Megaflows below this index have memory.
     populated: usize,
     sweep: Sweep,
     index: Index,
-    /// What must live as long as a megaflow; few megaflows have such.
+    /// Objects that must live as long as a megaflow. Few megaflows have one.
     held: HashMap<u32, Arc<dyn Any + Send + Sync>>,
-    /// Whole keys of the packets that megaflows were made for, of [`FIRST_KEYS_MAX`] at most and
+    /// Whole keys of the packets for which megaflows were made: at most [`FIRST_KEYS_MAX`], and
     /// only while missed packets are reported.
     first_keys: HashMap<u32, Box<Key>>,
-    /// Indices to give back.
+    /// Indices that can be given back to the worker.
     done: Vec<u32>,
     pub marks: FlowMarks,
     pub watches: FlowWatches,
@@ -142,7 +144,7 @@ impl Flows {
         }
     }
 
-    /// What megaflows with this program do from now on.
+    /// Sets the operations of a program.
     pub fn program(&mut self, id: u32, ops: Arc<[Op]>) {
         let i = id as usize;
         if self.programs.len() <= i {
@@ -151,7 +153,7 @@ impl Flows {
         self.programs[i] = ops;
     }
 
-    /// Provides memory for megaflows to come, so that the worker does not wait for it at each new
+    /// Provides memory for future megaflows, so that the worker has no page fault for each new
     /// page.
     pub fn provide(&mut self) {
         let high = self.store.high.load(Ordering::Relaxed) as usize;
@@ -162,7 +164,7 @@ impl Flows {
         }
     }
 
-    /// A megaflow came, made for a packet of this length.
+    /// Records a megaflow that was stored, made for a packet of this length.
     pub fn installed(&mut self, idx: u32, bytes: u16, credits: Credits, effects: Effects) {
         let i = idx as usize;
         self.cold[i] = Cold::new(self.stats.open(credits, effects), bytes);
@@ -171,7 +173,7 @@ impl Flows {
         self.watches.came(idx);
     }
 
-    /// A megaflow just came: it was made for one of these packets, which were missed lately.
+    /// Records for which of these packets, which missed lately, a new megaflow was made.
     pub fn note_first(&mut self, idx: u32, missed: &[Key]) {
         let (key, mask) = self.key(idx, self.store.payload(idx));
         let first = missed.iter().rev().take(RESOLVE_PACKETS_MAX);
@@ -181,12 +183,12 @@ impl Flows {
         }
     }
 
-    /// Keeps what must live as long as a megaflow that came.
+    /// Keeps an object alive as long as a megaflow.
     pub fn keep_alive(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
         self.held.insert(idx, what);
     }
 
-    /// A megaflow went: its last traffic is credited.
+    /// Records that a megaflow was unlinked, and credits its last traffic.
     pub fn unlinked(&mut self, idx: u32) {
         self.fold_counters(idx as usize);
         if let Some(account) = std::mem::take(&mut self.cold[idx as usize]).account() {
@@ -200,18 +202,19 @@ impl Flows {
         self.done.push(idx);
     }
 
-    /// Decisions were used without being stored.
+    /// Records traffic of decisions that were not stored.
     pub fn uncached(&mut self, uncached: &UncachedReport) {
         self.stats.uncached(uncached);
     }
 
-    /// Indices the worker may use again.
+    /// Indices that the worker may use again.
     pub fn take_done(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.done)
     }
 
-    /// Marks megaflows as asked to leave; those that already were are left out. Megaflows not heard
-    /// of yet stay in: their report is on its way, and unlinking twice is harmless.
+    /// Marks megaflows as leaving and returns the command to unlink them, except those that were
+    /// marked before. A megaflow that was not reported yet is included: its report is on its way,
+    /// and unlinking it twice is harmless.
     pub fn leaving(&mut self, mut megaflows: Vec<u32>) -> Option<Command> {
         megaflows.retain(|i| {
             let cold = &mut self.cold[*i as usize];
@@ -224,8 +227,8 @@ impl Flows {
         (!megaflows.is_empty()).then_some(Command::Unlink(megaflows))
     }
 
-    /// Marks every megaflow that overlaps a region dead and returns those. Exact for megaflows
-    /// whose coming was reported: read the reports first.
+    /// Marks every megaflow dead that overlaps a region, and returns them. Exact for megaflows that
+    /// were reported: reports must be read first.
     pub fn kill(&mut self, regions: &RegionSet) -> Vec<u32> {
         let (store, mut dead) = (&self.store, Vec::new());
         self.index.overlapping(store, regions, &mut |i| {
@@ -237,8 +240,8 @@ impl Flows {
         dead
     }
 
-    /// Marks stale megaflows dead, of those with these numbers, and returns them.
-    /// Exact as [`Flows::kill`] is.
+    /// Marks megaflows with these indices dead if they are stale, and returns them. Exact for
+    /// megaflows that were reported: reports must be read first.
     pub fn kill_stale(&mut self, stale: &[Stale], numbers: Range<usize>) -> Vec<u32> {
         let (store, stats) = (&self.store, &self.stats);
         let numbers = numbers.start.min(self.end)..numbers.end.min(self.end);
@@ -250,12 +253,12 @@ impl Flows {
         dead
     }
 
-    /// Behind the numbers of all megaflows that there were so far.
+    /// The index behind those of all megaflows so far.
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// Keeps a megaflow's account open beyond its end; None: it is gone, or about to go.
+    /// Keeps a megaflow's account open beyond its end; None: it has ended, or is leaving.
     pub fn hold_account(&mut self, i: u32) -> Option<u32> {
         self.find(i)?;
         let account = self.cold[i as usize].account()?;
@@ -263,20 +266,20 @@ impl Flows {
         Some(account)
     }
 
-    /// To credit what adapters did.
+    /// What is needed to credit packets that adapters forwarded.
     pub fn watches_and_stats(&mut self) -> (&mut FlowWatches, &mut FlowStats) {
         (&mut self.watches, &mut self.stats)
     }
 
-    /// Megaflows that were reported.
+    /// The megaflows that were reported.
     fn known(&self) -> impl Iterator<Item = (u32, &Cold)> {
         let all = self.cold[..self.end].iter().enumerate();
         all.filter(|(_, c)| c.account().is_some()).map(|(i, c)| (i as u32, c))
     }
 
-    /// Looks at some megaflows, so that `elapsed_ms` after `elapsed_ms` all are looked at in a
-    /// second; reports were read at `now_ms`. Credits their traffic, and returns those that were
-    /// not used since `before_ms`.
+    /// Examines the next slice of megaflows: as many as make a whole sweep in a second, if this is
+    /// called every `elapsed_ms`. Reports were read at `now_ms`. Credits their traffic, and returns
+    /// those that were not used since `before_ms`.
     pub fn sweep_slice(&mut self, now_ms: u64, elapsed_ms: u64, before_ms: u64) -> Vec<u32> {
         let part = self.end as u64 * elapsed_ms.min(SWEEP_MS) / SWEEP_MS;
         let n = (part as usize + 1).min(SLICE_MEGAFLOWS_MAX);
@@ -301,7 +304,7 @@ impl Flows {
         idle
     }
 
-    /// Credits a megaflow's traffic; false: the control side knows no such megaflow.
+    /// Credits a megaflow's traffic to its account; false: there is no such megaflow.
     fn fold_counters(&mut self, i: usize) -> bool {
         let Some(account) = self.cold[i].account() else { return false };
         let (cold, c) = (&mut self.cold[i], self.store.counters(i as u32));
@@ -314,12 +317,12 @@ impl Flows {
         true
     }
 
-    /// Every megaflow.
+    /// All megaflows.
     pub fn all(&self) -> Vec<u32> {
         self.known().map(|(i, _)| i).collect()
     }
 
-    /// Credits what all megaflows were used, if there are not too many. Reports were read at
+    /// Credits the traffic of all megaflows, if they are not too many. Reports were read at
     /// `now_ms`.
     pub fn fold(&mut self, now_ms: u64) {
         if self.end <= FOLD_ALL_MEGAFLOWS_MAX {
@@ -331,17 +334,18 @@ impl Flows {
         self.stats.begin();
     }
 
-    /// Hands over what was credited: see [`FlowStats::collect`].
+    /// Hands over credited traffic: see [`FlowStats::collect`].
     pub fn collect(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> Option<usize> {
         self.stats.collect(most, each)
     }
 
-    /// Until when [`Flows::collect`] knows all traffic.
+    /// Time up to which [`Flows::collect`] has all traffic, milliseconds.
     pub fn known_ms(&self) -> u64 {
         self.sweep.known_ms
     }
 
-    /// Megaflows from `from` on, at most so many, for people. Where to go on; None: those were all.
+    /// Describes the megaflows among the next indices from `from` on, for output. Returns the index
+    /// to continue from; None: there are no more.
     pub fn dump(
         &self,
         (worker, slot): (WorkerId, usize),
@@ -358,7 +362,7 @@ impl Flows {
         (end < self.end).then_some(end)
     }
 
-    /// A flow that was reported.
+    /// Describes a megaflow that was reported.
     pub fn describe(&self, (worker, slot): (WorkerId, usize), i: u32) -> FlowDump {
         let o = Ordering::Relaxed;
         let payload = self.store.payload(i);
@@ -400,8 +404,8 @@ impl Flows {
         Some((key, mask, ops))
     }
 
-    /// Megaflows from `from` on, at most so many: input port and packets since they were sampled
-    /// last. Where to go on; None: those were all.
+    /// Samples the megaflows among the next indices from `from` on: calls back with input port, and
+    /// packets since the last sample. Returns the index to continue from; None: there are no more.
     pub fn sample(
         &mut self,
         from: usize,

@@ -1,5 +1,5 @@
-//! Packets that adapters forward by themselves: they count as their megaflows', though no worker
-//! sees them.
+//! Packets that adapters forward without the host: they are credited to their megaflows, though no
+//! worker receives them.
 
 use crate::manage::Datapath;
 use crate::manage::watches::{Forwarded, Watch, WatchId};
@@ -8,9 +8,9 @@ use flow::PortNo;
 use offload::FlowId;
 
 impl Datapath {
-    /// An adapter may have packets of this megaflow, each with so many bytes more. From here on its
-    /// end is reported ([`Datapath::take_ended_watches`]) before a change that ends it is complete.
-    /// None: it is gone, or about to go.
+    /// Begins to watch a megaflow: an adapter may forward its packets, each counted with
+    /// `outer_bytes` more. From now on its end is reported by [`Datapath::take_ended_watches`]
+    /// before a change that ends it is complete. None: it has ended, or is leaving.
     pub fn watch(&mut self, flow: FlowId, outer_bytes: u16) -> Option<WatchId> {
         let flows = &mut self.workers.get_mut(flow.worker as usize)?.as_mut()?.flows;
         let account = flows.hold_account(flow.megaflow)?;
@@ -24,8 +24,8 @@ impl Datapath {
         Some(id)
     }
 
-    /// The adapter had `packets` packets more, the last one not after `used_ms`. With none the
-    /// megaflow still counts as used then.
+    /// Credits packets that the adapter forwarded, the last one not after `used_ms`. With 0 packets
+    /// the megaflow still counts as used at that time.
     pub fn credit_watch(&mut self, id: WatchId, packets: u64, bytes: u64, used_ms: u64) {
         let Some(w) = self.marks.watches.all.get(&id) else { return };
         let worker = self.workers.get_mut(w.flow.worker as usize).and_then(|w| w.as_mut());
@@ -35,7 +35,7 @@ impl Datapath {
         }
     }
 
-    /// The adapter no longer has packets of it.
+    /// Ends a watch: the adapter does not forward packets of the megaflow any more.
     pub fn unwatch(&mut self, id: WatchId) {
         let Some(w) = self.marks.watches.all.remove(&id) else { return };
         let worker = self.workers.get_mut(w.flow.worker as usize).and_then(|w| w.as_mut());
@@ -44,7 +44,7 @@ impl Datapath {
         }
     }
 
-    /// Megaflows that were watched and are dead, or ended, since the last call.
+    /// Watched megaflows that were marked dead or ended since the last call.
     pub fn take_ended_watches(&mut self) -> Vec<FlowId> {
         let mut all = std::mem::take(&mut self.marks.watches.ended);
         for (slot, w) in self.workers.iter_mut().enumerate() {
@@ -55,7 +55,7 @@ impl Datapath {
         all
     }
 
-    /// Megaflows that came since the last call, 1,024 per worker at most; from now on they are kept
+    /// Megaflows that were stored since the last call, at most 1,024 per worker. They are collected
     /// for the next call only if `go_on`.
     pub fn take_new_megaflows(&mut self, go_on: bool) -> Vec<FlowId> {
         let mut all = Vec::new();
@@ -68,20 +68,20 @@ impl Datapath {
         all
     }
 
-    /// Of all packets that adapters forwarded until then the datapath knows; None: they forward
-    /// none.
+    /// Sets the time up to which all packets that adapters forwarded are credited; None: no adapter
+    /// forwards packets.
     pub fn set_hardware_known(&mut self, ms: Option<u64>) {
         self.marks.watches.known_ms = ms;
     }
 
-    /// What an adapter forwarded, received on or sent out of this port.
+    /// Adds packets that an adapter received or sent at this port without the host.
     pub fn credit_port(&mut self, no: PortNo, more: &PortStats) {
         if let Some(p) = self.ports.get_mut(&no) {
             p.hardware.add(more);
         }
     }
 
-    /// Packets of this port that only its adapter saw.
+    /// Counters of packets of this port that only its adapter saw.
     pub fn hardware_stats(&self, no: PortNo) -> PortStats {
         self.ports.get(&no).map(|p| p.hardware.clone()).unwrap_or_default()
     }

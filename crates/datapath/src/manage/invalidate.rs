@@ -1,6 +1,6 @@
-//! Which megaflows a change kills, and when it is done. `flow_index` finds them quickly.
+//! Which megaflows a change invalidates, and when it is complete. `flow_index` finds them quickly.
 //!
-//! The argument for exactness is in `docs/decisions/0001-per-core-megaflow-table.md`: publish, one
+//! Why this is exact: `docs/decisions/0001-per-core-megaflow-table.md`. In short: publish, one
 //! grace period, mark overlapping megaflows dead, done.
 
 use crate::batch::keys::{PWORDS, Words};
@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use sync::{Domain, Grace};
 
-/// Regions on the packet-side lines, by mask.
+/// Regions on the packet-side lines, grouped by mask.
 pub(crate) struct RegionSet(HashMap<Words, Vec<Words>>);
 
 impl RegionSet {
@@ -26,28 +26,29 @@ impl RegionSet {
         RegionSet(by_mask)
     }
 
-    /// (mask, values of every region that has it).
+    /// Each mask, with the values of all regions that have it.
     pub fn groups(&self) -> impl Iterator<Item = (&Words, &Vec<Words>)> {
         self.0.iter()
     }
 }
 
-/// What must agree for a megaflow of one mask to overlap one region.
+/// The bits that must be equal for a megaflow of one mask to overlap one region.
 pub(crate) struct OverlapTest(Vec<(u8, u64, u64)>);
 
 impl OverlapTest {
-    /// `both`: the bits at which both look, by word; `key`: the region's values.
+    /// `both`: the bits that both masks have, by word; `key`: the region's values.
     pub fn new(both: &[(u8, u64)], key: &Words) -> OverlapTest {
         OverlapTest(both.iter().map(|(w, m)| (*w, *m, key[*w as usize] & m)).collect())
     }
 
-    /// Does megaflow `i` overlap the region?
+    /// True if megaflow `i` overlaps the region.
     pub fn hits(&self, store: &Store, i: u32) -> bool {
         self.0.iter().all(|(w, mask, want)| store.word(i, *w as usize) & mask == *want)
     }
 }
 
-/// Every usable megaflow that overlaps a region, by looking at all of them: what is right.
+/// Every usable megaflow that overlaps a region, found by examining all of them: the twin of the
+/// index.
 #[cfg(test)]
 pub(crate) fn overlapping(store: &Store, regions: &RegionSet) -> std::collections::BTreeSet<u32> {
     let overlaps = |i: u32| {
@@ -61,33 +62,33 @@ pub(crate) fn overlapping(store: &Store, regions: &RegionSet) -> std::collection
     (1..high).filter(|i| store.payload(*i).usable() && overlaps(*i)).collect()
 }
 
-/// Decisions that may have changed.
+/// The megaflows that a change may have made wrong.
 #[derive(Default)]
 pub(crate) struct Change {
-    /// Decisions about packets in these regions.
+    /// Megaflows that overlap these regions.
     pub regions: Vec<Region>,
-    /// Decisions of which these say that they may have changed.
+    /// Megaflows for which one of these predicates is true.
     pub stale: Vec<Stale>,
 }
 
-/// Megaflows whose effects are looked at in one turn: some hundred microseconds' work.
+/// Megaflows whose effects are examined in one turn: some hundred microseconds' work.
 pub(crate) const STALE_TURN_MAX: usize = 1 << 12;
 
-/// Looking for stale decisions. Those that come meanwhile are made from what holds
-/// now.
+/// A search for stale megaflows. Megaflows stored meanwhile are made from the new state and are not
+/// examined.
 pub(crate) struct StaleSearch {
-    /// The ticket that is done at its end.
+    /// The ticket that is complete when the search ends.
     last: u64,
     pub stale: Vec<Stale>,
-    /// What is left to look at: workers' slots, and behind which megaflow each one's end.
+    /// What is left to examine: workers' slots, and the index behind each one's last megaflow.
     ahead: VecDeque<(usize, usize)>,
-    /// The next megaflow.
+    /// The megaflow at which the next turn begins.
     from: usize,
 }
 
 impl StaleSearch {
-    /// The megaflows of this turn, no more than [`STALE_TURN_MAX`], by slot; the ticket that is
-    /// done if they are the last.
+    /// The megaflows of the next turn, by slot, at most [`STALE_TURN_MAX`]; and the ticket that is
+    /// complete after this turn, if it is the last.
     pub fn turn(&mut self) -> (Vec<(usize, Range<usize>)>, Option<u64>) {
         let (mut left, mut out) = (STALE_TURN_MAX, Vec::new());
         while let Some((slot, end)) = self.ahead.front().copied() {
@@ -105,7 +106,7 @@ impl StaleSearch {
     }
 }
 
-/// Changes that wait for their grace period.
+/// Changes whose grace period is not over, and changes that are complete.
 pub(crate) struct Tickets {
     next: u64,
     done: u64,
@@ -118,7 +119,7 @@ impl Tickets {
         Tickets { next: 1, done: 0, waiting: VecDeque::new(), search: None }
     }
 
-    /// A new change.
+    /// Adds a change, whose grace period begins now.
     pub fn open(&mut self, domain: &Domain, change: Change) -> Ticket {
         let t = self.next;
         self.next += 1;
@@ -126,7 +127,7 @@ impl Tickets {
         Ticket(t)
     }
 
-    /// All changes whose grace period is over, together. They are done once `close`d.
+    /// All changes whose grace period is over, together. They are complete after `close`.
     pub fn ready(&mut self, domain: &Domain) -> Option<(u64, Change)> {
         let mut all = Change::default();
         let mut last = None;
@@ -145,8 +146,8 @@ impl Tickets {
         last.map(|t| (t, all))
     }
 
-    /// Of all changes up to `last` only stale decisions are left to be marked; `ends`:
-    /// workers' slots, and behind which megaflow each one's end.
+    /// Begins the search for stale megaflows of all changes up to `last`, whose other megaflows are
+    /// marked. `ends`: workers' slots, and the index behind each one's last megaflow.
     pub fn search(
         &mut self,
         last: u64,
@@ -156,22 +157,22 @@ impl Tickets {
         self.search = Some(StaleSearch { last, stale, ahead: ends.collect(), from: 0 });
     }
 
-    /// The search that is under way. The caller that takes it puts it back unless it is over.
+    /// The search under way. A caller that takes it puts it back unless it has ended.
     pub fn searching(&mut self) -> &mut Option<StaleSearch> {
         &mut self.search
     }
 
-    /// The megaflows of all changes up to `t` are marked.
+    /// Completes all changes up to `t`, whose megaflows are marked.
     pub fn close(&mut self, t: u64) {
         self.done = t;
     }
 
-    /// Is no change under way?
+    /// True if no change is under way.
     pub fn none_waiting(&self) -> bool {
         self.waiting.is_empty() && self.search.is_none()
     }
 
-    /// Is the change complete?
+    /// True if the change is complete.
     pub fn is_done(&self, t: Ticket) -> bool {
         t.0 <= self.done
     }

@@ -2,12 +2,12 @@
 
 use crate::info::BalanceCheck;
 
-/// Length of one sample.
+/// Length of a sample, milliseconds.
 pub(crate) const SAMPLE_MS: u64 = 5000;
-/// Samples that are remembered: a minute.
+/// Samples that are kept: those of a minute.
 pub(crate) const SAMPLES_COUNT: usize = 12;
 
-/// What a counter grew by in each of the last samples.
+/// The growth of a counter in each of the last samples.
 #[derive(Clone, Default)]
 pub(crate) struct History {
     grown: [u64; SAMPLES_COUNT],
@@ -16,14 +16,14 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// The counter stands at `now`.
+    /// Adds a sample: the counter's value is `now`.
     pub fn sample(&mut self, now: u64) {
         self.grown[self.taken % SAMPLES_COUNT] = now.saturating_sub(self.last);
         self.taken += 1;
         self.last = now;
     }
 
-    /// Growth in the last so many seconds (5 to 60, in steps of a sample); None without a sample.
+    /// Growth in the last seconds (5 to 60, in steps of a sample); None: there is no sample.
     pub fn over(&self, seconds: u64) -> Option<u64> {
         let samples = (seconds * 1000).div_ceil(SAMPLE_MS).clamp(1, SAMPLES_COUNT as u64) as usize;
         let have = samples.min(self.taken);
@@ -32,17 +32,17 @@ impl History {
     }
 }
 
-/// Cycles of one PMD thread.
+/// The load of one PMD thread, in cycles.
 #[derive(Clone, Default)]
 pub(crate) struct Load {
-    /// All cycles.
+    /// Cycles in total.
     pub total: History,
     /// Cycles of iterations with packets.
     pub busy: History,
 }
 
 impl Load {
-    /// Was it busy for at least this share of the last sample?
+    /// True if at least this share of the last sample was busy.
     pub fn is_high(&self, percent: u64) -> bool {
         let lately = 1; // second: the last sample
         match (self.busy.over(lately), self.total.over(lately)) {
@@ -56,13 +56,13 @@ impl Load {
 #[derive(Default)]
 pub(crate) struct AutoLb {
     pub sampled_ms: u64,
-    /// Samples in a row with a PMD thread over the threshold.
+    /// Number of the last samples in a row in which a PMD thread was over the threshold.
     pub high: usize,
-    /// When queues were last looked at.
+    /// When the balance was last checked, milliseconds.
     pub tried_ms: u64,
-    /// No load would have a queue moved, with cores and queues as they are.
+    /// True if no load can make queues move while cores and queues stay as they are.
     pub pointless: bool,
-    /// What was found then, for [`super::Datapath::take_balance_check`].
+    /// The result of the last check, for [`super::Datapath::take_balance_check`].
     pub check: Option<BalanceCheck>,
 }
 

@@ -1,4 +1,4 @@
-//! What the control side keeps of marks: of ports, of workers' megaflows, of the whole packet side.
+//! What the control side knows of marks: of ports, of workers' megaflows, and overall.
 
 use crate::lookup::flow_store::{Column, Zero};
 use crate::manage::watches::Watches;
@@ -8,26 +8,26 @@ use offload::{FirstBytes, FlowId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// One port's marks.
+/// The marks of one port.
 #[derive(Default)]
 pub(crate) struct PortMarks {
-    /// By worker's slot.
+    /// The tables' memories, by worker's slot.
     pub memories: BTreeMap<usize, Arc<MarkMemory>>,
-    /// Forms of bindings (no value), and how many have them; the place is the worker's number for
-    /// it.
+    /// The forms of bindings (without values), and how many bindings have each; the position is the
+    /// form's number in workers' tables.
     pub forms: Vec<(FirstBytes, u32)>,
-    /// Workers treat its packets as if they had no marks.
+    /// True: workers treat packets of the port as if they had no marks.
     pub ignored: bool,
 }
 
-/// Of the whole packet side.
+/// The state of marks that belongs to no single port or worker.
 #[derive(Default)]
 pub(crate) struct MarkControl {
-    /// Megaflows whose packets adapters have.
+    /// Megaflows whose packets adapters forward.
     pub watches: Watches,
-    /// Megaflows that were bound and ended.
+    /// Megaflows with marks that ended.
     pub ended: Vec<FlowId>,
-    /// What workers may still look at.
+    /// Memories of removed tables that workers may still read.
     pub retired: Vec<Arc<MarkMemory>>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Sample {
 // SAFETY: zero is a megaflow without packets.
 unsafe impl Zero for Sample {}
 
-/// What is known of one worker's megaflows as far as marks go.
+/// What the control side knows of marks of one worker's megaflows.
 #[derive(Default)]
 pub(crate) struct FlowMarks {
     pub bound: HashMap<u32, Bound>,
@@ -57,7 +57,7 @@ pub(crate) struct FlowMarks {
 }
 
 impl FlowMarks {
-    /// A megaflow ended.
+    /// Records that a megaflow ended.
     pub fn ended(&mut self, idx: u32) {
         if let Some(samples) = &mut self.samples {
             samples[idx as usize] = Sample::default();
@@ -65,8 +65,8 @@ impl FlowMarks {
         self.ended.extend(self.bound.remove(&idx));
     }
 
-    /// A megaflow's counter stands at this; packets since the last time. `room`: as many megaflows
-    /// may be.
+    /// Records that a megaflow's packet counter has this value; returns the growth since the last
+    /// sample. `room`: number of megaflow indices.
     pub fn sampled(&mut self, idx: u32, packets: u32, room: usize) -> u32 {
         let sample = &mut self.samples.get_or_insert_with(|| Column::new(room))[idx as usize];
         let recent = packets.wrapping_sub(sample.packets);
@@ -74,14 +74,14 @@ impl FlowMarks {
         recent
     }
 
-    /// Packets of the last sample.
+    /// Packets in the last sample.
     pub fn pps(&self, idx: u32) -> u32 {
         self.samples.as_ref().map_or(0, |s| s[idx as usize].recent)
     }
 }
 
 impl PortMarks {
-    /// The worker's number for a binding's form; None: there are too many.
+    /// The number of a binding's form in workers' tables; None: the port has too many forms.
     pub fn form(&mut self, bytes: &FirstBytes) -> Option<u8> {
         let form = FirstBytes { value: [0; 64], ..bytes.clone() };
         let same = self.forms.iter().position(|(f, refs)| *refs > 0 && *f == form);

@@ -1,5 +1,5 @@
-//! What the control side does about marks of adapters: tables for workers, bindings, and samples of
-//! what megaflows are worth.
+//! [`Datapath`]: marks of adapters. Tables for workers, bindings, and samples of megaflows'
+//! traffic.
 
 use crate::manage::Datapath;
 use crate::manage::mark_bindings::{Bound, FlowMarks};
@@ -11,7 +11,7 @@ use offload::{FirstBytes, FlowId, Mark, PortTotals, first_bytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where a pass over all megaflows goes on.
+/// Position of [`Datapath::sample`] within all megaflows.
 #[derive(Clone, Copy, Default)]
 pub struct SampleCursor {
     worker: usize,
@@ -19,8 +19,8 @@ pub struct SampleCursor {
 }
 
 impl Datapath {
-    /// Packets of this port may be marked from now on ([`Datapath::bind_mark`]); false: there is no
-    /// such port.
+    /// Allows marks on packets of this port ([`Datapath::bind_mark`]); false: there is no such
+    /// port.
     pub fn enable_marks(&mut self, no: PortNo) -> bool {
         let Some(p) = self.ports.get_mut(&no) else { return false };
         p.marks.get_or_insert_default();
@@ -28,7 +28,7 @@ impl Datapath {
         true
     }
 
-    /// Marks of this port's packets mean nothing any more.
+    /// Ends the use of marks on packets of this port.
     pub fn disable_marks(&mut self, no: PortNo) {
         let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.take()) else { return };
         for w in self.workers.iter_mut().flatten() {
@@ -38,8 +38,8 @@ impl Datapath {
         self.marks.retired.extend(marks.memories.into_values());
     }
 
-    /// From now on marks of this port's packets are ignored, or used again; bindings stay
-    /// as they are and change as ever. Nothing happens if that is so already.
+    /// Makes workers ignore marks on packets of this port, or use them again. Bindings are kept and
+    /// can be changed. Does nothing if that is so already.
     pub fn ignore_marks(&mut self, no: PortNo, ignored: bool) {
         let Some(marks) = self.ports.get_mut(&no).and_then(|p| p.marks.as_mut()) else { return };
         if std::mem::replace(&mut marks.ignored, ignored) != ignored {
@@ -49,7 +49,7 @@ impl Datapath {
         }
     }
 
-    /// What the port's packets cost so far, on all workers, as `dpif-netdev/pmd-rxq-show` has it.
+    /// What the port's packets cost so far, on all workers, as `dpif-netdev/pmd-rxq-show` shows it.
     pub fn port_totals(&self, no: PortNo) -> PortTotals {
         let mut all = PortTotals::default();
         for q in self.ports.get(&no).into_iter().flat_map(|p| &p.rxqs) {
@@ -59,12 +59,12 @@ impl Datapath {
         all
     }
 
-    /// May packets of this port be marked?
+    /// True if packets of this port may have marks.
     pub fn has_marks(&self, no: PortNo) -> bool {
         self.ports.get(&no).is_some_and(|p| p.marks.is_some())
     }
 
-    /// Gives a worker the tables that it lacks.
+    /// Gives a worker the tables of all ports with marks that it does not have yet.
     pub(crate) fn give_mark_tables(&mut self, slot: usize) {
         let Some(Some(w)) = self.workers.get_mut(slot) else { return };
         for (no, p) in &mut self.ports {
@@ -78,15 +78,15 @@ impl Datapath {
         }
     }
 
-    /// A worker is gone, and its megaflows are.
+    /// Forgets the tables of a worker that ended.
     pub(crate) fn forget_mark_tables(&mut self, slot: usize) {
         let of_port = self.ports.values_mut().filter_map(|p| p.marks.as_mut());
         let memories = of_port.filter_map(|m| m.memories.remove(&slot));
         self.marks.retired.extend(memories);
     }
 
-    /// Packets of this port with this mark belong to this megaflow if they begin so. False, and
-    /// nothing happens: the megaflow ended, or another one has its index by now.
+    /// Binds a mark: packets of this port with this mark and these first bytes belong to this
+    /// megaflow. False, without effect: the megaflow ended, or another one has its index now.
     pub fn bind_mark(&mut self, flow: FlowId, no: PortNo, mark: Mark, bytes: &FirstBytes) -> bool {
         let is_it = |(key, mask, _): (Key, Mask, Arc<[Op]>)| {
             first_bytes(&key, &mask).is_ok_and(|(now, _)| now == *bytes)
@@ -102,7 +102,7 @@ impl Datapath {
         let w = self.workers[flow.worker as usize].as_mut().expect("it has a megaflow");
         let bound = Bound { flow, port: no, slot: mark.slot(), form };
         if let Some(before) = w.flows.marks.bound.insert(flow.megaflow, bound) {
-            // A slot that stays bound would stand for whatever has the megaflow's index next.
+            // If the old slot stayed bound, it would stand for the next megaflow with this index.
             w.send(Command::Mark(no, MarkChange::Unbind(before.slot, flow.megaflow)));
             marks.release(before.form);
         }
@@ -111,7 +111,7 @@ impl Datapath {
         true
     }
 
-    /// The mark does not stand for this megaflow any more.
+    /// Unbinds a mark from a megaflow.
     pub fn unbind_mark(&mut self, flow: FlowId, no: PortNo, mark: Mark) {
         let Some(Some(w)) = self.workers.get_mut(flow.worker as usize) else { return };
         let is_it = |b: &&Bound| b.port == no && b.slot == mark.slot();
@@ -125,8 +125,8 @@ impl Datapath {
         }
     }
 
-    /// Unbinds marks of megaflows that a worker ended; before their indices are given back. Returns
-    /// the commands for it.
+    /// Unbinds the marks of megaflows that a worker ended, before their indices are given back.
+    /// Returns the commands for it.
     pub(crate) fn unbind_ended(&mut self, marks: &mut FlowMarks) -> Vec<Command> {
         let ended = std::mem::take(&mut marks.ended);
         let one = |b: Bound| {
@@ -139,28 +139,28 @@ impl Datapath {
         ended.into_iter().map(one).collect()
     }
 
-    /// Megaflows with marks that ended since the last call; nothing is bound to them any more.
+    /// Megaflows with marks that ended since the last call; no mark is bound to them any more.
     pub fn take_ended_marks(&mut self) -> Vec<FlowId> {
         self.marks.retired.retain(|memory| Arc::strong_count(memory) > 1);
         std::mem::take(&mut self.marks.ended)
     }
 
-    /// Packets so far that came with a mark of this slot and did not begin as its megaflow's do.
+    /// Number of packets so far that came with a mark of this slot and were not of its megaflow.
     pub fn wrong_marks(&self, no: PortNo, slot: u16) -> u32 {
         let Some(marks) = self.ports.get(&no).and_then(|p| p.marks.as_ref()) else { return 0 };
         let each = marks.memories.values().map(|m| m.wrong(slot).load(Ordering::Relaxed));
         each.fold(0, u32::wrapping_add)
     }
 
-    /// Did packets come with a mark of this slot that were its megaflow's, since the last call?
+    /// True if packets of its megaflow came with a mark of this slot since the last call.
     pub fn take_marked(&self, no: PortNo, slot: u16) -> bool {
         let Some(marks) = self.ports.get(&no).and_then(|p| p.marks.as_ref()) else { return false };
         let each = marks.memories.values().map(|m| m.take_came(slot));
         each.fold(false, |any, one| any | one)
     }
 
-    /// Looks at `most` megaflows from a place on: input port, and packets since they were sampled
-    /// last. True: there are more; false: that was all, and the place is the first again.
+    /// Samples the next `most` megaflows: calls back with input port, and packets since the last
+    /// sample. False: those were the last, and the next call begins again.
     pub fn sample(
         &mut self,
         at: &mut SampleCursor,
@@ -185,7 +185,7 @@ impl Datapath {
         more
     }
 
-    /// Key, mask and operations of a megaflow, if it is there and not dead.
+    /// Key, mask and operations of a megaflow, if it exists and is not dead.
     pub fn megaflow(&self, flow: FlowId) -> Option<(Key, Mask, Arc<[Op]>)> {
         self.workers.get(flow.worker as usize)?.as_ref()?.flows.find(flow.megaflow)
     }

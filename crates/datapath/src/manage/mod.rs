@@ -1,4 +1,4 @@
-//! The control side's handle: workers, ports, flows, changes. One thread owns it.
+//! [`Datapath`], the control side's handle: workers, ports, megaflows, changes. One thread owns it.
 
 mod api;
 mod auto_lb;
@@ -26,7 +26,7 @@ pub(crate) mod worker;
 
 use crate::manage::capture_control::CaptureControl;
 use crate::manage::ct_keeper::CtKeeper;
-use crate::manage::effects::EffectQueue;
+use crate::manage::effects::EventQueue;
 use crate::manage::invalidate::Tickets;
 use crate::manage::load::{AutoLb, History};
 use crate::manage::mark_bindings::{MarkControl, PortMarks};
@@ -39,7 +39,6 @@ use crate::messages::Route;
 use crate::messages::*;
 use crate::police::Policer;
 use crate::settings::*;
-use crate::stats::perf::Suspicious;
 use crate::stats::port::{PortCell, PortStats, RxqCell};
 use crate::tx::bond::Bond;
 use crate::wake::Wake;
@@ -50,24 +49,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::ring;
 
+/// A receive queue as the control side sees it.
 pub(crate) struct Rxq {
     pub cell: Arc<RxqCell>,
-    /// Slot of the worker that has it.
+    /// Slot of the worker that has the queue.
     pub at: Option<usize>,
-    /// Slot of the worker that should.
+    /// Slot of the worker that should have the queue.
     pub want: Option<usize>,
-    /// The worker that has it was asked to give it back.
+    /// True: the worker that has the queue was asked to give it back.
     pub moving: bool,
-    /// Here, between two workers.
+    /// The queue, while no worker has it.
     pub spare: Option<Box<RxSlot>>,
     pub pinned: bool,
     /// (cycles, packets) when cleared.
     pub base: (u64, u64),
-    /// Its cycles of the last minute.
+    /// Cycles of the queue in the last minute.
     pub load: History,
 }
 
-/// Which core each polled queue belongs to, and what that was decided from.
+/// The core for each polled queue, and what it was decided from.
 pub(crate) struct Placement {
     pub cores: Vec<Core>,
     pub queues: Vec<Queue>,
@@ -77,7 +77,7 @@ pub(crate) struct Placement {
 }
 
 impl Rxq {
-    /// Queue number `queue` of a port, with no worker yet. The counters are any of the port's.
+    /// Queue number `queue` of a port, without a worker yet. `stats`: any of the port's counters.
     fn new(port: PortNo, queue: usize, rx: Box<dyn RxQueue>, stats: &Arc<PortCell>) -> Self {
         let cell = Arc::new(RxqCell::default());
         let (stats, c) = (stats.clone(), cell.clone());
@@ -94,7 +94,7 @@ impl Rxq {
         }
     }
 
-    /// Cycles of the last minute; of a queue too young for that, all of them.
+    /// Cycles of the last minute; if there is no sample yet, all cycles so far.
     fn cost(&self) -> u64 {
         let so_far = self.cell.cycles.get().saturating_sub(self.base.0);
         self.load.over(60).filter(|c| *c > 0).unwrap_or(so_far)
@@ -107,6 +107,7 @@ pub(crate) enum PortRoute {
     Via(usize),
 }
 
+/// A port as the control side sees it.
 pub(crate) struct PortEntry {
     pub port: Box<dyn Port>,
     pub affinity: RxAffinity,
@@ -115,39 +116,41 @@ pub(crate) struct PortEntry {
     pub txqs: Vec<Box<dyn TxQueue>>,
     pub routes: BTreeMap<usize, PortRoute>,
     pub cells: BTreeMap<usize, Arc<PortCell>>,
-    /// Counters of workers that are gone.
+    /// Counters of workers that ended.
     pub past: PortStats,
-    /// Counters of what its adapter did without the host.
+    /// Counters of packets that the port's adapter forwarded without the host.
     pub hardware: PortStats,
-    /// Longest frame that it takes, as the workers know it.
+    /// Longest frame that the port takes, as set in workers, bytes.
     pub limit: usize,
-    /// What it may bring, and how the workers count that.
+    /// Limit of what the port may receive.
     policing: Policing,
+    /// Its token buckets, which workers share.
     policer: Option<Arc<Policer>>,
-    /// What it may be sent, and how the workers count that.
+    /// Limit of what may be sent to the port.
     egress: Option<EgressPolicer>,
+    /// Its token bucket, which workers share.
     egress_policer: Option<Arc<Policer>>,
-    /// Some: its adapter may mark packets.
+    /// Some: the port's adapter may mark packets.
     pub marks: Option<Box<PortMarks>>,
 }
 
-/// What a frame may have beyond the MTU: an Ethernet header and one VLAN tag (as OVS's DPDK ports).
+/// Bytes of a frame beyond the MTU: an Ethernet header and one VLAN tag (as for OVS's DPDK ports).
 const BEYOND_MTU: usize = 14 + 4;
 
 fn limit(port: &dyn Port) -> usize {
     usize::from(port.mtu()) + BEYOND_MTU
 }
 
-/// What ports, flows and threads that are gone have left.
+/// Counters of ports, workers and megaflows that ended.
 #[derive(Default)]
 pub(crate) struct Past {
-    /// Counters of ports, and of packets without a port.
+    /// Counters of removed ports, and of packets without a port.
     pub stats: PortStats,
-    /// Traffic of flows that is not credited yet.
+    /// Traffic that is not credited yet.
     pub credits: Vec<Credit>,
 }
 
-/// The packet side. Dropping it shuts it down.
+/// The packet half, as the control side sees it. Dropping it shuts it down.
 pub struct Datapath {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
@@ -155,9 +158,7 @@ pub struct Datapath {
     pub(crate) ports: BTreeMap<PortNo, PortEntry>,
     pub(crate) past: Past,
     pub(crate) tickets: Tickets,
-    pub(crate) effect_queue: EffectQueue,
-    pub(crate) differences: Vec<Box<str>>,
-    pub(crate) suspicious: Vec<(WorkerId, Box<Suspicious>)>,
+    pub(crate) events: EventQueue,
     pub(crate) aged_ms: u64,
     pub(crate) auto_lb: AutoLb,
     last_placement: LastPlacement,
@@ -165,12 +166,12 @@ pub struct Datapath {
     /// Rung by the kernel worker when there are reports.
     pub(crate) bell: Arc<Wake>,
     pub(crate) marks: MarkControl,
-    /// Transmit queues came back.
+    /// True: transmit queues came back, so routes are to be set again.
     pub(crate) reroute: bool,
     pub(crate) capture: Option<CaptureControl>,
-    /// Bonds by their numbers, which no port has.
+    /// Bonds, by their numbers; no port has one of these.
     pub(crate) bonds: BTreeMap<PortNo, Arc<Bond>>,
-    /// Where PMD threads may run.
+    /// Cores on which PMD threads may run.
     cores: Vec<usize>,
     pub(crate) recent: Recent,
 }
@@ -189,9 +190,7 @@ impl Datapath {
             ports: BTreeMap::new(),
             past: Past::default(),
             tickets: Tickets::new(),
-            effect_queue: EffectQueue::default(),
-            differences: Vec::new(),
-            suspicious: Vec::new(),
+            events: EventQueue::default(),
             aged_ms: 0,
             auto_lb: AutoLb::default(),
             last_placement: LastPlacement::default(),
@@ -208,7 +207,7 @@ impl Datapath {
         Ok(dp)
     }
 
-    /// Run-time settings.
+    /// Changes the settings, while packets pass.
     pub fn set_settings(&mut self, s: Settings) {
         let how = |s: &Settings| (s.rxq_assign, s.rxq_isolate);
         let placement = how(&s) != how(&self.settings);
@@ -227,19 +226,19 @@ impl Datapath {
         &self.settings
     }
 
-    /// One PMD thread on each of these cores, no others, as long as there is a port to poll. Queues
-    /// move live.
+    /// Sets the cores of PMD threads: one thread on each, as long as there is a port to poll.
+    /// Queues are moved while packets pass.
     pub fn set_pmd_cores(&mut self, cores: &[usize]) -> Result<(), Error> {
         self.cores = cores.to_vec();
         self.update_pmd_threads()
     }
 
-    /// Workers that send when every core asked for has its PMD thread.
+    /// Number of workers that send, when every configured core has its PMD thread.
     pub fn tx_threads(&self) -> usize {
         self.cores.len() + 1
     }
 
-    /// Starts and stops PMD threads so that they are as wanted: none where nothing is polled.
+    /// Starts and stops PMD threads as configured; without polled ports there are none.
     fn update_pmd_threads(&mut self) -> Result<(), Error> {
         let polled = self.ports.values().any(|p| p.port.service() == Service::Poll);
         let cores = if polled { self.cores.clone() } else { Vec::new() };
@@ -296,8 +295,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// With a PMD thread that lacks a queue of its own to a polled port, the kernel worker gives up
-    /// its own.
+    /// Takes transmit queues of polled ports back from the kernel worker, if a PMD thread has none
+    /// of its own to such a port.
     fn reclaim_from_kernel(&mut self) {
         let pmds = self.workers.iter().flatten().count() - 1;
         let mut back = Vec::new();
@@ -322,7 +321,7 @@ impl Datapath {
         self.workers[slot].as_mut().expect("a slot in use")
     }
 
-    /// Its receive queues are elsewhere already.
+    /// Stops a worker, whose receive queues other workers have already.
     pub(crate) fn stop_worker(&mut self, slot: usize) {
         for (no, p) in &mut self.ports {
             if p.routes.remove(&slot) == Some(PortRoute::Own) {
@@ -369,7 +368,7 @@ impl Datapath {
         self.past.stats.add(&w.shared.orphan.read());
     }
 
-    /// Sends around a worker that leaves: others get another way to its ports, and drop their ring.
+    /// Routes other workers' packets without this worker, which is to be stopped.
     fn workers_except(&mut self, slot: usize) {
         for p in self.ports.values_mut() {
             p.routes.retain(|_, w| *w != PortRoute::Via(slot));
@@ -390,10 +389,11 @@ impl Datapath {
         nos.into_iter().for_each(|no| self.route(no, None));
     }
 
-    /// Gives every worker (but `except`) a way to send to a port.
+    /// Gives every worker except `except` a way to send to a port.
     fn route(&mut self, no: PortNo, except: Option<usize>) {
         let service = self.ports[&no].port.service();
-        // PMD threads first; only the kernel worker makes system calls.
+        // PMD threads get queues first. Only the kernel worker gets queues of kernel ports: sending
+        // on one is a system call.
         let all = (1..self.workers.len()).chain([0]);
         let slots: Vec<usize> =
             all.filter(|s| self.workers[*s].is_some() && Some(*s) != except).collect();
@@ -422,7 +422,7 @@ impl Datapath {
         }
     }
 
-    /// A ring from one worker to another.
+    /// Makes a ring from one worker to another.
     fn connect(&mut self, from: usize, to: usize) {
         if self.worker(from).peers.insert(to) {
             let (tx, rx) = ring(HANDOFFS_MAX);
@@ -432,12 +432,12 @@ impl Datapath {
         }
     }
 
-    /// Places receive queues again by what they cost now.
+    /// Places receive queues again, by their present cost.
     pub fn rebalance(&mut self) {
         self.place_as(self.placement(&[]), true);
     }
 
-    /// Where queues that are polled should be, without the workers that leave.
+    /// Where polled queues should be, without the workers in `leaving`.
     pub(crate) fn placement(&self, leaving: &[usize]) -> Placement {
         let core_of = |slot: usize| match self.workers.get(slot)?.as_ref()?.id {
             WorkerId::Pmd(core) => Some(core),
@@ -482,7 +482,7 @@ impl Datapath {
         nos.into_iter().for_each(|no| self.advance(no));
     }
 
-    /// Brings a port's receive queues one move closer to where they should be.
+    /// Moves each of a port's receive queues one step towards the worker that should have it.
     fn advance(&mut self, no: PortNo) {
         let Some(p) = self.ports.get_mut(&no) else { return };
         for (i, q) in p.rxqs.iter_mut().enumerate() {
@@ -505,8 +505,8 @@ impl Datapath {
         }
     }
 
-    /// Reads the reports that a worker has made so far, which is as many as the ring holds at most
-    /// however many come meanwhile; returns ports whose receive queues came back.
+    /// Reads the reports that a worker has made so far: at most a ring full, even if more come
+    /// meanwhile. Returns ports whose receive queues came back.
     fn read_reports(&mut self, w: &mut Handle) -> Vec<PortNo> {
         let mut moved = Vec::new();
         for _ in 0..REPORTS_MAX {
@@ -514,7 +514,7 @@ impl Datapath {
             match r {
                 Report::Program(id, ops) => w.flows.program(id, ops),
                 Report::Installed { idx, port, bytes, credits, effects } => {
-                    effects.iter().for_each(|e| self.effect_queue.push(port, e.clone(), None));
+                    effects.iter().for_each(|e| self.events.effects.push(port, e.clone(), None));
                     w.flows.installed(idx, bytes, credits, effects);
                     self.recent.installed(w, idx);
                 }
@@ -523,11 +523,11 @@ impl Datapath {
                 Report::Uncached(uncached) => {
                     w.shared.taken.fetch_add(1, Ordering::Release);
                     w.flows.uncached(&uncached);
-                    uncached.lost.iter().for_each(|(port, n)| self.effect_queue.lose(*port, *n));
+                    uncached.lost.iter().for_each(|(port, n)| self.events.effects.lose(*port, *n));
                     uncached
                         .effects
                         .into_iter()
-                        .for_each(|(port, e, n)| self.effect_queue.push(port, e, Some(n)));
+                        .for_each(|(port, e, n)| self.events.effects.push(port, e, Some(n)));
                 }
                 Report::RxBack(slot) => {
                     let no = slot.port;
@@ -539,8 +539,8 @@ impl Datapath {
                     }
                 }
                 Report::Missed(key) => self.recent.missed(*key),
-                Report::Differs(how) => self.differences.push(how),
-                Report::Suspicious(one) => self.suspicious.push((w.id, one)),
+                Report::Differs(how) => self.events.differences.push(how),
+                Report::Suspicious(one) => self.events.suspicious.push((w.id, one)),
                 Report::Lookups(now) => w.lookups = now,
                 Report::TxBack(no, queue) => {
                     if let Some(p) = self.ports.get_mut(&no) {
@@ -561,8 +561,8 @@ impl Datapath {
     pub(crate) fn read_all_reports(&mut self) {
         for slot in 0..self.workers.len() {
             if let Some(mut w) = self.workers[slot].take() {
-                // `advance` may address this worker: it must be in place, so reports are read
-                // first.
+                // `advance` may send commands to this worker, which must be in its slot then: so
+                // reports are read first.
                 let reports = self.read_reports(&mut w);
                 self.workers[slot] = Some(w);
                 reports.into_iter().for_each(|no| self.advance(no));
@@ -572,7 +572,7 @@ impl Datapath {
     }
 }
 
-// The control thread may be any thread.
+// The control thread need not be the thread that made the datapath.
 const _: () = {
     const fn send<T: Send>() {}
     send::<Datapath>();

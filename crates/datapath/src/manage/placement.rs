@@ -1,4 +1,4 @@
-//! Which worker serves which receive queue: a pure function.
+//! Placement: which core polls which receive queue. A pure function.
 
 use crate::manage::topology::Core;
 use crate::settings::RxqAssign;
@@ -8,21 +8,22 @@ use std::collections::BTreeMap;
 /// A receive queue to place.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    /// Core it is pinned to.
+    /// The core to which the queue is pinned.
     pub pin: Option<usize>,
-    /// Measured cost; 0: not measured.
+    /// Measured cost in cycles; 0: not measured.
     pub cycles: u64,
-    /// Where it is now.
+    /// The core that polls it now.
     pub now: Option<usize>,
     /// NUMA node of its port.
     pub numa: usize,
 }
 
-/// How much better (1/8) another core must be before a queue moves.
+/// A queue stays on its core unless another core's load is lower by more than one part in this many
+/// of the queue's own cycles.
 const HYSTERESIS: u64 = 8;
 
-/// A core for each queue; None when there is no core to take. `isolate`: a core with a pinned queue
-/// serves no others. A pin to a core that does not poll is ignored.
+/// Chooses a core for each queue; None: no core can take it. `isolate`: a core with a pinned queue
+/// takes no others. A pin to a core without a PMD thread is ignored.
 pub(crate) fn assign(
     queues: &[Queue],
     cores: &[Core],
@@ -41,7 +42,7 @@ pub(crate) fn assign(
     if how != RxqAssign::RoundRobin {
         order.sort_by_key(|i| Reverse(queues[*i].cycles));
     }
-    // How many queues took turns, by the cores that they took them on.
+    // Number of queues that were placed in turn, by the cores among which they were.
     let mut turns = BTreeMap::<Vec<usize>, usize>::new();
     for i in order {
         let q = &queues[i];
@@ -62,8 +63,8 @@ pub(crate) fn assign(
     out.into_iter().map(|c| Some(cores[c?].id)).collect()
 }
 
-/// How unequal the cores are filled: the variance of their shares of all cycles, in percent
-/// squared. Cores outside `cores` do not count.
+/// How uneven the load of the cores is: the variance of their shares of all cycles, in percent
+/// squared. Only `cores` count.
 pub(crate) fn variance(queues: &[Queue], cores: &[Core], at: &[Option<usize>]) -> u64 {
     let total: u64 = queues.iter().map(|q| q.cycles).sum::<u64>().max(1);
     let on = |id: usize| queues.iter().zip(at).filter(move |(_, c)| **c == Some(id));
@@ -74,18 +75,18 @@ pub(crate) fn variance(queues: &[Queue], cores: &[Core], at: &[Option<usize>]) -
     (cores.iter().map(|c| (share(c) - mean).powi(2)).sum::<f64>() / n) as u64
 }
 
-/// The open cores of a NUMA node; all open cores if none of them is on that node.
+/// The open cores of a NUMA node; if there are none on that node, all open cores.
 fn on_node(open: &[usize], cores: &[Core], numa: usize) -> Vec<usize> {
     let near: Vec<usize> = open.iter().copied().filter(|c| cores[*c].numa == numa).collect();
     if near.is_empty() { open.to_vec() } else { near }
 }
 
-/// What the cores have got so far.
+/// The queues and cycles that each core has got so far.
 struct Filling<'a> {
     cores: &'a [Core],
     cycles: Vec<u64>,
     queues: Vec<usize>,
-    /// Which core got the last queue, the one before, and so on: times count queues.
+    /// By core: the number of the placement that it got last.
     last: Vec<usize>,
     placed: usize,
     fastest: u64,
@@ -106,8 +107,8 @@ impl<'a> Filling<'a> {
         self.last[core] = self.placed;
     }
 
-    /// What a core is filled with: its own load and half of its hyper-thread siblings', and more of
-    /// it the slower the core is.
+    /// The load of a core: its own cycles and half of its hyper-thread siblings', scaled up for a
+    /// slower core.
     fn load(&self, core: usize) -> u64 {
         let me = &self.cores[core];
         let sibling = |c: &usize| *c != core && self.cores[*c].siblings == me.siblings;
@@ -119,16 +120,16 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Queues on the core, and on its siblings.
+    /// Number of queues on the core, and on the core and its siblings.
     fn count(&self, core: usize) -> (usize, usize) {
         let mine = self.cores[core].siblings;
         let all = (0..self.cores.len()).filter(|c| self.cores[*c].siblings == mine);
         (self.queues[core], all.map(|c| self.queues[c]).sum())
     }
 
-    /// The core that is filled least, or where the queue already is when that is about as good.
-    /// `even`: no core shall have two queues more than another; among equals it then goes to and
-    /// fro over the cores, so that none has the costlier queue of every round.
+    /// The core with the least load, or the queue's present core if that is about as good. `even`:
+    /// no core gets two queues more than another; among equal cores the order then alternates, so
+    /// that no core gets the most expensive queue of every round.
     fn pick(&self, near: &[usize], q: &Queue, even: bool) -> usize {
         let rank = |c: usize| {
             let (own, shared) = self.count(c);

@@ -1,4 +1,4 @@
-//! What the control side tells of where receive queues are polled, for logs.
+//! [`Datapath`]: which core polls which receive queue, for the log.
 
 use crate::info::{PolledQueue, Polling};
 use crate::manage::{Datapath, Placement};
@@ -7,7 +7,7 @@ use crate::manage::{Datapath, Placement};
 #[derive(Default)]
 pub(crate) struct LastPlacement {
     now: Polling,
-    /// `now` was not asked for yet.
+    /// True: `now` was not taken yet.
     is_new: bool,
 }
 
@@ -18,8 +18,8 @@ impl Placement {
         self.cores.iter().find(|c| c.id == id).map(|c| (c.id, c.numa))
     }
 
-    /// Are there PMD threads on several NUMA nodes, and would one of them poll a queue of another
-    /// node that is not pinned to it?
+    /// True if there are PMD threads on several NUMA nodes, and one would poll a queue of another
+    /// node that is not pinned to it.
     pub fn crosses_nodes(&self) -> bool {
         let several = self.cores.iter().any(|c| c.numa != self.cores[0].numa);
         let far = |(i, q): (usize, &crate::manage::Queue)| {
@@ -30,13 +30,13 @@ impl Placement {
 }
 
 impl Datapath {
-    /// Where queues of polled ports are polled, if that was decided since the last call: by
-    /// [`Datapath::rebalance`], or because cores, ports or pins are others.
+    /// The placement of polled queues, if it was decided since the last call: by
+    /// [`Datapath::rebalance`], or because cores, ports or pins changed.
     pub fn take_polling(&mut self) -> Option<Polling> {
         std::mem::take(&mut self.last_placement.is_new).then(|| self.last_placement.now.clone())
     }
 
-    /// Remembers a placement; `asked`: for [`Datapath::take_polling`] even if it is the last one.
+    /// Records a placement. `asked`: [`Datapath::take_polling`] returns it even if it is unchanged.
     pub(crate) fn note_placement(&mut self, placement: &Placement, asked: bool) {
         let queue = |(i, (no, queue)): (usize, &(flow::PortNo, usize))| {
             let (q, core) = (&placement.queues[i], placement.core_of(i));

@@ -1,5 +1,4 @@
-//! Ports of the datapath: added, asked, limited, pinned to cores. Taking them away is in
-//! `removal.rs`.
+//! [`Datapath`]: ports are added, queried, limited, and pinned to cores. `removal.rs` removes them.
 
 use super::{Datapath, PortEntry, Rxq, limit};
 use crate::messages::*;
@@ -19,12 +18,12 @@ impl Datapath {
         self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, pins)
     }
 
-    /// Is there a port with this number?
+    /// True if there is a port with this number.
     pub fn has_port(&self, no: PortNo) -> bool {
         self.ports.contains_key(&no)
     }
 
-    /// Adds a port under this number. All its queues are taken from it.
+    /// Adds a port with this number, and takes all queues from it.
     pub fn add_port_at(
         &mut self,
         no: PortNo,
@@ -84,8 +83,8 @@ impl Datapath {
         }
     }
 
-    /// Looks again at what a port says of itself: its MTU, and receive queues that came since (a
-    /// guest enables queues when it likes). Queues that went stay, and find nothing.
+    /// Reads a port's MTU again, and takes receive queues that were added since (a guest may enable
+    /// queues at any time). Queues that were removed are still polled, and are empty.
     pub fn refresh(&mut self, no: PortNo) {
         self.update_limit(no);
         let Some(p) = self.ports.get_mut(&no) else { return };
@@ -100,7 +99,7 @@ impl Datapath {
         }
     }
 
-    /// The port's MTU may have changed: longer frames for it are `TooLong` from now on.
+    /// Reads a port's MTU again: longer frames are dropped as `TooLong` from now on.
     pub fn update_limit(&mut self, no: PortNo) {
         let Some(p) = self.ports.get_mut(&no) else { return };
         let now = limit(&*p.port);
@@ -110,8 +109,8 @@ impl Datapath {
         }
     }
 
-    /// Limits what a port may bring from now on; no packet passes between the old and the new limit
-    /// unseen. The buckets begin full. No effect if that is what it is limited to already.
+    /// Sets the limit of what a port may receive; the buckets are full at first. No packet passes
+    /// uncounted between the old and the new limit. Does nothing if the limit is unchanged.
     pub fn set_policing(&mut self, no: PortNo, policing: Policing) -> Result<(), Error> {
         let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
         if std::mem::replace(&mut p.policing, policing) != policing {
@@ -122,8 +121,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Limits what a port is sent from now on, by all workers together. The bucket begins full. No
-    /// effect if that is what it is limited to already.
+    /// Sets the limit of what all workers together may send to a port; the bucket is full at first.
+    /// Does nothing if the limit is unchanged.
     pub fn set_egress(&mut self, no: PortNo, egress: Option<EgressPolicer>) -> Result<(), Error> {
         let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
         if std::mem::replace(&mut p.egress, egress) != egress {
@@ -135,7 +134,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Is there a limit on what a port brings or is sent?
+    /// True if what the port may receive or be sent is limited.
     pub fn is_limited(&self, no: PortNo) -> bool {
         self.ports.get(&no).is_some_and(|p| p.policer.is_some() || p.egress_policer.is_some())
     }
@@ -145,17 +144,17 @@ impl Datapath {
         self.ports.get_mut(&no).map(|p| &mut *p.port as &mut dyn Port)
     }
 
-    /// A port that is not changed, by its number; None: there is none.
+    /// A port by its number, to be read; None: there is none.
     pub fn port(&self, no: PortNo) -> Option<&dyn Port> {
         self.ports.get(&no).map(|p| &*p.port)
     }
 
-    /// Numbers of all ports.
+    /// The numbers of all ports.
     pub fn ports(&self) -> impl Iterator<Item = PortNo> + '_ {
         self.ports.keys().copied()
     }
 
-    /// A port's counters over all workers.
+    /// A port's counters, over all workers.
     pub fn port_stats(&self, no: PortNo) -> Option<PortStats> {
         let p = self.ports.get(&no)?;
         let mut sum = p.past.clone();
@@ -164,7 +163,7 @@ impl Datapath {
         Some(sum)
     }
 
-    /// Counters over all ports that are or were, and of packets without a port.
+    /// Counters of all ports that exist or existed, and of packets without a port.
     pub fn totals(&self) -> PortStats {
         let mut sum = self.past.stats.clone();
         self.ports.keys().for_each(|no| sum.add(&self.port_stats(*no).expect("exists")));
@@ -172,13 +171,13 @@ impl Datapath {
         sum
     }
 
-    /// Named drops over everything.
+    /// All named drops, with their counts.
     pub fn drops(&self) -> Vec<(telemetry::Drop, u64)> {
         let totals = self.totals();
         telemetry::Drop::ALL.iter().map(|d| (*d, totals.drops[*d as usize])).collect()
     }
 
-    /// Pins a port's receive queues. They are where they should be when it returns.
+    /// Pins a port's receive queues to cores. On return the queues are on those cores.
     pub fn set_affinity(&mut self, no: PortNo, affinity: RxAffinity) -> Result<(), Error> {
         let p = self.ports.get_mut(&no).ok_or(Error::NoPort(no))?;
         if p.affinity != affinity {

@@ -1,30 +1,30 @@
-//! Misses and new flows, for a log that wants them.
+//! Recent misses and new megaflows, for a log.
 
 use crate::info::FlowDump;
 use crate::manage::worker::Handle;
 use flow::Key;
 
-/// New flows that are kept, and keys of packets that were missed.
+/// New megaflows, and keys of missed packets, that are kept at most.
 const NEW_FLOWS_MAX: usize = 1024;
 
-/// What came since it was asked for the last time.
+/// Misses and new megaflows since they were last taken.
 #[derive(Default)]
 pub(crate) struct Recent {
-    /// Flows that were cached; None: none are kept.
+    /// New megaflows; None: they are not collected.
     flows: Option<Vec<FlowDump>>,
-    /// Keys of packets that were missed, if settings want them.
+    /// Keys of missed packets, if settings say that they are reported.
     missed: Vec<Key>,
 }
 
 impl Recent {
-    /// A packet was missed.
+    /// Adds the key of a missed packet.
     pub fn missed(&mut self, key: Key) {
         if self.missed.len() < NEW_FLOWS_MAX {
             self.missed.push(key);
         }
     }
 
-    /// A worker cached a flow.
+    /// Adds a megaflow that a worker stored.
     pub fn installed(&mut self, w: &mut Handle, idx: u32) {
         if !self.missed.is_empty() {
             w.flows.note_first(idx, &self.missed);
@@ -34,7 +34,7 @@ impl Recent {
         }
     }
 
-    /// Takes the flows; None are kept from now on unless the next ones are asked for.
+    /// Takes the megaflows. They are collected for the next call only if `next`.
     pub fn take_flows(&mut self, next: bool) -> Vec<FlowDump> {
         std::mem::replace(&mut self.flows, next.then(Vec::new)).unwrap_or_default()
     }

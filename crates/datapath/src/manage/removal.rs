@@ -1,4 +1,4 @@
-//! Ports that go.
+//! [`Datapath`]: ports are removed.
 
 use crate::manage::Datapath;
 use crate::messages::Command;
@@ -8,15 +8,15 @@ use port::Port;
 use std::collections::BTreeSet;
 
 impl Datapath {
-    /// Removes a port under traffic; as [`Datapath::del_ports`].
+    /// Removes a port while packets pass; as [`Datapath::del_ports`].
     pub fn del_port(&mut self, no: PortNo) -> Result<Box<dyn Port>, Error> {
         self.del_ports([no]).pop().ok_or(Error::NoPort(no))
     }
 
-    /// Removes ports under traffic and returns those that were there: their queues are taken from
-    /// the workers and closed, packets to them become `NoPort` drops. Changes so far are complete
-    /// then: a port that gets one of their numbers next gets none of their packets. However many
-    /// ports go, workers are waited for as often as for one.
+    /// Removes ports while packets pass, and returns those that existed: their queues are taken
+    /// from workers and closed, and packets to them become `NoPort` drops. On return all changes so
+    /// far are complete, so a port that gets one of the numbers next gets no packets for these.
+    /// Workers are waited for once, however many ports are removed.
     pub fn del_ports(&mut self, nos: impl IntoIterator<Item = PortNo>) -> Vec<Box<dyn Port>> {
         let nos: BTreeSet<PortNo> =
             nos.into_iter().filter(|no| self.ports.contains_key(no)).collect();
@@ -36,12 +36,13 @@ impl Datapath {
         self.complete_changes();
         let gone = nos.into_iter().map(|no| self.forget_port(no)).collect();
         self.place(&[]);
-        // Fewer threads can only fail to start what is not wanted any more.
+        // Starting threads is the only thing that can fail here, and fewer ports need no new
+        // threads.
         let _ = self.update_pmd_threads();
         gone
     }
 
-    /// Closes the queues of a port that no worker knows any more; what it counted stays.
+    /// Closes the queues of a port that no worker has any more, and keeps its counters.
     fn forget_port(&mut self, no: PortNo) -> Box<dyn Port> {
         self.disable_marks(no);
         let mut p = self.ports.remove(&no).expect("a port that goes");

@@ -1,38 +1,39 @@
-//! What the system says of its cores, in a directory like `/sys/devices/system/cpu`.
+//! Cores as Linux describes them, in a directory like `/sys/devices/system/cpu`.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// NUMA nodes of the cores that [`assume_cores`] made up.
+/// NUMA nodes of the cores that [`assume_cores`] was called with.
 static ASSUMED: OnceLock<Vec<usize>> = OnceLock::new();
 
-/// Takes the machine for one with a core for each of these NUMA nodes, for tests of placement
-/// (`--dummy-numa`): PMD threads are not bound to cores then. Before the first worker is started.
+/// Pretends that the machine has a core for each of these NUMA nodes, for tests of placement
+/// (`--dummy-numa`); PMD threads are then not bound to cores. To be called before the first worker
+/// is started.
 pub fn assume_cores(nodes: Vec<usize>) {
     let _ = ASSUMED.set(nodes);
 }
 
-/// The NUMA nodes of cores that were made up; None: cores are the machine's.
+/// The NUMA nodes given to [`assume_cores`]; None: cores are the machine's.
 pub fn assumed_cores() -> Option<&'static [usize]> {
     ASSUMED.get().map(Vec::as_slice)
 }
 
-/// Where Linux describes them.
+/// The directory in which Linux describes cores.
 pub(crate) const CPUS: &str = "/sys/devices/system/cpu";
 
-/// A core to place receive queues on.
+/// A core on which receive queues can be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Core {
     pub id: usize,
     pub numa: usize,
-    /// Base frequency: higher on the priority cores of Intel's SST-BF. 0: the system does not say.
+    /// Base frequency, kHz: higher for the priority cores of Intel's SST-BF. 0: not known.
     pub khz: u64,
-    /// Number of the first hyper-thread of its physical core.
+    /// Number of the first hyper-thread of the same physical core.
     pub siblings: usize,
 }
 
 impl Core {
-    /// Core `id`; what is not known is as on a machine where all cores are alike.
+    /// Reads core `id`. What the system does not say is as if all cores were alike.
     pub fn read(cpus: &Path, id: usize) -> Core {
         if let Some(nodes) = ASSUMED.get() {
             let numa = nodes.get(id).copied().unwrap_or(0);
@@ -51,7 +52,7 @@ impl Core {
     }
 }
 
-/// The node whose link is in a core's directory, 0 when there is none.
+/// The NUMA node that a core's directory links to; 0 if there is none.
 fn node(dir: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let names = entries.flatten().filter_map(|e| e.file_name().into_string().ok());

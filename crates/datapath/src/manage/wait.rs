@@ -1,20 +1,20 @@
-//! Waiting for workers to follow.
+//! [`Datapath`]: waiting for workers.
 
 use crate::manage::Datapath;
 use crate::settings::WorkerId;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a worker to follow a command.
+/// Longest wait for a worker to execute a command.
 const WORKER_WAIT_MAX: Duration = Duration::from_secs(20);
-/// The first wait that is warned of; then twice as long, and so on.
+/// A wait of this length is the first that is warned of; then one twice as long, and so on.
 const WARN_WAIT_MIN: Duration = Duration::from_secs(1);
-/// Time between two looks at the workers.
+/// Time between two checks of the workers.
 const LOOK_INTERVAL: Duration = Duration::from_micros(20);
-/// Cap per look, so that time in which the control side itself did not run does not count as
-/// waiting.
+/// Time that one check counts for at most, so that time in which the control side itself did not
+/// run does not count as waiting.
 const LOOK_COUNTED_MAX: Duration = Duration::from_millis(1);
 
-/// How long the control side waited, by its own looks.
+/// The time that the control side has waited, by its own checks.
 struct Backoff {
     looked: Instant,
     waited: Duration,
@@ -32,7 +32,7 @@ impl Backoff {
         self.looked = now;
     }
 
-    /// Is it time to warn of the wait?
+    /// True if a warning of the wait is due.
     fn warns(&mut self) -> bool {
         let due = self.waited >= self.warn_at;
         if due {
@@ -44,7 +44,7 @@ impl Backoff {
 
 impl Datapath {
     /// Waits until all workers have executed their commands. A thread that gets no CPU is waited
-    /// for; one that stays away is given up, until it answers again.
+    /// for; one that does not answer for long is given up, until it answers again.
     pub(crate) fn wait_for_workers(&mut self) {
         let mut backoff = Backoff::new();
         loop {
@@ -68,15 +68,16 @@ impl Datapath {
                 }
             }
         }
-        // Reports that came during the last look.
+        // Reports that came during the last check.
         self.read_all_reports();
     }
 
-    /// Waits until no packet meets a decision from before the changes so far, and what one worker
-    /// handed to another before this call is sent. Not for a worker that was given up.
+    /// Waits until no packet meets a decision from before the changes so far, and until packets
+    /// that one worker handed to another before this call are sent. Does not wait for a worker that
+    /// was given up.
     pub(crate) fn complete_changes(&mut self) {
         let mut backoff = Backoff::new();
-        // What was handed over while a worker was in one iteration it takes in the next.
+        // A worker takes packets that were handed over during one iteration in the next.
         for _ in 0..2 {
             let grace = self.config.domain.grace();
             while !self.config.domain.passed(grace) {
@@ -93,7 +94,7 @@ impl Datapath {
         }
     }
 
-    /// Lets workers run for the time between two looks.
+    /// Lets workers run until the next check.
     fn look(&mut self, backoff: &mut Backoff) {
         match self.config.manual {
             true => drop(self.step()),
@@ -103,15 +104,15 @@ impl Datapath {
     }
 
     /// Waits until workers are done with packets that the control side gave them
-    /// ([`Datapath::execute`], [`port::Port::inject`]), a second at most. For test suites that look
-    /// at once at what became of a packet.
+    /// ([`Datapath::execute`], [`port::Port::inject`]), at most a second. For test suites that
+    /// check at once what happened to a packet.
     pub fn finish_packets(&mut self) {
         self.wait_for_workers();
         let mut backoff = Backoff::new();
         let mut grace = None;
         while backoff.waited < WARN_WAIT_MIN {
             let taken = self.ports.values().all(|p| p.port.all_taken());
-            // The worker that took the last packet is online until the packet is sent.
+            // The worker that took the last packet is online until it has sent the packet.
             match grace.filter(|_| taken) {
                 None => grace = taken.then(|| self.config.domain.grace()),
                 Some(grace) if self.config.domain.passed(grace) => break,
@@ -126,7 +127,7 @@ impl Datapath {
         self.read_all_reports();
     }
 
-    /// Workers that are waited for: they have commands to execute, or owe a receive queue.
+    /// Workers that have commands to execute, or a receive queue to give back.
     fn lagging(&mut self) -> Vec<(usize, WorkerId)> {
         let queues = self.ports.values().flat_map(|p| &p.rxqs);
         let owing: Vec<usize> = queues.filter(|q| q.moving).filter_map(|q| q.at).collect();

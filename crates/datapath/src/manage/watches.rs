@@ -1,34 +1,35 @@
-//! Megaflows whose packets adapters may have: what the control side keeps of them.
+//! Watches: megaflows whose packets an adapter may forward.
 
 use crate::manage::flow_stats::FlowStats;
 use offload::FlowId;
 use std::collections::HashMap;
 
-/// A megaflow whose packets an adapter may have.
+/// Identity of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WatchId(pub(crate) u64);
 
-/// One of them. It outlives the megaflow: the adapter's last packets come late.
+/// A watch. It outlives its megaflow: the adapter's last packets are reported late.
 pub(crate) struct Watch {
     pub flow: FlowId,
-    /// Of the megaflow, as long as it is there.
+    /// Serial number of the megaflow's watch, while the megaflow exists.
     pub serial: u64,
     pub account: u32,
     pub outer_bytes: u64,
 }
 
-/// Of the whole packet side.
+/// The watches of all workers.
 #[derive(Default)]
 pub(crate) struct Watches {
     pub all: HashMap<WatchId, Watch>,
     pub next: u64,
-    /// Of workers that are gone.
+    /// Watched megaflows of workers that ended.
     pub ended: Vec<FlowId>,
-    /// Of all packets until then the control side reported; None: no adapter has packets.
+    /// Time up to which all forwarded packets are reported, milliseconds; None: no adapter forwards
+    /// packets.
     pub known_ms: Option<u64>,
 }
 
-/// What an adapter did for a megaflow.
+/// The packets of a megaflow that an adapter forwarded.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Forwarded {
     pub packets: u64,
@@ -37,39 +38,39 @@ pub(crate) struct Forwarded {
     pub serial: u64,
 }
 
-/// Megaflows that came and were not asked for yet, at most; others are found by the next sample.
+/// New megaflows that are collected, at most; others are found by the next sample.
 const CAME_MAX: usize = 1024;
 
-/// Of one worker's megaflows.
+/// The watches of one worker's megaflows.
 #[derive(Default)]
 pub(crate) struct FlowWatches {
     pub flows: HashMap<u32, Forwarded>,
     pub ended: Vec<u32>,
-    /// Watches that came; None: they are not collected.
+    /// New megaflows since they were last taken; None: they are not collected.
     pub came: Option<Vec<u32>>,
 }
 
 impl FlowWatches {
-    /// A megaflow came.
+    /// Records a new megaflow.
     pub fn came(&mut self, idx: u32) {
         if let Some(came) = self.came.as_mut().filter(|c| c.len() < CAME_MAX) {
             came.push(idx);
         }
     }
 
-    /// A megaflow is dead, or ended: no rule may do what it did.
+    /// Records that a megaflow was marked dead or ended: no adapter's rule may replace it any more.
     pub fn ended(&mut self, idx: u32) {
         if !self.flows.is_empty() && self.flows.remove(&idx).is_some() {
             self.ended.push(idx);
         }
     }
 
-    /// What an adapter did for a megaflow.
+    /// The packets of a megaflow that an adapter forwarded.
     pub fn forwarded(&self, idx: u32) -> Forwarded {
         self.flows.get(&idx).copied().unwrap_or_default()
     }
 
-    /// When a megaflow was used last, which a worker says was at `used_ms`.
+    /// When a megaflow was last used, by a worker (`used_ms`) or an adapter.
     pub fn used_ms(&self, idx: u32, used_ms: u64) -> u64 {
         if self.flows.is_empty() { used_ms } else { used_ms.max(self.forwarded(idx).used_ms) }
     }
@@ -93,7 +94,7 @@ impl FlowWatches {
 }
 
 impl Watches {
-    /// A worker is gone, and its megaflows are.
+    /// Forgets the watches of a worker that ended, and its megaflows.
     pub fn forget(&mut self, slot: usize, flows: &mut FlowWatches) {
         let worker = slot as u32;
         self.ended.extend(flows.ended.drain(..).map(|megaflow| FlowId { worker, megaflow }));

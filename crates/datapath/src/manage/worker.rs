@@ -1,4 +1,4 @@
-//! The control side's end of one worker: its thread, its rings, its flows.
+//! The control side's end of one worker: its thread, its rings, its megaflows.
 
 use crate::actions::fragments::Gatherer;
 use crate::events::*;
@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use sync::{Consumer, Producer, ring};
 
-/// Twice what the main thread has: table lookups nest. Memory is taken as it is used.
+/// Stack of a worker's thread: twice the main thread's, as table lookups nest. Pages take memory
+/// when they are used.
 const STACK_BYTES: usize = 16 << 20;
 
 enum Run {
@@ -42,15 +43,16 @@ pub(crate) struct Handle {
     punts: Consumer<Box<PuntEvent>>,
     pub wake: Option<Arc<Wake>>,
     run: Run,
-    /// Workers it has a ring to.
+    /// Slots of the workers to which it has a ring.
     pub peers: BTreeSet<usize>,
-    /// `perf` when it was last cleared.
+    /// The counters when they were last cleared.
     pub base: Perf,
-    /// Its cycles of the last minute.
+    /// Cycles of the last minute.
     pub load: Load,
-    /// How its lookups go.
+    /// Lookup statistics by port, as last reported.
     pub lookups: Box<[PortLookup]>,
-    /// The control side gave up waiting for it, and does not wait again until it has settled.
+    /// True: the control side has given up waiting for this worker, and does not wait again until
+    /// it has executed its commands.
     pub stuck: bool,
 }
 
@@ -122,13 +124,13 @@ impl Handle {
         })
     }
 
-    /// Queues a command.
+    /// Queues a command for the worker.
     pub fn send(&mut self, c: Command) {
         self.backlog.push_back(c);
         self.push();
     }
 
-    /// Moves commands into the ring as far as there is room.
+    /// Moves queued commands into the ring, as far as it has room.
     pub fn push(&mut self) {
         let before = self.backlog.len();
         while let Some(c) = self.backlog.pop_front() {
@@ -143,7 +145,7 @@ impl Handle {
         }
     }
 
-    /// True if it has executed all commands, or its thread has ended.
+    /// True if the worker has executed all commands, or its thread has ended.
     pub fn is_settled(&mut self) -> bool {
         let processed = self.shared.processed.load(Ordering::Acquire);
         let gone = match &self.run {
@@ -156,7 +158,7 @@ impl Handle {
         settled
     }
 
-    /// Has it got every command?
+    /// True if all commands are in the ring.
     pub fn has_sent_all(&self) -> bool {
         self.backlog.is_empty()
     }
@@ -171,7 +173,7 @@ impl Handle {
         self.punts.pop()
     }
 
-    /// Steps a worker without a thread; returns packets moved.
+    /// Runs one iteration of a worker without a thread; returns the number of packets moved.
     pub fn step(&mut self) -> usize {
         match &mut self.run {
             Run::Manual(w) => w.step(),
@@ -179,7 +181,7 @@ impl Handle {
         }
     }
 
-    /// Waits for the thread's end (`Stop` was sent) and hands the worker over.
+    /// Waits for the thread's end, after `Stop` was sent, and returns the worker.
     pub fn join(&mut self) -> Option<Box<Worker>> {
         match std::mem::replace(&mut self.run, Run::Gone) {
             Run::Thread(t) => t.join().ok().map(Box::new),

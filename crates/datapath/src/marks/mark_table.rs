@@ -1,7 +1,8 @@
-//! One port's marks for one worker: which megaflow a mark stands for, and the comparison.
+//! The marks of one port for one worker: which megaflow each mark stands for, and the comparison of
+//! a packet's first bytes with it.
 //!
-//! A marked packet's way reads one line of this table, the form's (which few share) and a byte that
-//! says whether the megaflow ended; the megaflow's own line is not touched.
+//! A marked packet reads one line of this table, the line of its form (of which there are few), and
+//! a byte that says whether the megaflow ended. It does not read the megaflow's own line.
 
 use super::{MARK_FORMS_MAX, MarkBinding, MarkCounts};
 use crate::batch::Batch;
@@ -14,11 +15,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// Of the compared bytes, as words: those of an entry, and those behind, which IPv6 has.
+/// Words of the compared bytes that fit into an entry.
 const WORDS: usize = 6;
+/// Words of the compared bytes behind those; only forms of IPv6 compare them.
 const TAIL_WORDS: usize = 2;
 
-/// Where a packet's 16-bit length begins at most, of the bytes that are compared.
+/// The largest offset of a packet's 16-bit length within the compared bytes.
 const LENGTH_AT_MAX: u8 = 62;
 
 /// What one mark stands for. All zero: nothing, as no mark is 0.
@@ -30,7 +32,7 @@ struct Entry {
     megaflow: u32,
     program: u32,
     form: u8,
-    /// What the program does needs the packet's key or where its headers are.
+    /// The program reads the packet's key or layout.
     needs_key: bool,
     spare: u16,
 }
@@ -38,7 +40,8 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
-    /// All of it, so that a packet is compared by whole vectors: no form compares the last words.
+    /// All words of the entry, so that a packet is compared by whole SIMD registers: no form has
+    /// mask bits in the words behind the value.
     #[inline(always)]
     fn words(&self) -> &[u64; WORDS + TAIL_WORDS] {
         // SAFETY: as many bytes, none of which is padding.
@@ -46,15 +49,15 @@ impl Entry {
     }
 }
 
-/// Which bytes are compared, and which lengths are checked.
+/// A form of entries: which bytes are compared, and which lengths are checked.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct Form {
-    /// Of an entry's words; zero for those behind the value.
+    /// Mask of an entry's words; zero in the words behind the value.
     mask: [u64; WORDS + TAIL_WORDS],
     tail: [u64; TAIL_WORDS],
     least: u16,
-    /// 0: there is no length.
+    /// Mask of the 16-bit length; 0: the form has none.
     length_mask: u16,
     length_at: u8,
     end_base: u8,
@@ -62,17 +65,17 @@ struct Form {
     has_tail: bool,
 }
 
-/// A table's memory. The worker reads and writes it; the control side made it, gives it back to the
-/// system, and reads what is atomic.
+/// The memory of a table. The control side makes and frees it; the worker reads and writes it; the
+/// control side reads the atomic parts.
 pub(crate) struct MarkMemory {
     entries: Reserved<Entry>,
-    /// By slot: the value's last words, of forms that have them.
+    /// By slot: the last words of the value, for forms that compare them.
     tails: Reserved<[u64; TAIL_WORDS]>,
     forms: Reserved<Form>,
-    /// By slot: packets that did not begin as the megaflow's do.
+    /// By slot: packets whose first bytes were not those of the megaflow.
     wrong: Reserved<AtomicU32>,
-    /// By slot: not 0 if packets came with its mark that were the megaflow's, since the control
-    /// side looked.
+    /// By slot: not 0 if packets of the megaflow came with the slot's mark since the control side
+    /// last took this.
     came: Reserved<AtomicU8>,
 }
 
@@ -88,13 +91,13 @@ impl MarkMemory {
         }
     }
 
-    /// Packets that came with a mark of this slot and were others'.
+    /// Number of packets that came with a mark of this slot and were of other flows.
     pub fn wrong(&self, slot: u16) -> &AtomicU32 {
         // SAFETY: every slot is inside; zero is valid, and all access is atomic.
         unsafe { &*self.wrong.at(slot.into()) }
     }
 
-    /// Did packets come with this slot's mark that were the megaflow's, since the last call?
+    /// True if packets of the megaflow came with this slot's mark since the last call.
     pub fn take_came(&self, slot: u16) -> bool {
         self.came(slot).swap(0, Ordering::Relaxed) != 0
     }
@@ -106,14 +109,14 @@ impl MarkMemory {
     }
 }
 
-/// One port's marks for one worker.
+/// One worker's marks of one port.
 pub(crate) struct MarkTable {
     memory: Arc<MarkMemory>,
-    /// Its port's packets are treated as if they had no marks.
+    /// True: packets of the port are treated as if they had no marks.
     pub ignored: bool,
 }
 
-/// What became of a burst's packets: a bit for each.
+/// The result of [`MarkTable::find`] for a burst.
 #[derive(Default)]
 pub(crate) struct Found {
     /// Packets whose megaflow is known by their mark, one bit each.
@@ -129,20 +132,20 @@ fn words(bytes: &[u8; 64]) -> [u64; WORDS + TAIL_WORDS] {
     std::array::from_fn(|i| u64::from_ne_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8")))
 }
 
-/// The first words, and those behind.
+/// The first words, and the words behind them.
 fn divided(bytes: &[u8; 64]) -> ([u64; WORDS], [u64; TAIL_WORDS]) {
     let all = words(bytes);
     (std::array::from_fn(|i| all[i]), std::array::from_fn(|i| all[WORDS + i]))
 }
 
-/// The numbers of bits that are 1.
+/// The numbers of the bits that are set.
 #[inline(always)]
 fn ones(mut bits: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let k = bits.trailing_zeros() as usize;
         (bits != 0).then(|| {
             bits &= bits - 1;
-            // Of 32 bits.
+            // `k` is below 32; this spares a bounds check.
             k % BURST
         })
     })
@@ -174,7 +177,8 @@ impl MarkTable {
         unsafe { *self.memory.entries.at(slot.into()) = entry };
     }
 
-    /// From now on; nothing happens if the megaflow is not live any more. `needs_key`: by program.
+    /// Binds a slot's mark to a megaflow; does nothing if the megaflow is not live any more.
+    /// `needs_key`: whether a program reads the packet's key or layout.
     pub fn bind(&mut self, store: &Store, b: &MarkBinding, needs_key: &dyn Fn(u32) -> bool) {
         let payload = store.payload(b.megaflow);
         if !payload.usable() {
@@ -194,7 +198,8 @@ impl MarkTable {
         };
         let (value, tail) = divided(&b.bytes.value);
         let slot = b.mark.slot();
-        // SAFETY: all forms and slots fit; only the worker, who calls this, reads and writes them.
+        // SAFETY: all forms and slots fit; only the worker, which calls this, reads and writes
+        // them.
         unsafe {
             *self.memory.forms.at(b.form.into()) = form;
             if has_tail {
@@ -214,7 +219,7 @@ impl MarkTable {
         self.set(slot, entry);
     }
 
-    /// If it is this megaflow that the slot stands for.
+    /// Unbinds a slot's mark, if it stands for this megaflow.
     pub fn unbind(&mut self, slot: u16, megaflow: u32) {
         if self.entry(slot).megaflow == megaflow {
             let entry = Entry { mark: 0, megaflow: 0, ..*self.entry(slot) };
@@ -222,7 +227,7 @@ impl MarkTable {
         }
     }
 
-    /// Writes megaflow, program and length of the packets whose marks say what is true.
+    /// Sets megaflow, program and length of the packets that are of their mark's megaflow.
     pub fn find(
         &self,
         level: Level,
@@ -248,7 +253,7 @@ impl MarkTable {
         self.find_here::<true>(store, batch, range)
     }
 
-    /// `AVX2`: the CPU has it.
+    /// [`MarkTable::find`]. `AVX2`: the CPU has it.
     #[inline(always)]
     fn find_here<const AVX2: bool>(
         &self,
@@ -266,8 +271,8 @@ impl MarkTable {
             prefetch(p.data().as_ptr());
             prefetch(self.memory.entries.at(slot_of(*to).into()));
         }
-        // Entries come from afar if there are thousands: all are waited for at once here, and what
-        // they lead to is asked for.
+        // With thousands of entries these are not in the cache: this loads all of the burst's, and
+        // prefetches what they lead to.
         for k in ones(marked) {
             let megaflow = self.entry(slot_of(marks[k])).megaflow;
             store.prefetch_ended(megaflow);
@@ -280,7 +285,7 @@ impl MarkTable {
         for k in ones(marked) {
             let slot = slot_of(marks[k]);
             let e = self.entry(slot);
-            // SAFETY: bits of packets alone are 1.
+            // SAFETY: only bits of packets are set.
             let p = unsafe { packets.get_unchecked(k) };
             let stale = (e.mark != marks[k]) | store.is_ended(e.megaflow);
             if stale | !self.claims::<AVX2>(e, p, slot) {
@@ -316,20 +321,20 @@ impl MarkTable {
         wrong.store(wrong.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// [`FirstBytes::claims`], on whole words, and with few branches.
+    /// As [`FirstBytes::claims`], on whole words, and with few branches.
     #[inline(always)]
     fn claims<const AVX2: bool>(&self, e: &Entry, p: &Packet, slot: u16) -> bool {
         let (len, form) = (p.len() as i64, self.form(e.form));
         let Some(first) = p.first_64() else { return false };
         let end = i64::from(form.end_base) + i64::from(form.length(first));
-        // Negative if something is too short.
+        // Negative if one of the lengths is too short.
         let short = (len - i64::from(form.least)) | (end - i64::from(form.end_least)) | (len - end);
         let odd = (short < 0) | (p.segments() != 1);
         let other = odd | differ::<AVX2>(first, e, form);
         !(other || form.has_tail && self.differ_behind(first, e, slot))
     }
 
-    /// The words that do not fit an entry.
+    /// True if the words that do not fit into an entry differ.
     #[inline(never)]
     fn differ_behind(&self, first: &[u8; 64], e: &Entry, slot: u16) -> bool {
         // SAFETY: every slot is inside; those of forms with a tail were written.
@@ -341,19 +346,19 @@ impl MarkTable {
 }
 
 impl Form {
-    /// The packet's 16-bit length; 0 if the form has none.
+    /// The 16-bit length in the packet; 0 if the form has none.
     #[inline(always)]
     fn length(&self, first: &[u8; 64]) -> u16 {
         debug_assert!(self.length_at <= LENGTH_AT_MAX);
-        // SAFETY: two bytes from there on are inside, as `bind` sees to.
+        // SAFETY: `bind` makes sure that two bytes from there on are inside.
         let at = unsafe { first.as_ptr().add(self.length_at.into()) };
         // SAFETY: as above; unaligned.
         u16::from_be(unsafe { at.cast::<u16>().read_unaligned() }) & self.length_mask
     }
 }
 
-/// Do packet and entry differ in what the form compares, except for the words that do not fit an
-/// entry? `AVX2`: the CPU has it.
+/// True if packet and entry differ in what the form compares, except for the words that do not fit
+/// into an entry. `AVX2`: the CPU has it.
 #[inline(always)]
 fn differ<const AVX2: bool>(first: &[u8; 64], e: &Entry, form: &Form) -> bool {
     #[cfg(target_arch = "x86_64")]

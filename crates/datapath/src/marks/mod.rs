@@ -1,11 +1,11 @@
-//! Marks of adapters: a packet that comes marked needs no parsing and no lookup, once its first
-//! bytes were compared with the megaflow's.
+//! Marks of adapters: a marked packet needs no parsing and no lookup if its first bytes are those
+//! of the megaflow that the mark stands for.
 //!
-//! A mark is a hint. A worker has a table for each port whose adapter marks packets: which megaflow
-//! of its own a mark stands for, and what the packets of that begin with. Only the worker changes
-//! it, as the control side says ([`MarkChange`]), in the order of its other commands: a mark is
-//! unbound before its megaflow's index is used again. A megaflow that was marked dead is not found
-//! by its mark either, so that barriers do not wait for an adapter.
+//! A mark is a hint. For each port whose adapter marks packets a worker has a table: which of its
+//! megaflows each mark stands for, and the first bytes of that megaflow's packets. Only the worker
+//! changes the table, by commands of the control side ([`MarkChange`]), in the order of all its
+//! commands: a mark is unbound before its megaflow's index is used again. A megaflow that was
+//! marked dead is not found by its mark either, so barriers do not wait for an adapter.
 
 mod mark_table;
 pub(crate) mod step;
@@ -14,38 +14,38 @@ pub(crate) use mark_table::{MarkMemory, MarkTable};
 
 use offload::{FirstBytes, Mark};
 
-/// Forms that bindings of one port can have between them: which bytes are compared, and which
-/// lengths are checked.
+/// Forms that all bindings of one port may have: which bytes are compared, and which lengths are
+/// checked.
 pub(crate) const MARK_FORMS_MAX: usize = 256;
 
-/// What the control side says of marks.
+/// A command of the control side about a port's marks.
 pub(crate) enum MarkChange {
-    /// Packets of this port may be marked from now on, or are not any more.
+    /// Some: packets of this port may be marked from now on. None: no longer.
     Table(Option<Box<MarkTable>>),
-    /// The port's marks are ignored, or are not any more; what they stand for is kept either way.
+    /// Ignore the port's marks, or use them again; bindings are kept either way.
     Ignore(bool),
     Bind(Box<MarkBinding>),
-    /// The slot does not stand for this megaflow any more.
+    /// The slot's mark does not stand for this megaflow any more.
     Unbind(u16, u32),
 }
 
-/// Packets with this mark belong to this megaflow if they begin so.
+/// Binds a mark to a megaflow: packets with this mark and these first bytes belong to it.
 pub(crate) struct MarkBinding {
     pub mark: Mark,
     pub megaflow: u32,
     pub bytes: FirstBytes,
-    /// The form's place among the port's.
+    /// The number of the form, among those of the port.
     pub form: u8,
 }
 
-/// What became of marked packets.
+/// Counts of marked packets.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct MarkCounts {
     /// Packets of the megaflow that their mark stands for.
     pub hits: u64,
-    /// Packets whose mark stands for nothing, or nothing any more.
+    /// Packets whose mark stands for no megaflow, or for one that ended.
     pub stale: u64,
-    /// The packet is not of the megaflow that the mark stands for.
+    /// Packets that are not of the megaflow that their mark stands for.
     pub wrong: u64,
 }
 

@@ -1,4 +1,5 @@
-//! In place of the parse step: what marks say of the packets of a burst; the others are parsed.
+//! Replaces the parse step for ports with marks: packets of known megaflows need no parsing; the
+//! others of the burst are parsed.
 
 use super::mark_table::Found;
 use super::{MarkChange, MarkCounts, MarkTable};
@@ -14,7 +15,7 @@ use flow::PortNo;
 use packet::BURST;
 use std::ops::Range;
 
-/// By port: its marks, if its adapter makes some.
+/// The tables of ports whose adapters mark packets, by port number.
 #[derive(Default)]
 pub(crate) struct PortMarks {
     tables: Vec<Option<Box<MarkTable>>>,
@@ -22,7 +23,7 @@ pub(crate) struct PortMarks {
 }
 
 impl PortMarks {
-    /// Does the port have an adapter that marks packets, and are its marks used?
+    /// True if the port's adapter marks packets, and its marks are used.
     #[inline]
     pub fn serve(&self, port: PortNo) -> bool {
         let table = self.tables.get(usize::from(port)).and_then(Option::as_ref);
@@ -33,7 +34,7 @@ impl PortMarks {
         std::mem::take(&mut self.counts)
     }
 
-    /// Does what the control side says of a port's marks.
+    /// Executes a command of the control side about a port's marks.
     pub fn change(
         &mut self,
         port: PortNo,
@@ -63,7 +64,7 @@ impl PortMarks {
         }
     }
 
-    /// Parses a burst of a port whose packets may be marked; returns its bytes.
+    /// Parses a burst of a port whose packets may be marked; returns the burst's bytes.
     #[inline(never)]
     pub fn parse(
         &mut self,
@@ -97,9 +98,8 @@ impl PortMarks {
     }
 }
 
-/// What is known of the packets of a burst some of which are known by their marks. The megaflow of
-/// such a packet is not copied to the packet behind it. Without branches: they would be
-/// mispredicted.
+/// Writes the columns of a burst some of whose packets are known by their marks. The packet behind
+/// a known one never takes over its megaflow. There are no branches: they would be mispredicted.
 fn settle(batch: &mut Batch, range: &Range<usize>, found: &Found) {
     let known = spread(found.known);
     let looked_at = spread(!(found.known | found.known << 1));
@@ -113,10 +113,10 @@ fn settle(batch: &mut Batch, range: &Range<usize>, found: &Found) {
         .for_each(|(to, bit)| *to &= bit.wrapping_neg());
 }
 
-/// Bits as bytes that are 0 or 1.
+/// The bits as bytes, 0 or 1 each.
 fn spread(bits: u32) -> [u8; BURST] {
     const EACH: u64 = 0x0101_0101_0101_0101;
-    // Bit k of byte k, which the sum turns into bit 7.
+    // Bit k of byte k; the addition below turns it into bit 7.
     const DIAGONAL: u64 = 0x8040_2010_0804_0201;
     let mut all = [0; BURST];
     for (eight, bits) in all.chunks_exact_mut(8).zip(bits.to_le_bytes()) {
@@ -126,7 +126,7 @@ fn spread(bits: u32) -> [u8; BURST] {
     all
 }
 
-/// Does what this program does need a packet's key or where its headers are?
+/// True if the program reads the packet's key or layout.
 pub(crate) fn needs_key(kind: Kind) -> bool {
     !matches!(
         kind,

@@ -1,5 +1,5 @@
-//! Packets that no megaflow matched, of ports in direct mode (`miss/policy.rs`): what to do with
-//! them, and nothing else.
+//! Direct mode (`miss/policy.rs`): the pipeline decides about missed packets without a mask, and
+//! the decisions are not stored.
 
 use crate::miss::rates::RESOLVE_PACKETS_MAX;
 use crate::miss::resolve_batch::ResolveBatch;
@@ -10,8 +10,8 @@ use flow::Key;
 use packet::VECTOR;
 
 impl Misses {
-    /// Decides about those that go direct, as far as the budget goes, and takes them out; says how
-    /// many they were.
+    /// Decides about packets of ports in direct mode, except samples, within the budget, and
+    /// removes them from `todo`. Returns how many packets it decided about.
     pub(super) fn resolve_direct(&mut self, v: &mut Scope<'_>, todo: &mut Vec<u8>) -> usize {
         let mut asked = self.direct_batch.take().unwrap_or_default();
         let (mut done, mut n) = ([false; VECTOR], 0);
@@ -32,7 +32,8 @@ impl Misses {
         n
     }
 
-    /// Asks the pipeline about all of them. Those it says something about are done; says how many.
+    /// Asks the pipeline about the packets of the batch. Those that it decides about are `done`;
+    /// returns how many they are.
     fn resolve_batch(
         &mut self,
         v: &mut Scope<'_>,
@@ -64,8 +65,8 @@ impl Misses {
         answered
     }
 
-    /// Asks the pipeline twice, and compares what it says about them alone with what it says when
-    /// everything is asked.
+    /// Asks the pipeline both with and without masks, and compares the two decisions about each
+    /// packet.
     fn validate_direct(&self, v: &mut Scope<'_>, asked: &mut ResolveBatch, n: usize) -> u32 {
         let keys: Vec<Key> = asked.packets[..n].iter().map(|i| v.batch.frame(*i).key()).collect();
         let requests = keys.iter().zip(&asked.packets).map(|(k, i)| v.request(k, *i));

@@ -1,5 +1,5 @@
-//! The misses step: the pipeline decides about packets that no megaflow matches, in order; most
-//! decisions are stored as megaflows.
+//! The misses step: the pipeline decides about packets without a megaflow, in order; most decisions
+//! are stored as megaflows.
 
 pub(crate) mod direct;
 pub(crate) mod policy;
@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::batch::keys::Words;
 use crate::lookup::Lookup;
 use crate::lookup::predictor::PREDICTIONS_MAX;
-use crate::lookup::table::{Admission, InsertPosition, Table};
+use crate::lookup::table::{Admission, INDICES_AT_ONCE_MAX, InsertPosition, Table};
 use crate::messages::{Report, Shared};
 use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, RESOLVE_PACKETS_MAX};
 use crate::miss::resolve_batch::ResolveBatch;
@@ -30,16 +30,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Guard, Reader};
 
-/// A missed packet is looked up again in the subtables that got megaflows during its vector, unless
-/// they are more than this: then asking the pipeline costs less.
-const FILLED_SUBTABLES_MAX: usize = PREDICTIONS_MAX;
-
-/// The words that a packet has.
+/// The words of a key that packets have; the others are the pipeline's own.
 fn packet_words(key: &Key) -> &Words {
     key.words.first_chunk().expect("a key has more")
 }
 
-/// The options of a packet that just lost its outer header: they are still in front of it.
+/// The Geneve options of a packet that was just decapsulated: they are still in front of it.
 fn options_of<'p>(packet: &'p Packet, key: &Key) -> &'p [u8] {
     match (key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS, key.u32(at::RECIRC)) {
         (0, _) | (_, 1..) => &[],
@@ -54,12 +50,12 @@ pub(crate) struct Scope<'a> {
     pub programs: &'a mut Programs,
     pub reports: &'a mut Reports,
     pub now_ms: u64,
-    /// For the pipeline's reads.
+    /// For the pipeline's reads of published tables.
     pub guard: Guard<'a>,
 }
 
 impl Scope<'_> {
-    /// Packet `i`, which has this key, as the pipeline is asked about it.
+    /// The pipeline's request about packet `i`, which has this key.
     fn request<'p>(&'p self, key: &'p Key, i: usize) -> Request<'p> {
         let packet = &self.batch.packets[i];
         Request { key, options: options_of(packet, key), packet: packet.data() }
@@ -70,26 +66,28 @@ impl Scope<'_> {
 pub(crate) struct Misses {
     pipeline: Arc<dyn Pipeline>,
     shared: Arc<Shared>,
-    /// Packets whose decisions may be stored.
+    /// The batch of packets whose decisions may be stored.
     whole_batch: Option<Box<ResolveBatch>>,
-    /// Packets of ports in direct mode.
+    /// The batch of packets of ports in direct mode.
     direct_batch: Option<Box<ResolveBatch>>,
     /// Traffic of decisions that were not stored, for the control side.
     pub uncached: UncachedStats,
-    /// Programs of decisions that hold for one packet of this vector only.
+    /// Programs of decisions that are used for one packet of this vector and not stored.
     once_programs: Vec<u32>,
-    /// Misses resolved per vector, and those left of it; packets beyond wait for the next one.
+    /// Misses that may be resolved per vector; packets beyond wait for the next one.
     budget: usize,
+    /// What is left of the budget in this vector.
     left: usize,
-    /// Megaflows that the table may have: this worker's part of the flow limit.
+    /// Megaflows that the table may have: this worker's share of the flow limit.
     limit: u32,
-    /// Decisions so far, to sample them by when the table is full.
+    /// Number of decisions so far: when the table is full, one of [`FULL_TABLE_FLOWS_RATIO`] is
+    /// stored.
     missed: u32,
-    /// Compare what the pipeline says in direct mode with what it says when asked for everything.
+    /// Compare the pipeline's decisions in direct mode with those that it makes with masks.
     validate: bool,
-    /// Store decisions for one key only.
+    /// Narrow each megaflow to one key (`debug`).
     exact: bool,
-    /// Report missed packets.
+    /// Report missed packets to the control side (`debug`).
     report: bool,
 }
 
@@ -119,20 +117,20 @@ impl Misses {
         (self.exact, self.report) = (s.debug.exact_megaflows, s.debug.report_misses);
     }
 
-    /// Takes over what the control side says is this worker's part of the flow limit.
+    /// Takes over this worker's share of the flow limit.
     pub fn take_limit(&mut self, table: &Table) {
         let part = self.shared.limit.load(Ordering::Relaxed);
         self.limit = part.min(table.store.capacity() as u32);
     }
 
-    /// Begins a vector: it has the whole budget.
+    /// Begins a vector with the whole budget.
     #[inline]
     pub fn begin(&mut self) {
         self.left = self.budget;
     }
 
-    /// Gives each missed packet a program: at first those of ports in direct mode, then the others,
-    /// in order. Packets beyond the budget are postponed.
+    /// Gives each missed packet a program: first those of ports in direct mode, then the others, in
+    /// order. Packets beyond the budget are postponed.
     #[inline]
     pub fn resolve(
         &mut self,
@@ -166,15 +164,17 @@ impl Misses {
         perf.miss_cycles.add(cycles_spent);
     }
 
-    /// Decides about packets in order, `left` of them at most; the others are postponed. Returns
-    /// how much of the budget is left.
+    /// Decides about missed packets in order, at most `left`; the others are postponed. Returns
+    /// what is left of the budget.
     fn resolve_all(&mut self, v: &mut Scope<'_>, todo: &[u8], mut left: usize) -> usize {
-        let (mut filled, mut slots) = ([0; FILLED_SUBTABLES_MAX + 1], 0);
+        // Packets are looked up again in the subtables that got megaflows during this vector,
+        // unless these are more than a prediction has: then asking the pipeline costs less.
+        let (mut filled, mut slots) = ([0; PREDICTIONS_MAX + 1], 0);
         let mut postponed = [false; VECTOR];
         let mut asked = self.whole_batch.take().unwrap_or_default();
         let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
-        // At first one packet, then two, then four: the megaflow of the first packets often covers
-        // the ones behind them.
+        // One packet at first, then two, then four: the megaflow of the first packets often covers
+        // those behind them.
         let mut at_once = 1;
         while todo.peek().is_some() {
             asked.len = 0;
@@ -183,7 +183,7 @@ impl Misses {
             {
                 if left == 0 {
                     postponed[i] = true;
-                } else if slots > FILLED_SUBTABLES_MAX || !is_in_filled(v, i, &filled[..slots]) {
+                } else if slots > PREDICTIONS_MAX || !is_in_filled(v, i, &filled[..slots]) {
                     left -= 1;
                     asked.add(i, &v.batch.keys.get(i));
                 }
@@ -194,7 +194,7 @@ impl Misses {
             }
             for n in 0..asked.len {
                 if let Some(slot) = self.apply_decision(v, &mut asked, n)
-                    && slots <= FILLED_SUBTABLES_MAX
+                    && slots <= PREDICTIONS_MAX
                     && !filled[..slots].contains(&slot)
                 {
                     filled[slots] = slot;
@@ -209,8 +209,8 @@ impl Misses {
         left
     }
 
-    /// Asks the pipeline about these packets, and prefetches what storing the answers will
-    /// read.
+    /// Asks the pipeline about the packets of the batch, and prefetches what storing the decisions
+    /// reads.
     fn ask(&self, v: &mut Scope<'_>, asked: &mut ResolveBatch) {
         let ResolveBatch { len, packets, keys, decisions, positions, .. } = asked;
         decisions[..*len].iter_mut().for_each(Decision::clear);
@@ -228,8 +228,8 @@ impl Misses {
         }
     }
 
-    /// Reports what was missed as far as there is room, and narrows decisions to their packets, if
-    /// settings say so.
+    /// Reports the missed packets while the ring has room, and narrows each decision to its
+    /// packet's key, as the settings say.
     #[cold]
     fn watch(&self, reports: &mut Reports, keys: &[Key], decisions: &mut [Decision]) {
         for (key, d) in keys.iter().zip(decisions) {
@@ -243,8 +243,8 @@ impl Misses {
         }
     }
 
-    /// Gives packet `n` of the batch what was decided about it, and stores that unless the table
-    /// has it already. Returns the subtable in which it was stored.
+    /// Gives packet `n` of the batch its decision, and stores it unless the table has a megaflow
+    /// for the packet already. Returns the subtable in which it was stored.
     fn apply_decision(
         &mut self,
         v: &mut Scope<'_>,
@@ -284,9 +284,9 @@ impl Misses {
         megaflow.and(position).map(|s| s.slot)
     }
 
-    /// Shall the decision be stored? Under pressure only flows that come a second time are. When
-    /// the table is full, only some are: flows that are used often get in, and flows that come only
-    /// once do not push each other out.
+    /// True if the decision may be stored. With many new flows, only those that come a second time
+    /// are. When the table is full, only one in [`FULL_TABLE_FLOWS_RATIO`] is: frequent flows get
+    /// in, and flows that come once do not push each other out.
     fn is_admitted(&mut self, v: &mut Scope<'_>, position: &InsertPosition) -> bool {
         self.missed = self.missed.wrapping_add(1);
         let some = self.missed.is_multiple_of(FULL_TABLE_FLOWS_RATIO);
@@ -298,13 +298,13 @@ impl Misses {
         }
     }
 
-    /// Megaflows that are evicted at once when the table is full.
+    /// Number of megaflows that are evicted together when the table is full.
     fn margin(&self) -> u32 {
-        (self.limit / FULL_TABLE_FLOWS_RATIO).min(64)
+        (self.limit / FULL_TABLE_FLOWS_RATIO).min(INDICES_AT_ONCE_MAX)
     }
 
-    /// Applies a decision that is not stored: credits it, and releases its program after the
-    /// vector.
+    /// Applies a decision that is not stored: credits it, and marks its program to be released
+    /// after the vector.
     fn apply_once(&mut self, v: &mut Scope<'_>, i: usize, program: u32, d: &mut Decision) {
         self.once_programs.push(program);
         v.reports.perf().not_installed.add(1);
@@ -313,8 +313,8 @@ impl Misses {
         self.uncached.effects(v.batch.in_port[i], d.effects.take(), bytes);
     }
 
-    /// Removes programs that were used once and dead megaflows, and makes room for new ones. It
-    /// comes after the last use of the megaflow numbers and programs of this vector.
+    /// Releases programs that were used once, unlinks dead megaflows, and evicts others if the
+    /// table is full. Called after the last use of this vector's megaflow and program numbers.
     pub fn finish(
         &mut self,
         table: &mut Table,
@@ -329,8 +329,8 @@ impl Misses {
         if !dead.is_empty() {
             unlink(table, programs, reports, dead);
         }
-        // Room is made before it is needed: an index comes back only after the control side folded
-        // it.
+        // Megaflows are evicted before their indices are needed: an index comes back only after the
+        // control thread folded its counters.
         let margin = self.margin();
         if table.live + margin > self.limit {
             for _ in 0..margin.max(1) {
@@ -342,7 +342,7 @@ impl Misses {
     }
 }
 
-/// Unlinks megaflows, and reports those that were linked.
+/// Unlinks megaflows, and reports those that were linked to the control side.
 pub(crate) fn unlink(
     table: &mut Table,
     programs: &mut Programs,
@@ -357,14 +357,14 @@ pub(crate) fn unlink(
     }
 }
 
-/// Is there a megaflow for packet `i` in the subtables that got new ones during this vector?
+/// True if a subtable that got megaflows during this vector has one for packet `i`.
 fn is_in_filled(v: &mut Scope<'_>, i: usize, subtables: &[usize]) -> bool {
     let Some(found) = v.table.find_in(subtables, &v.batch.keys.get(i)) else { return false };
     (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = found;
     true
 }
 
-/// Makes sure that the control side knows what a program does; false: there is no room to say so.
+/// Makes sure that the control side knows the operations of a program. False: the ring has no room.
 fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
     if v.reports.room() == 0 {
         return false;
@@ -375,7 +375,7 @@ fn announce_program(v: &mut Scope<'_>, program: u32) -> bool {
     true
 }
 
-/// Tells the control side of the megaflow that was stored for packet `i`.
+/// Reports the megaflow that was stored for packet `i` to the control side.
 fn report_installed(v: &mut Scope<'_>, idx: u32, i: usize, d: &mut Decision) {
     let (port, bytes) = (v.batch.in_port[i], v.batch.columns.len[i]);
     v.table.store.counters(idx).begin(bytes, v.now_ms);

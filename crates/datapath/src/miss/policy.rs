@@ -1,98 +1,100 @@
-//! What the packets of a port do next, from what they did lately: a pure function, asked every
-//! 100 ms for each port. `dpif-netdev/pmd-lookup-show` prints what goes in and what comes out.
+//! The policy for a port's packets, from what was measured of them: a pure function, called every
+//! 100 ms for each port. `dpif-netdev/pmd-lookup-show` prints its input and its result.
 //!
-//! Costs are compared in subtable visits; what a miss costs is measured.
+//! Costs are compared in subtable visits; the cost of a miss is measured.
 
 use crate::miss::rates::{JUDGED_EVENTS_MIN, PortRates, SUBTABLES_PROBED_MAX, Share};
 use crate::miss::seen_flows::SAMPLE_FLOWS;
 use crate::settings::Tri;
 
-/// New flows of a port (older ones count half) from which on few of those that were never seen are
-/// stored: their sample can be judged about every second. See
-/// docs/decisions/0008-misses-without-a-flow.md.
+/// New flows of a port in an interval (older ones count half) from which on few flows are stored at
+/// their first miss. That many make a sample that can be judged about once a second
+/// (docs/decisions/0008-misses-without-a-flow.md).
 pub(crate) const NEW_FLOWS_MIN: u64 = JUDGED_EVENTS_MIN * SAMPLE_FLOWS / 4;
 
-/// What a visit costs, to compare it with a miss: one of 2,200 cycles is worth 22 visits, a direct
-/// one of 380 three (`bench/micro/datapath/miss.rs`, every packet a new flow).
+/// Cycles of a subtable visit, to compare it with a miss: a miss of 2,200 cycles is worth 22
+/// visits, one in direct mode of 380 cycles is worth three (`bench/micro/datapath/miss.rs`, every
+/// packet a new flow).
 pub(crate) const VISIT_COST_CYCLES: u64 = 96;
 
-/// The signature cache is switched on when it saves more visits per packet than this: asking and
+/// Subtable visits per packet that the signature cache must save to be switched on: asking and
 /// filling it cost as much.
 pub const CACHE_SAVES_VISITS_MIN: f64 = 1.75;
-/// The signature cache stays on while it saves more visits per packet than this.
+/// Subtable visits per packet that the signature cache must save to stay on.
 pub const CACHE_STAYS_VISITS_MIN: f64 = 0.75 * CACHE_SAVES_VISITS_MIN;
 
 /// Direct mode ends when one missed flow in this many comes back; it begins when half as many do,
-/// and new flows are stored at once when twice as many do: docs/decisions/0009-direct-mode.md.
+/// and new flows are stored at once when twice as many do (docs/decisions/0009-direct-mode.md).
 const RETURNING_FLOWS_RATIO: u64 = 4;
 
-/// What was given up because it failed (predictions, direct mode) is tried again after this many
-/// intervals.
+/// Intervals after which something that was given up because it failed (predictions, direct mode,
+/// the signature cache) is tried again.
 pub(crate) const RETRY_INTERVALS: u32 = 32;
 
-/// Intervals until other flows are the changing sample, and until it is looked at again whether
-/// packets come back.
+/// Intervals after which the changing sample is of other flows, and after which packets are sampled
+/// again as to whether they come back.
 pub(crate) const SAMPLE_INTERVALS: u32 = RETRY_INTERVALS / 8;
 
 /// How the signature cache is used.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheUse {
-    /// Not at all.
+    /// No packet goes through the cache.
     #[default]
     Off,
-    /// The cache would save visits if flows came back; whether they do is sampled now and then.
+    /// The cache would save visits if flows came back; now and then packets are sampled to see
+    /// whether they do.
     Sampled,
     /// All packets go through it.
     On,
 }
 
-/// When packets are looked up in predicted subtables, besides those that are hit most.
+/// When packets are looked up in predicted subtables: before or after the most hit ones.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PredictorUse {
-    /// Not at all.
+    /// Never.
     Off,
-    /// After those that are hit most.
+    /// After the most hit subtables.
     #[default]
     Last,
-    /// Before them.
+    /// Before the most hit subtables.
     First,
 }
 
-/// What becomes of flows that were not there.
+/// What happens to flows without a megaflow.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewFlows {
     /// New flows are few: each is stored.
     #[default]
     Stored,
-    /// New flows are many, and most come back: each is stored, except the sample by which that is
-    /// seen.
+    /// New flows are many, and most come back: each is stored, except those of the fixed sample, by
+    /// which that is measured.
     MostReturn,
-    /// New flows are stored when they come again.
+    /// New flows are stored when they come a second time.
     SeenTwice,
-    /// New flows are in direct mode, except two samples of them.
+    /// New flows are resolved in direct mode, except two samples of them.
     Direct,
 }
 
-/// What a port's packets do until the next judgement.
+/// How a port's packets are treated until the next judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortPolicy {
-    /// Do they go through the signature cache?
+    /// Whether packets go through the signature cache.
     pub cache: CacheUse,
-    /// In how many of the most hit subtables they are looked up.
+    /// Number of subtables, the most hit ones, in which packets are looked up.
     pub subtables_probed_max: usize,
-    /// When they are looked up in predicted subtables.
+    /// When packets are looked up in predicted subtables.
     pub predictor: PredictorUse,
-    /// What is done with new flows.
+    /// What happens to new flows.
     pub new_flows: NewFlows,
-    /// Intervals since the cache was switched on, or its hash changed: it is being filled.
+    /// Intervals since the cache was switched on, or its hash changed: at first it is being filled.
     pub cache_age: u32,
-    /// Flows came back, as far as known, often enough for the cache.
+    /// The last sample showed that flows come back often enough for the cache.
     pub flows_return: bool,
-    /// The cache is given up, as flows are too many for it, until it is tried again.
+    /// The cache was given up because the flows are too many for it; it is tried again.
     pub cache_refused: bool,
-    /// Direct mode is given up, as the pipeline does not answer, until it is tried again.
+    /// Direct mode was given up because the pipeline did not answer; it is tried again.
     pub direct_refused: bool,
-    /// Judgements so far.
+    /// Number of judgements so far.
     pub interval: u32,
 }
 
@@ -113,16 +115,17 @@ impl Default for PortPolicy {
 }
 
 impl PortRates {
-    /// What a miss costs, in visits.
+    /// The cost of a miss, in subtable visits.
     fn miss_visits(&self) -> u64 {
         (self.miss_cycles / VISIT_COST_CYCLES).max(1)
     }
 
-    /// Visits that finding a megaflow costs without the cache, the pipeline's answers included.
+    /// Visits that finding a megaflow costs without the cache; a megaflow that the pipeline named
+    /// costs a miss.
     fn visits_per_hit(&self) -> f64 {
         let t = &self.lookups;
         match t.flow_hits + t.resolved {
-            // Nothing but the cache was asked: half of the subtables.
+            // Only the cache was asked: about half of the subtables would have been visited.
             0..JUDGED_EVENTS_MIN if t.cache_hits > 0 => self.masks as f64 / 2.0,
             n => {
                 let visits = t.visits - t.missed_visits + t.resolved * self.miss_visits();
@@ -131,26 +134,27 @@ impl PortRates {
         }
     }
 
-    /// Visits per packet that the cache saves, or would save if it knew all flows seen before.
+    /// Visits per packet that the cache saves, or would save if `returning`, a share of all
+    /// packets, were of known flows.
     pub fn cache_saves(&self, returning: f64) -> f64 {
         let t = &self.lookups;
         let packets = (t.cache_hits + t.flow_hits + t.missed).max(1) as f64;
         let found = (t.hits() as f64 / packets).min(returning);
-        // The others were seen before, and are not stored.
+        // The remaining packets are of flows that were seen before but are not stored.
         found * self.visits_per_hit() + (returning - found) * self.miss_visits() as f64
     }
 }
 
 impl PortPolicy {
-    /// Are packets looked at as to whether they come back?
+    /// True if packets are sampled in this interval as to whether they come back.
     pub fn is_sampling(&self) -> bool {
         let now_and_then = self.interval.is_multiple_of(SAMPLE_INTERVALS);
         let filling = self.cache == CacheUse::On && self.cache_age < RETRY_INTERVALS;
         self.cache != CacheUse::Off && (now_and_then || filling)
     }
 
-    /// What comes after this, by what was measured meanwhile; `choice` is the operator's about the
-    /// cache.
+    /// The policy for the next interval, by what was measured in this one. `choice`: what
+    /// configuration says of the signature cache.
     pub fn next(&self, r: &PortRates, choice: Tri) -> PortPolicy {
         let interval = self.interval.wrapping_add(1);
         let retry = interval.is_multiple_of(RETRY_INTERVALS);
@@ -175,13 +179,13 @@ impl PortPolicy {
         }
     }
 
-    /// What comes next of the cache's use, for a port that had lookups enough.
+    /// How the cache is used next, for a port with enough lookups.
     fn next_cache(&mut self, r: &PortRates, retry: bool) -> CacheUse {
         let (t, on) = (&r.lookups, self.cache == CacheUse::On);
         let least = if on { CACHE_STAYS_VISITS_MIN } else { CACHE_SAVES_VISITS_MIN };
         let pays = |returning| r.cache_saves(returning) > least;
         let of_all = |n: u64| n as f64 / (t.cache_hits + t.flow_hits + t.missed).max(1) as f64;
-        // More than a quarter of what is learned takes the place of others.
+        // More than a quarter of the entries that are learned replace others.
         let is_full = on && r.learned.all >= JUDGED_EVENTS_MIN && r.learned.part() < 0.75;
         let fails = is_full && !pays(of_all(t.cache_hits));
         self.cache_refused = fails || self.cache_refused && !retry;
@@ -192,15 +196,15 @@ impl PortPolicy {
         match self.cache {
             _ if !pays(1.0) => CacheUse::Off,
             _ if self.cache_refused || !self.flows_return => CacheUse::Sampled,
-            // At first nothing is known of what missed.
+            // Whether missed packets come back is not known yet.
             CacheUse::Off if r.visits_per_hit() <= least => CacheUse::Sampled,
             CacheUse::Sampled if r.packets_returning.all < JUDGED_EVENTS_MIN => CacheUse::Sampled,
             _ => CacheUse::On,
         }
     }
 
-    /// Subtables, the most hit first, of which a visit costs less than what it saves when the
-    /// packet is found there and not by the pipeline.
+    /// Number of subtables, the most hit ones first, whose visit costs less than it saves: a packet
+    /// that is found there does not go to the pipeline.
     fn next_subtables(&self, r: &PortRates) -> usize {
         let mut left = r.new_flows + r.all_hits;
         if left < JUDGED_EVENTS_MIN {
@@ -214,8 +218,9 @@ impl PortPolicy {
         r.hits.iter().take(r.masks).take_while(pays).count().max(1)
     }
 
-    /// Predictions come first where they find packets with fewer visits than the subtables that are
-    /// hit most (docs/perf/heuristics.md); now and then last, as only then those are compared.
+    /// Predictions come first where they find packets with fewer visits than the most hit subtables
+    /// do (docs/perf/heuristics.md). Now and then they come last: only then the two can be
+    /// compared.
     fn next_predictor(&self, r: &PortRates, retry: bool) -> PredictorUse {
         use PredictorUse::*;
         let Share { all, good } = r.predictions;

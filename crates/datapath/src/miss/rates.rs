@@ -1,37 +1,36 @@
-//! What is measured of a port, for `policy.rs` to judge.
+//! What is measured of a port for `policy.rs`.
 
-/// How often a port's rates are judged, milliseconds.
+/// Length of an interval, milliseconds: how often each port's rates are judged.
 pub(crate) const INTERVAL_MS: u64 = 100;
 
-/// Events of which a share is worth judging, at least; fewer are added to those of the next
-/// interval.
+/// Events from which a share can be judged; fewer are added to those of the next interval.
 pub(crate) const JUDGED_EVENTS_MIN: u64 = 64;
 
-/// Subtables that a packet is looked up in at most, besides those that are predicted.
+/// Subtables in which a packet is looked up at most, besides predicted ones.
 pub(crate) const SUBTABLES_PROBED_MAX: usize = 16;
 
-/// Of flows for which there is no room, or no use yet, one in this many is stored, in place of
-/// the least recently used one of as many.
+/// When the table is full, one new flow in this many is stored, and the megaflow that goes is the
+/// least recently used of as many.
 pub(crate) const FULL_TABLE_FLOWS_RATIO: u32 = 8;
 
-/// Packets that the pipeline is asked about at once, at most: their memory accesses overlap, of all
-/// of them without masks, of eight at a time with masks. No gain from 32 (docs/perf/tried.md).
+/// Most packets that the pipeline is asked about at once. Their memory accesses overlap: of all
+/// packets without masks, of eight at a time with masks. No gain from 32 (docs/perf/tried.md).
 pub(crate) const RESOLVE_PACKETS_MAX: usize = 16;
 
-/// What a port's lookups did.
+/// Counts of a port's lookups.
 #[derive(Default, Clone, Copy, Debug, PartialEq)]
 pub struct LookupCounts {
-    /// Packets that the signature cache knew, and that subtables had megaflows for.
+    /// Packets whose megaflow was in the signature cache.
     pub cache_hits: u64,
-    /// See `cache_hits`.
+    /// Packets whose megaflow was in a subtable.
     pub flow_hits: u64,
-    /// Subtables visited, and of them those by packets that found nothing.
+    /// Visits of subtables.
     pub visits: u64,
-    /// See `visits`.
+    /// Visits by packets without a megaflow.
     pub missed_visits: u64,
-    /// Packets that neither found, and of them those for which the pipeline named a megaflow.
+    /// Packets without a megaflow in the signature cache and the subtables.
     pub missed: u64,
-    /// See `missed`.
+    /// Missed packets for which the table had a megaflow after all, by the pipeline's mask.
     pub resolved: u64,
 }
 
@@ -41,12 +40,12 @@ impl LookupCounts {
         self.cache_hits + self.flow_hits + self.resolved
     }
 
-    /// Subtables visited for each of them.
+    /// Subtables visited for each packet with a megaflow.
     pub fn visits_per_hit(&self) -> f64 {
         self.visits as f64 / self.hits().max(1) as f64
     }
 
-    /// Adds others.
+    /// Adds other counts to these.
     pub fn add(&mut self, t: LookupCounts) {
         self.cache_hits += t.cache_hits;
         self.flow_hits += t.flow_hits;
@@ -57,29 +56,29 @@ impl LookupCounts {
     }
 }
 
-/// A count of events, and how many of them were as hoped for.
+/// A number of events, and how many of them had the good outcome.
 #[derive(Default, Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Events.
     pub all: u64,
-    /// As hoped for.
+    /// Events with the good outcome.
     pub good: u64,
 }
 
 impl Share {
-    /// Counts events.
+    /// Counts `all` events, of which `good` had the good outcome.
     #[inline]
     pub fn count(&mut self, all: u64, good: u64) {
         self.all += all;
         self.good += good;
     }
 
-    /// How many of all were.
+    /// The share of events with the good outcome, 0 to 1.
     pub fn part(&self) -> f64 {
         self.good as f64 / self.all.max(1) as f64
     }
 
-    /// A new interval begins: what was too few to judge stays.
+    /// Begins a new interval; events that are too few to be judged stay.
     fn begin(&mut self) {
         if self.all >= JUDGED_EVENTS_MIN {
             *self = Share::default();
@@ -87,37 +86,37 @@ impl Share {
     }
 }
 
-/// What is measured of a port, in an interval if nothing else is said.
+/// What is measured of a port during an interval. "Good" is the good outcome of a [`Share`].
 #[derive(Default, Clone, Copy, Debug, PartialEq)]
 pub struct PortRates {
-    /// What lookups did.
+    /// Counts of lookups.
     pub lookups: LookupCounts,
-    /// Its masks.
+    /// Number of masks.
     pub masks: usize,
-    /// Hits of the subtables that are hit most, in this order, and of all; older ones count half.
+    /// Hits of the most hit subtables, most first; older ones count half.
     pub hits: [u64; SUBTABLES_PROBED_MAX],
-    /// See `hits`.
+    /// Hits of all subtables; older ones count half.
     pub all_hits: u64,
-    /// Decisions that were new; older ones count half.
+    /// Decisions about new flows; older ones count half.
     pub new_flows: u64,
     /// The bits that the signature cache hashes changed.
     pub union_changed: bool,
-    /// A sample of the packets that were looked up; good: their flow was seen before.
+    /// A sample of the packets that were looked up; good: the packet's flow was seen before.
     pub packets_returning: Share,
-    /// Flows that the signature cache learned; good: no other lost its place.
+    /// Flows that the signature cache learned; good: no other lost its entry.
     pub learned: Share,
-    /// A sample of the missed flows; good: the flow would have hits if it were stored.
+    /// A sample of the missed flows; good: if the flow were stored, packets would find it.
     pub misses_returning: Share,
-    /// Visits of predicted subtables; good: the megaflow was there.
+    /// Visits of predicted subtables; good: the packet's megaflow was there.
     pub predictions: Share,
-    /// Misses that went direct; good: the pipeline answered.
+    /// Misses in direct mode; good: the pipeline answered.
     pub direct: Share,
-    /// What a miss costs this worker, in cycles.
+    /// Cycles of a miss on this worker.
     pub miss_cycles: u64,
 }
 
 impl PortRates {
-    /// A new interval begins.
+    /// Begins a new interval.
     pub fn begin(&mut self) {
         if self.lookups.hits() + self.lookups.missed >= JUDGED_EVENTS_MIN {
             self.lookups = LookupCounts::default();

@@ -1,4 +1,4 @@
-//! Packets that the pipeline is asked about together.
+//! Missed packets that the pipeline is asked about together.
 
 use crate::batch::keys::{KEY_WORDS, KeyRef, Line};
 use crate::lookup::table::InsertPosition;
@@ -6,17 +6,16 @@ use crate::miss::rates::RESOLVE_PACKETS_MAX;
 use action::Decision;
 use flow::{Key, PACKET_LINES};
 
-/// Missed packets, the keys with which the pipeline is asked, and what it says; kept to be used
-/// again.
+/// Missed packets, the keys with which the pipeline is asked, and its decisions. Reused.
 pub(super) struct ResolveBatch {
     pub len: usize,
-    /// Where in the vector each packet is.
+    /// Each packet's number in the vector.
     pub packets: [usize; RESOLVE_PACKETS_MAX],
     pub keys: [Key; RESOLVE_PACKETS_MAX],
-    /// Keys with something on lines 1 to 3.
+    /// Which keys have something in lines 1 to 3.
     has_extensions: [bool; RESOLVE_PACKETS_MAX],
     pub decisions: [Decision; RESOLVE_PACKETS_MAX],
-    /// Where in the megaflow table each decision belongs; None: it is not stored.
+    /// Where each decision is to be stored; None: it is not stored.
     pub positions: [Option<InsertPosition>; RESOLVE_PACKETS_MAX],
 }
 
@@ -34,13 +33,13 @@ impl Default for ResolveBatch {
 }
 
 impl ResolveBatch {
-    /// Is a packet with the same first line among them?
+    /// True if a packet with the same line 0 is in the batch.
     pub fn has(&self, line: &Line) -> bool {
         let same = |key: &Key| key.words[..KEY_WORDS] == line[..KEY_WORDS];
         self.keys[..self.len].iter().any(same)
     }
 
-    /// Adds packet `packet` of the vector; there is room.
+    /// Adds packet `packet` of the vector. The caller makes sure that there is room.
     #[inline]
     pub fn add(&mut self, packet: usize, key: &KeyRef<'_>) {
         let n = self.len;

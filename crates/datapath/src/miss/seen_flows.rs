@@ -1,21 +1,21 @@
-//! What was seen before: most flows that were never seen are never seen again, and only those that
-//! are deserve a place.
+//! Remembers flows that were seen: most new flows never come again, and only those that do are
+//! worth storing.
 
 use crate::batch::keys::KeyRef;
 use crate::lookup::flow_store::Reserved;
 use crate::lookup::predictor::HISTORY_ENTRIES;
 use crate::miss::policy::SAMPLE_INTERVALS;
 
-/// Words of the memory: 2^25 bits, 4 MB, of which only what is used exists. A hash has two bits in
-/// one word.
+/// Words of the filter: 2^25 bits, 4 MB of address space, of which only used pages take memory.
+/// Each hash has two bits in one word.
 const FILTER_WORDS: usize = 8 * HISTORY_ENTRIES;
 
-/// After this many new flows, whose bits would fill a quarter of a word, a word is cleared: what
-/// was seen is forgotten after half of 2^22 others on average.
+/// New flows after which one word is cleared: their bits would fill a quarter of a word. So a flow
+/// is forgotten after 2^21 others on average.
 const SWEEP_FLOWS: u32 = u64::BITS / 2 / 4;
 
-/// An aged Bloom filter of flow hashes: old ones are forgotten, and when it is full about one new
-/// hash in fifty is taken for a known one.
+/// An aged Bloom filter of flow hashes: old ones are forgotten. When it is full about one new hash
+/// in fifty is taken for a known one.
 pub(crate) struct SeenFlows {
     words: Reserved<u64>,
     /// The word that is cleared next.
@@ -32,13 +32,13 @@ impl SeenFlows {
         ((hash >> 12) as usize % FILTER_WORDS, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
     }
 
-    /// Prefetches the place of a hash.
+    /// Prefetches the word of a hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         crate::mem::prefetch(self.words.at(Self::place(hash).0));
     }
 
-    /// Was a flow with this hash seen before? It counts as seen from now on.
+    /// True if a flow with this hash was seen before. The flow counts as seen from now on.
     #[inline]
     pub fn test_and_set(&mut self, hash: u64) -> bool {
         let (at, bits) = Self::place(hash);
@@ -62,14 +62,14 @@ impl SeenFlows {
     }
 }
 
-/// One flow in this many is in a sample: docs/decisions/0009-direct-mode.md.
+/// One flow in this many is in a sample (docs/decisions/0009-direct-mode.md).
 pub(crate) const SAMPLE_FLOWS: u64 = 64;
 
-/// Which flows of a port go the whole way in direct mode: two samples. One is always the same and
-/// shows whether flows come back, however long that takes them; the other changes, and lets those
-/// in that come back soon while most do not.
+/// The two samples of a port's flows that are resolved with masks even in direct mode. The fixed
+/// sample shows whether flows come back, however long that takes. The changing sample has other
+/// flows every few intervals: it lets flows in that come back soon while most do not.
 pub(crate) struct FlowSamples {
-    /// A secret, without which hashes cannot be computed.
+    /// A secret, without which the hashes cannot be computed.
     secret: u64,
 }
 
@@ -78,8 +78,8 @@ impl FlowSamples {
         FlowSamples { secret }
     }
 
-    /// A hash of Ethernet and IP addresses and what follows them on line 0, whatever megaflows say;
-    /// its low part says which of [`SAMPLE_FLOWS`] a flow is in.
+    /// A hash of Ethernet and IP addresses and the fields behind them on line 0, independent of
+    /// masks. The flow's sample is its low part, modulo [`SAMPLE_FLOWS`].
     #[inline]
     fn flow_hash(&self, key: &KeyRef<'_>) -> u64 {
         let both = |w: &[u64]| {
@@ -93,20 +93,20 @@ impl FlowSamples {
         (h ^ long.rotate_left(16)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
     }
 
-    /// Is this packet's flow in neither sample in this interval?
+    /// True if this packet's flow is in neither sample in this interval.
     #[inline]
     pub fn is_in_none(&self, key: &KeyRef<'_>, interval: u32) -> bool {
         let changing = u64::from(interval / SAMPLE_INTERVALS) % (SAMPLE_FLOWS - 1) + 1;
         ![0, changing].contains(&(self.flow_hash(key) % SAMPLE_FLOWS))
     }
 
-    /// The hash of this packet's flow, if it is of the sample that stays.
+    /// The hash of this packet's flow, if the flow is in the fixed sample.
     pub fn in_fixed_sample(&self, key: &KeyRef<'_>) -> Option<u64> {
         Some(self.flow_hash(key)).filter(|hash| hash.is_multiple_of(SAMPLE_FLOWS))
     }
 }
 
-/// Is a flow with this hash in the sample of those that are looked up?
+/// True if a flow with this hash is in the sample of flows that are looked up.
 #[inline(always)]
 pub(crate) fn is_sampled(hash: u64) -> bool {
     hash >> 48 & (SAMPLE_FLOWS - 1) == 0

@@ -1,29 +1,24 @@
-//! Traffic of decisions that were not stored: summed up by counter, for the control side.
+//! Traffic of decisions that were not stored: sums by counter, for the control side.
 //!
-//! A small table of sums that are still growing, with one place for each counter. A counter that
-//! takes a place pushes the sum there out, to a list that the control side gets about once per
-//! millisecond. No hash is made, and nothing is allocated per packet.
+//! A small table holds the sums that still grow, one place for each counter. A counter that needs a
+//! place moves the sum that is there to a list, which the control side gets about once per
+//! millisecond. Nothing is hashed or allocated per packet.
 
 use crate::events::PortEffects;
-use crate::messages::{Sum, UncachedReport};
+use crate::messages::{PORT_EFFECTS_MAX, Sum, UncachedReport};
 use flow::PortNo;
 
-/// Places of sums that are still growing: as many as fit into a core's first cache.
+/// Places of the table: as many as fit into a core's level 1 cache.
 const SUM_SLOTS: usize = 1 << (L1_CACHE_BYTES / size_of::<Sum>()).ilog2();
 const L1_CACHE_BYTES: usize = 32 << 10;
 
-/// Sums from which on the list is worth making shorter.
+/// Sums in the list from which on equal counters are merged.
 const SUMS_MERGE_MIN: usize = 16 * SUM_SLOTS;
 
-/// Effects kept until the next report to the control side: each of the ports that have some, n in
-/// number, may have this divided by n, whichever came first. All together that is less than this
-/// times 1 + ln n. Beyond, only credits are remembered.
-const EFFECTS_MAX: usize = 4096;
-
-/// What a port has among the effects remembered.
+/// A port's share of the effects that are kept.
 #[derive(Clone, Copy, Default)]
 struct PortShare {
-    /// Of which list the counts are.
+    /// The number of the list that the counts belong to.
     list: u64,
     effects: u32,
     lost: u64,
@@ -31,17 +26,18 @@ struct PortShare {
 
 /// Sums of traffic of decisions that were not stored, by counter.
 pub(crate) struct UncachedStats {
-    /// By the low bits of the counter's number; no packets: nothing.
+    /// Sums that still grow, by the low bits of the counter's number; a sum without packets is an
+    /// empty place.
     slots: Box<[Sum; SUM_SLOTS]>,
     list: Vec<Sum>,
-    /// Length of the list at which equal counters are merged.
+    /// Length of the list from which on equal counters are merged.
     merge: usize,
     effects: Vec<(PortNo, PortEffects, u32)>,
-    /// By port.
+    /// The shares of ports, by port number.
     shares: Vec<PortShare>,
-    /// Ports that have a share of this list.
+    /// Ports that have a share of the current list.
     ports: Vec<PortNo>,
-    /// Numbers the lists.
+    /// The number of the current list.
     list_no: u64,
     used_ms: u64,
     any: bool,
@@ -64,7 +60,7 @@ impl Default for UncachedStats {
 }
 
 impl UncachedStats {
-    /// A packet of `bytes` was treated as decided: these counters count it.
+    /// Credits a packet of `bytes` bytes to these counters.
     pub fn credit(&mut self, counters: &[u32], bytes: u64, now_ms: u64) {
         (self.any, self.used_ms) = (true, now_ms);
         for counter in counters {
@@ -81,8 +77,10 @@ impl UncachedStats {
         }
     }
 
-    /// Queues the effects of a decision about a packet of `bytes` from `port` for the control side,
-    /// within the share of that port.
+    /// Keeps the effects of a decision about a packet of `bytes` bytes from `port` for the control
+    /// side, within the port's share: each of the n ports that have some since the last report may
+    /// keep [`PORT_EFFECTS_MAX`] divided by n, so all together keep less than that times 1 + ln n.
+    /// Beyond that only credits are kept.
     pub fn effects(&mut self, port: PortNo, effects: Option<PortEffects>, bytes: usize) {
         let Some(effects) = effects else { return };
         let at = usize::from(port);
@@ -94,7 +92,7 @@ impl UncachedStats {
             self.ports.push(port);
         }
         let share = &mut self.shares[at];
-        if share.effects as usize * self.ports.len() < EFFECTS_MAX {
+        if share.effects as usize * self.ports.len() < PORT_EFFECTS_MAX {
             share.effects += 1;
             self.effects.push((port, effects, bytes as u32));
         } else {
@@ -102,8 +100,8 @@ impl UncachedStats {
         }
     }
 
-    /// One sum for each counter: there are not more than counters however long the control side
-    /// does not listen.
+    /// Merges sums of equal counters: the list is not longer than there are counters, however late
+    /// the control side takes it.
     fn merge_sums(&mut self) {
         self.list.sort_unstable_by_key(|s| s.counter);
         self.list.dedup_by(|from, into| {
@@ -121,7 +119,7 @@ impl UncachedStats {
         !self.any
     }
 
-    /// All that was not taken before.
+    /// Everything since the last call.
     pub fn take(&mut self) -> UncachedReport {
         let running = self.slots.iter_mut().filter(|s| s.packets > 0);
         self.list.extend(running.map(std::mem::take));
@@ -173,21 +171,22 @@ mod tests {
     #[test]
     fn effects_have_a_limit_and_ports_a_share() {
         let mut p = UncachedStats::default();
-        for n in 0..2 * EFFECTS_MAX {
+        for n in 0..2 * PORT_EFFECTS_MAX {
             p.credit(&[], 1, 1);
             p.effects(7, Some(Arc::new(n)), 1);
         }
         // A port that comes when the list is full has its share all the same.
-        (0..EFFECTS_MAX).for_each(|n| p.effects(3, Some(Arc::new(n)), 1));
+        (0..PORT_EFFECTS_MAX).for_each(|n| p.effects(3, Some(Arc::new(n)), 1));
         let uncached = p.take();
         let of = |port| uncached.effects.iter().filter(|(p, ..)| *p == port).count();
-        assert_eq!((of(7), of(3)), (EFFECTS_MAX, EFFECTS_MAX / 2));
-        assert_eq!(uncached.lost, [(7, EFFECTS_MAX as u64), (3, EFFECTS_MAX as u64 / 2)]);
+        assert_eq!((of(7), of(3)), (PORT_EFFECTS_MAX, PORT_EFFECTS_MAX / 2));
+        assert_eq!(uncached.lost, [(7, PORT_EFFECTS_MAX as u64), (3, PORT_EFFECTS_MAX as u64 / 2)]);
         assert!(p.take().effects.is_empty());
         // Many ports: not much more than the limit altogether.
-        (0..500)
-            .for_each(|port| (0..EFFECTS_MAX).for_each(|n| p.effects(port, Some(Arc::new(n)), 1)));
+        (0..500).for_each(|port| {
+            (0..PORT_EFFECTS_MAX).for_each(|n| p.effects(port, Some(Arc::new(n)), 1))
+        });
         let all = p.take().effects.len();
-        assert!((EFFECTS_MAX..8 * EFFECTS_MAX).contains(&all), "{all}");
+        assert!((PORT_EFFECTS_MAX..8 * PORT_EFFECTS_MAX).contains(&all), "{all}");
     }
 }

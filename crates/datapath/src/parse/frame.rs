@@ -1,29 +1,29 @@
-//! One packet with its key and layout, outside a vector.
+//! One packet's key, layout and metadata, outside a vector.
 
 use crate::batch::keys::{EXT2, Ext, Layout, Line, bytes, bytes_mut, key_of};
 use crate::parse::scalar::parse;
 use conntrack::{Meta, Ref};
 use flow::{Key, PortNo, at, flag};
 
-/// What is known about a packet while operations run.
+/// What is known about one packet while operations are executed.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     pub line: Line,
     pub ext: Ext,
-    /// Which of `ext` mean something.
+    /// Which lines of `ext` are valid, a bit each.
     pub have: u8,
     pub layout: Layout,
-    /// Tags that matching looks behind (`vlan-limit`).
+    /// How many VLAN tags matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,
-    /// Tags in front of what matching saw as the network header: as pushes and pops change it.
+    /// Tags in front of the network header that was matched; pushes and pops change it.
     pub tags: u8,
     pub depth: u8,
-    /// What connection tracking said, of which the key shows a part.
+    /// What connection tracking said of the packet; the key holds a part of it.
     pub ct: Meta<Ref>,
 }
 
 impl Frame {
-    /// Of a fresh packet; None: shorter than an Ethernet header.
+    /// The frame of a packet that was just received. None: shorter than an Ethernet header.
     pub fn new(d: &[u8], in_port: PortNo, vlan_limit: u8) -> Option<Frame> {
         let mut f = Frame {
             line: [0; 8],
@@ -45,7 +45,7 @@ impl Frame {
         u16::from_be_bytes(bytes(&self.line)[at::IN_PORT..at::IN_PORT + 2].try_into().unwrap())
     }
 
-    /// Parses again after the headers changed, keeping metadata.
+    /// Parses the packet again after its headers changed; metadata stays.
     pub fn reparse(&mut self, d: &[u8], vlan_limit: u8) {
         let (old, mut ext) = (self.line, [[0; 8]; 3]);
         if let Some(layout) = parse(d, self.in_port(), vlan_limit, &mut self.line, &mut ext) {
@@ -56,7 +56,7 @@ impl Frame {
         keep_metadata(&old, &mut self.line);
     }
 
-    /// Forgets which tunnel the packet came out of.
+    /// Clears the fields that say which tunnel the packet came out of.
     pub fn leave_tunnel(&mut self) {
         let line = bytes_mut(&mut self.line);
         line[at::TUN_ID..at::PAYLOAD].fill(0);
@@ -65,13 +65,13 @@ impl Frame {
         self.tags = self.vlan_limit;
     }
 
-    /// As a whole key.
+    /// The whole key.
     pub fn key(&self) -> Key {
         key_of(&self.line, &self.ext, self.have)
     }
 }
 
-/// Copies what does not come from the packet's bytes from one line 0 to another.
+/// Copies the metadata, which the packet's bytes do not hold, from one line 0 to another.
 pub(crate) fn keep_metadata(old: &Line, new: &mut Line) {
     let (old, new) = (bytes(old), bytes_mut(new));
     new[at::CT_STATE] = old[at::CT_STATE];

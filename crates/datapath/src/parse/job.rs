@@ -1,6 +1,7 @@
-//! Parsing a vector: profiles first, the complete parser for what no profile claims.
+//! Parses packets of a burst: by profiles where one claims the packet, otherwise by the scalar
+//! parser.
 //!
-//! One loop, generic over how a key is put together from a packet's first 64 bytes; a
+//! There is one loop, generic over how a key is put together from a packet's first 64 bytes; each
 //! [`Level`] is one instance of it.
 
 use super::profile::{
@@ -16,13 +17,13 @@ use packet::{BURST, Packet, VECTOR};
 use std::ops::Range;
 use telemetry::Drop;
 
-/// Packets of one input port, side by side in a vector.
+/// A range of adjacent packets of a vector that came in on one port, to be parsed.
 pub(crate) struct ParseJob<'a> {
     pub packets: &'a [Packet],
     pub range: Range<usize>,
-    /// Which packets of the range, a burst at most, are parsed, one bit each; None: all.
-    /// [`Columns::same`] of a parsed packet may compare it with one that was not parsed: the caller
-    /// corrects that.
+    /// Which packets of the range are parsed, a bit each; None: all. With Some the range is at most
+    /// a burst, and the caller corrects [`Columns::same`] of a parsed packet behind one that was
+    /// not.
     pub some: Option<u32>,
     /// From this number on all packets of the vector came in on this port.
     pub since: usize,
@@ -31,15 +32,15 @@ pub(crate) struct ParseJob<'a> {
     pub keys: &'a mut Keys,
     pub columns: &'a mut Columns,
     pub profile_stats: &'a mut ProfileStats,
-    /// Packets that cannot be parsed, and why.
+    /// Numbers of the packets that cannot be parsed, and why.
     pub failed: &'a mut Vec<(u8, Drop)>,
 }
 
-/// A line that no packet has: bytes 56..64 of a key are zero.
+/// A line that no key has: bytes 56..64 of a key are zero.
 const NO_LINE: Line = [!0; 8];
 
 impl ParseJob<'_> {
-    /// Parses; returns how many packets profiles claimed.
+    /// Parses the packets; returns how many of them profiles claimed.
     pub fn run(&mut self, level: Level) -> usize {
         let Range { start, end } = self.range;
         assert!(self.since <= start && start <= end && end <= self.packets.len() && end <= VECTOR);
@@ -62,7 +63,7 @@ impl ParseJob<'_> {
         claimed
     }
 
-    /// Packet `i` by the scalar parser.
+    /// Parses packet `i` by the scalar parser.
     #[inline(never)]
     pub fn one(&mut self, i: usize) {
         let p = &self.packets[i];
@@ -86,26 +87,30 @@ impl ParseJob<'_> {
     }
 }
 
-/// Are two lines equal? Addresses and ports, where flows differ, decide first.
+/// True if the lines are equal. Addresses and ports are compared first: there flows differ most.
 #[inline]
 fn same(a: &Line, b: &Line) -> bool {
     (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0 && a.iter().zip(b).fold(0, |d, (a, b)| d | (a ^ b)) == 0
 }
 
-/// How a kernel holds and makes keys. Safety, all functions: the CPU has what the kernel needs, and
-/// `d` points to at least [`PROFILE_BYTES_MIN`] bytes, or as many as the profile demands.
+/// How a kernel makes, compares and stores keys.
+///
+/// # Safety
+///
+/// For all functions: the CPU has the kernel's instructions, and `d` points to at least
+/// [`PROFILE_BYTES_MIN`] bytes, or to as many as the profile demands.
 pub(crate) trait KeyBuilder {
-    /// A packet's first bytes.
+    /// The first bytes of a packet, in registers.
     type Head: Copy;
-    /// A line.
+    /// A key line, in registers.
     type Key: Copy;
-    /// What a profile and an input port contribute.
+    /// A profile and an input port, made ready for many packets.
     type Ready: Copy;
-    /// `port`: bytes 32..40 of the line, with only the input port in them.
+    /// `port`: bytes 32..40 of a line that has only the input port.
     unsafe fn ready(p: &Profile, port: u64) -> Self::Ready;
     unsafe fn head(d: *const u8, len: usize) -> Self::Head;
     unsafe fn claims(head: Self::Head, r: &Self::Ready) -> bool;
-    /// `FLAGS`: with TCP flags if the profile has them.
+    /// `FLAGS`: takes the TCP flags if the profile has them.
     unsafe fn key<const FLAGS: bool>(head: Self::Head, d: *const u8, r: &Self::Ready) -> Self::Key;
     unsafe fn with_tos(key: Self::Key, tos: u8) -> Self::Key;
     unsafe fn same(a: Self::Key, b: Self::Key) -> bool;
@@ -151,7 +156,7 @@ impl Places {
         }
     }
 
-    /// The one behind place `i`, which is one of them; the range's end behind the last.
+    /// The next place behind place `i`; the range's end if there is none.
     #[inline(always)]
     fn after<const SOME: bool>(self, i: usize) -> usize {
         match SOME {
@@ -163,7 +168,7 @@ impl Places {
         }
     }
 
-    /// How many of them are in this part of the range.
+    /// How many places are in `from..to`.
     #[inline(always)]
     fn count<const SOME: bool>(self, from: usize, to: usize) -> usize {
         let below = |i: usize| u64::from(self.bits) & ((1 << (i - self.start)) - 1);
@@ -174,7 +179,7 @@ impl Places {
     }
 }
 
-/// [`run`]. `SOME`: not all of the range.
+/// [`run`] for all packets of the range, or with `SOME` for those that have a bit.
 ///
 /// # Safety
 /// As for [`run`].
@@ -206,7 +211,7 @@ unsafe fn run_places<M: KeyBuilder, const SOME: bool>(
         if i == end {
             break;
         }
-        // SAFETY: as above.
+        // SAFETY: `i` is in the range; the rest is the caller's.
         match unsafe { claim::<M>(job, i) } {
             Some(p) => {
                 job.profile_stats.claimed[p.index as usize] += 1;
@@ -220,14 +225,14 @@ unsafe fn run_places<M: KeyBuilder, const SOME: bool>(
     claimed
 }
 
-/// Bytes 32..40 of a line, with only the input port in them.
+/// Bytes 32..40 of a line that has only this input port.
 pub(crate) fn port_word(port: u16) -> u64 {
     let [high, low] = port.to_be_bytes();
     u64::from_ne_bytes([0, 0, 0, 0, high, low, 0, 0])
 }
 
-/// The key of the packet before packet `i`, if that is of the same port, has one line and is
-/// looked up: one that is known by its mark may have none.
+/// The key of packet `i - 1`, to compare packet `i` with; [`NO_LINE`] if that packet is of another
+/// port, has extension lines, or was not parsed because its megaflow was known.
 #[inline(always)]
 fn before<M: KeyBuilder>(job: &ParseJob<'_>, i: usize) -> M::Key {
     let lone = i <= job.since || job.keys.have[i - 1] != 0 || job.columns.known[i - 1];
@@ -235,8 +240,8 @@ fn before<M: KeyBuilder>(job: &ParseJob<'_>, i: usize) -> M::Key {
     unsafe { M::load(if lone { &NO_LINE } else { &job.keys.line.0[i - 1] }) }
 }
 
-/// IPv4 packets from the `first`th on as long as the profile claims them; the first that it does
-/// not, or the range's end.
+/// Parses IPv4 packets from packet `first` on as long as the profile claims them. Returns the first
+/// that it does not claim, or the range's end.
 ///
 /// # Safety
 /// As for [`run`]; the profile is of IPv4 and has TCP flags if `FLAGS`.
@@ -285,7 +290,7 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
     i
 }
 
-/// Parses packet `i` if a profile claims it; returns which one.
+/// Parses packet `i` if a profile claims it; returns that profile.
 ///
 /// # Safety
 /// As for [`run`].
@@ -336,7 +341,7 @@ unsafe fn be16(d: *const u8, at: usize) -> u16 {
     u16::from_be(unsafe { d.add(at).cast::<u16>().read_unaligned() })
 }
 
-/// What IPv6 and ARP have beyond line 0, and IPv6's traffic class in the key.
+/// Writes line 1 of an IPv6 or ARP packet; returns its line 0, for IPv6 with the traffic class.
 #[inline(always)]
 unsafe fn line1<M: KeyBuilder>(key: M::Key, d: *const u8, p: &Profile, ext: &mut Ext) -> M::Key {
     ext[0] = [0; 8];

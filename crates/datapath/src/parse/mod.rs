@@ -1,8 +1,7 @@
-//! The parse step: from a packet's bytes to its key.
+//! The parse step: writes each packet's key from its bytes.
 //!
-//! `job.rs` parses a burst: profiles of common packets by a SIMD kernel (`profile.rs`,
-//! `simd.rs`), everything else by the complete scalar parser (`scalar.rs`), which defines what is
-//! right.
+//! `job.rs` parses a burst: profiles of common packets by a SIMD kernel (`profile.rs`, `simd.rs`),
+//! all other packets by the complete scalar parser (`scalar.rs`), which is the kernels' twin.
 
 pub(crate) mod frame;
 pub(crate) mod job;
@@ -31,11 +30,11 @@ use telemetry::Drop;
 #[derive(Default)]
 pub(crate) struct Parser {
     pub level: Level,
-    /// Compare kernels with the scalar parser, packet by packet.
+    /// Compare the kernels' keys with those of the scalar parser, packet by packet.
     pub validate: bool,
-    /// Parse even packets whose megaflow is known without: all keys are looked at.
+    /// Parse every packet, even if its megaflow is known before: something needs all keys.
     pub all: bool,
-    /// By input port: which profiles its packets have had.
+    /// By input port: which profiles its packets matched.
     profile_stats: Vec<ProfileStats>,
     /// Packets of this vector that a profile claimed.
     claimed: u64,
@@ -51,7 +50,8 @@ impl Parser {
         self.all = s.validate || captures;
     }
 
-    /// Parses packets of one port; since packet `since` all are of that port.
+    /// Parses the packets of `range`, which came in on one port; so did all packets from `since`
+    /// on.
     pub fn parse(
         &mut self,
         batch: &mut Batch,
@@ -103,7 +103,7 @@ impl Parser {
         total(&batch.columns.len[burst.range])
     }
 
-    /// Compares the keys of packets that waited with what parsing them again would give.
+    /// Compares the keys of packets that waited with what parsing them again gives.
     pub fn validate_waited(&self, batch: &Batch, reports: &mut Reports) {
         if self.validate {
             let found = (0..batch.waited).filter_map(|i| verify::compare_waited(batch, i));
@@ -112,7 +112,7 @@ impl Parser {
         }
     }
 
-    /// Ends packets that could not be parsed.
+    /// Drops packets that could not be parsed.
     pub fn drop_failed(
         &mut self,
         batch: &mut Batch,
@@ -130,13 +130,13 @@ impl Parser {
                 capture.unparsed(batch, i, why);
             }
             tx.dropped(batch.in_port[i], why);
-            // SAFETY: the batch's own is removed below.
+            // SAFETY: the batch's own handle is removed below.
             tx.free(unsafe { batch.packets[i].duplicate() });
         }
         batch.remove(&gone);
     }
 
-    /// Packets that profiles claimed, and cycles of parsing, since the last call.
+    /// Packets that profiles claimed, and cycles spent on parsing, since the last call.
     pub fn take_counts(&mut self) -> (u64, u64) {
         (std::mem::take(&mut self.claimed), self.clock.take())
     }

@@ -1,8 +1,8 @@
-//! Profiles: what the headers of common packets look like, as masks and permutations.
+//! Profiles: the headers of common kinds of packets, as masks and permutations.
 //!
-//! A profile claims a packet by bytes 12..28 alone, which no two profiles can both do; what its
-//! lengths must be is checked after that. A packet that no profile claims, or whose lengths are
-//! odd, goes to the complete scalar parser.
+//! A profile claims a packet by its bytes 12..28; at most one profile claims a packet. Its lengths
+//! are checked after that. A packet that no profile claims, or whose lengths are invalid, goes to
+//! the scalar parser.
 
 use crate::batch::keys::{EXT1, Layout};
 use crate::parse::scalar::{ARP, ICMP, IPV4, IPV6, TCP, UDP};
@@ -19,52 +19,52 @@ pub(crate) enum Family {
     Arp,
 }
 
-/// No byte of the packet.
+/// In a permutation: a byte that no byte of the packet goes to.
 const NONE: u8 = 0x80;
 /// Where the probed bytes start.
 pub(crate) const PROBE_AT: usize = 12;
-/// No profile is for shorter packets.
+/// The shortest frame of any profile, bytes.
 pub(crate) const PROFILE_BYTES_MIN: usize = 42;
 
-/// What the headers of one kind of packet look like. All of it is about key line 0, except
-/// `family`, which says what the other lines hold.
+/// The headers of one kind of packet. All fields are about key line 0, except `family`, which says
+/// what the other lines hold.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Profile {
-    /// Bits of bytes 12..28 that make a packet one of these, and their values.
+    /// Which bits of bytes 12..28 make a packet one of this kind, and their values.
     pub probe_mask: [u8; 16],
     pub probe: [u8; 16],
-    /// Key bytes 0..16: what is kept of packet bytes 0..16.
+    /// Key bytes 0..16 are packet bytes 0..16 under this mask.
     pub keep: [u8; 16],
-    /// Key bytes 16..32: from the packet's 16 bytes at `window`, and from those at 12.
+    /// Key bytes 16..32 are a permutation of the 16 packet bytes at `window`, and of those at 12.
     pub from_window: [u8; 16],
     pub from_probe: [u8; 16],
-    /// Line 0 whole: which packet byte (or [`NONE`]), which of its bits, and constant bits.
+    /// All of line 0: which packet byte (or [`NONE`]), which of its bits, and constant bits.
     pub pick: [u8; 64],
     pub and: [u8; 64],
     pub or: [u8; 64],
     pub window: u16,
-    /// Where the TCP flags are, and which bits (0: none).
+    /// Where the TCP flags are in the packet, and which bits they have (0: the profile has none).
     pub flags_at: u16,
     pub flags_mask: u16,
-    /// Fewest bytes of a frame.
+    /// Shortest frame, bytes.
     pub least: u16,
     /// The datagram ends at `end_base` plus the 16-bit number at `len_at`, and not before
     /// `end_least`.
     pub len_at: u16,
     pub end_base: u16,
     pub end_least: u16,
-    /// Layout except for its end.
+    /// The layout, except for its end.
     pub layout: Layout,
     pub family: Family,
-    /// Its place in [`PROFILES`].
+    /// The profile's index in [`PROFILES`].
     pub index: u8,
 }
 
 /// Number of profiles.
 pub(crate) const PROFILES_COUNT: usize = 12;
 
-/// All of them.
+/// All profiles.
 pub(crate) static PROFILES: [Profile; PROFILES_COUNT] = {
     let mut all = [profile(0, false, Family::V4, UDP); PROFILES_COUNT];
     let mut n = 0;
@@ -147,7 +147,7 @@ const fn profile(index: u8, tagged: bool, family: Family, proto: u8) -> Profile 
     windows(p)
 }
 
-/// `probe` and the constants that follow from it.
+/// Sets `probe_mask` and `probe`, and the constants that follow from them.
 const fn probed(
     mut p: Profile,
     tagged: bool,
@@ -199,7 +199,7 @@ const fn expect(mut p: Profile, i: usize, mask: u8, value: u8) -> Profile {
     p
 }
 
-/// `pick`: where line 0 comes from.
+/// Sets `pick`: which packet byte each byte of line 0 comes from.
 const fn picked(
     mut p: Profile,
     tagged: bool,
@@ -219,7 +219,7 @@ const fn picked(
             p = copy(p, at::TOS, l3 + 1, 1);
             p = copy(p, at::TTL, l3 + 8, 1);
         }
-        // The class and the label do not lie on bytes: see `line1`.
+        // The traffic class and the flow label are not on byte boundaries: see `line1`.
         Family::V6 => p = copy(p, at::TTL, l3 + 7, 1),
         Family::Arp => {
             p = copy(p, at::IP_SRC, l3 + 14, 4);
@@ -252,7 +252,7 @@ const fn copy(mut p: Profile, to: usize, from: usize, n: usize) -> Profile {
     p
 }
 
-/// Permutation for kernels that permute 16 bytes at a time.
+/// Sets the permutation for kernels that permute 16 bytes at a time.
 const fn windows(mut p: Profile) -> Profile {
     let window = p.window as usize;
     assert!(window + 16 <= p.least as usize && p.least as usize >= PROFILE_BYTES_MIN);
@@ -275,7 +275,7 @@ const fn windows(mut p: Profile) -> Profile {
     p
 }
 
-/// Which profile claims a packet with these bytes 12..28?
+/// The profile that claims a packet whose bytes 12..28 are `probe`.
 pub(crate) fn find(probe: &[u8; 16]) -> Option<&'static Profile> {
     let probe = u128::from_ne_bytes(*probe);
     PROFILES
@@ -283,17 +283,17 @@ pub(crate) fn find(probe: &[u8; 16]) -> Option<&'static Profile> {
         .find(|p| probe & u128::from_ne_bytes(p.probe_mask) == u128::from_ne_bytes(p.probe))
 }
 
-/// Profiles tried on a port's packets before a search.
+/// Profiles that are tried on a port's packets before all are searched.
 pub(crate) const PROFILES_TRIED_MAX: usize = 4;
-/// Packets between two judgements.
+/// Packets of a port after which its profiles are ranked again.
 const STATS_PACKETS_MIN: u32 = 4096;
 
-/// What a port's packets have been, and therefore are expected to be.
+/// Which profiles a port's packets matched, and therefore are tried first.
 #[derive(Clone)]
 pub(crate) struct ProfileStats {
-    /// Most frequent first.
+    /// The profiles that are tried first, the most frequent one first.
     pub tried: [&'static Profile; PROFILES_TRIED_MAX],
-    /// Packets claimed, by profile; halved at each judgement.
+    /// Packets that each profile claimed; halved at each ranking.
     pub claimed: [u32; PROFILES_COUNT],
     seen: u32,
 }
@@ -306,7 +306,7 @@ impl Default for ProfileStats {
 }
 
 impl ProfileStats {
-    /// A number of packets of the port was parsed and counted in `claimed`.
+    /// Counts parsed packets, and ranks the profiles if they are enough.
     pub fn judge(&mut self, packets: usize) {
         self.seen += packets as u32;
         if self.seen < STATS_PACKETS_MIN {

@@ -1,13 +1,14 @@
-//! The complete scalar parser: from a frame's bytes to its key.
+//! The complete scalar parser: writes a frame's key.
 //!
-//! What a field means on odd packets (bad lengths, fragments, truncated headers) follows OVS's flow
-//! extraction: a header that is not whole and sane contributes nothing, nor does what is behind it.
+//! Malformed packets (wrong lengths, fragments, truncated headers) get the key that OVS's flow
+//! extraction gives them: a header that is not whole and valid sets no field, nor does anything
+//! behind it.
 
 use crate::batch::keys::{EXT1, Ext, Layout, Line, bytes_mut, key_of};
 use flow::{Key, at, flag, frag};
 use wire::{ETH_QINQ, ETH_VLAN};
 
-/// Ethertypes and IP protocols, by the short names that the packet path has for them.
+/// Ethertypes and IP protocols, by the short names that the packet path uses.
 pub(crate) use wire::{
     ETH_ARP as ARP, ETH_IPV4 as IPV4, ETH_IPV6 as IPV6, ETH_MPLS as MPLS,
     ETH_MPLS_MCAST as MPLS_MC, ETH_RARP as RARP, IP_ICMP as ICMP, IP_ICMPV6 as ICMPV6,
@@ -32,7 +33,7 @@ impl Out<'_> {
     fn put<const N: usize>(&mut self, at: usize, d: &[u8]) {
         self.l0[at..at + N].copy_from_slice(&d[..N]);
     }
-    /// Writes into line 1 (`at` as in `flow::at`).
+    /// Writes bytes of line 1; `at` is an offset of `flow::at`.
     fn put1(&mut self, at: usize, d: &[u8]) {
         if self.layout.ext & EXT1 == 0 {
             self.ext[0] = [0; 8];
@@ -47,8 +48,8 @@ impl Out<'_> {
     }
 }
 
-/// Fills line 0 (all of it; in_port given) and, for IPv6 and ARP, line 1 of `ext` (the other lines
-/// are left alone). `vlan_limit`: tags to look behind. None: shorter than an Ethernet header.
+/// Fills line 0 and, for IPv6 and ARP, line 1 in `ext`; does not write lines 2 and 3. `vlan_limit`:
+/// how many tags to look behind. None: shorter than an Ethernet header.
 #[inline]
 pub(crate) fn parse(
     d: &[u8],
@@ -87,14 +88,14 @@ pub(crate) fn parse(
     Some(out.layout)
 }
 
-/// The common case in one go: no tag, IPv4 without options and fragments, TCP or UDP.
+/// The most common packets at once: no tag, IPv4 without options, not a fragment, TCP or UDP.
 #[inline]
 fn plain_ipv4(d: &[u8], in_port: u16, line: &mut Line) -> Option<Layout> {
     let h: &[u8; 42] = d.first_chunk()?;
     let word = |at: usize| u64::from_ne_bytes(h[at..at + 8].try_into().unwrap());
     let total = be16(h, 16) as usize;
     let (proto, l4) = (h[23], 34);
-    // 08 00 45, and neither "more fragments" nor an offset.
+    // Ethertype IPv4, version 4, header length 5; no "more fragments", no fragment offset.
     if h[12] != 8 || h[13] != 0 || h[14] != 0x45 || be16(h, 20) & 0x3fff != 0 {
         return None;
     }
@@ -124,8 +125,8 @@ fn is_vlan(t: u16) -> bool {
     t == ETH_VLAN || t == ETH_QINQ
 }
 
-/// Looks behind up to `limit` tags that are followed by an Ethertype, of which the key has place
-/// for two; returns where the Ethertype is.
+/// Looks behind up to `limit` VLAN tags that are followed by an Ethertype; the key has room for
+/// two. Returns where the Ethertype is.
 fn vlan_tags(d: &[u8], limit: u8, out: &mut Out<'_>) -> usize {
     let mut off = 12;
     let places = [(at::VLAN, flag::VLAN_88A8), (at::VLAN1, flag::VLAN1_88A8)];
@@ -146,7 +147,7 @@ fn vlan_tags(d: &[u8], limit: u8, out: &mut Out<'_>) -> usize {
     off
 }
 
-/// 802.3: (dl_type, where L3 starts).
+/// An 802.3 header: returns `dl_type`, and where L3 starts.
 fn llc(d: &[u8], at: usize) -> (u16, usize) {
     if d.len() < at + 8 || d[at..at + 6] != [0xaa, 0xaa, 3, 0, 0, 0] {
         return (DL_TYPE_NONE, at);
@@ -206,7 +207,8 @@ fn ipv6(d: &[u8], l3: usize, out: &mut Out<'_>) {
     }
 }
 
-/// Walks extension headers: (protocol behind them, fragment bits, their bytes). None: malformed.
+/// Walks IPv6 extension headers. Returns the protocol behind them, fragment bits, and their length
+/// in bytes. None: malformed.
 pub(crate) fn ipv6_ext(d: &[u8], first: u8) -> Option<(u8, u8, usize)> {
     let (mut proto, mut bits, mut off) = (first, 0, 0);
     loop {
@@ -256,7 +258,8 @@ fn l4(h: &[u8], proto: u8, out: &mut Out<'_>) {
     }
 }
 
-/// ND target and link-layer address options; a repeated option voids all three.
+/// Fields of neighbour discovery: target and link-layer address options. A repeated option clears
+/// all three.
 fn neighbour(h: &[u8], out: &mut Out<'_>) {
     let mut macs = [[0u8; 6]; 2];
     let mut o = &h[24..];
@@ -280,7 +283,7 @@ fn neighbour(h: &[u8], out: &mut Out<'_>) {
 }
 
 fn arp(h: &[u8], out: &mut Out<'_>) {
-    // Ethernet, IPv4, address lengths 6 and 4.
+    // Hardware type Ethernet, protocol IPv4, address lengths 6 and 4.
     if h.len() < 28 || h[..6] != [0, 1, 8, 0, 6, 4] {
         return;
     }
@@ -304,7 +307,7 @@ fn mpls(h: &[u8], out: &mut Out<'_>) {
     }
 }
 
-/// The key of a packet as it would come in on `in_port`; None: shorter than an Ethernet header.
+/// The key of a packet received on `in_port`. None: shorter than an Ethernet header.
 pub fn extract(packet: &[u8], in_port: u16, vlan_limit: u8) -> Option<Key> {
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let layout = parse(packet, in_port, vlan_limit, &mut line, &mut ext)?;

@@ -6,10 +6,10 @@ use crate::batch::keys::{Line, bytes};
 use flow::at;
 use std::arch::x86_64::*;
 
-/// Key lanes of 16 bytes by byte shuffles.
+/// Builds keys in lanes of 16 bytes, by byte shuffles.
 struct Avx2;
 
-/// A profile in registers.
+/// A profile, in registers.
 #[derive(Clone, Copy)]
 struct Ready {
     probe_mask: __m128i,
@@ -123,20 +123,20 @@ impl KeyBuilder for Avx2 {
     }
 }
 
-/// A whole line by one permutation of 64 bytes.
+/// Builds a whole line by one permutation of 64 bytes.
 struct Avx512;
 
-/// A profile in registers.
+/// A profile, in registers.
 #[derive(Clone, Copy)]
 struct Ready512 {
     probe_mask: __m128i,
     probe: __m128i,
     pick: __m512i,
-    /// Key bytes that come from the packet.
+    /// Key bytes that come from the packet, a bit each.
     some: u64,
     and: __m512i,
     or: __m512i,
-    /// Where the TCP flags are and which bits, if that is behind the first 64 bytes.
+    /// Offset and mask of the TCP flags, if they are behind the first 64 bytes.
     far_flags: Option<(usize, u16)>,
 }
 
@@ -182,7 +182,7 @@ impl KeyBuilder for Avx512 {
 
     #[inline(always)]
     unsafe fn head(d: *const u8, len: usize) -> __m512i {
-        // Bytes behind the packet are neither read nor matched.
+        // Bytes behind the packet's end are neither read nor matched.
         unsafe { _mm512_maskz_loadu_epi8(_bzhi_u64(!0, len.min(64) as u32), d.cast()) }
     }
 
@@ -202,7 +202,7 @@ impl KeyBuilder for Avx512 {
             let picked = _mm512_maskz_permutexvar_epi8(r.some, r.pick, head);
             let key = _mm512_or_si512(_mm512_and_si512(picked, r.and), r.or);
             let Some((at, mask)) = r.far_flags.filter(|_| FLAGS) else { return key };
-            // IPv6's are: the permutation took other bytes for them.
+            // The flags of TCP over IPv6: the permutation put other bytes in their place.
             let flags = d.add(at).cast::<u16>().read_unaligned() & mask;
             let lane = _mm512_extracti32x4_epi32::<LANE>(key);
             let lane = _mm_insert_epi16::<{ at::TCP_FLAGS as i32 % 16 / 2 }>(lane, flags.into());

@@ -1,4 +1,4 @@
-//! What the control side tells a worker to do, between vectors.
+//! Executes commands of the control side, between vectors.
 
 use super::Worker;
 use crate::actions;
@@ -98,8 +98,8 @@ impl Worker {
         }
     }
 
-    /// Ends the worker: sends or drops every packet that it has, and reports what is not reported
-    /// yet as far as the ring to the control side has room.
+    /// Ends the worker: sends or drops every packet that it has. Reports that do not fit into the
+    /// ring to the control side are left to [`Worker::drained`].
     fn stop(&mut self) {
         while self.take_inbound() > 0 {}
         for p in std::mem::take(&mut self.batch.postponed) {
@@ -112,8 +112,8 @@ impl Worker {
         self.stopping = true;
     }
 
-    /// Reports what [`Worker::stop`] had no room for; true: everything is reported. The control
-    /// side calls it after the thread has ended, until it is true.
+    /// Sends the reports for which [`Worker::stop`] had no room; true: none are left. The control
+    /// side calls this until it is true, after the worker's thread has ended.
     pub fn drained(&mut self) -> bool {
         self.reports.flush(&mut self.misses.uncached);
         self.reports.is_flushed() && self.misses.uncached.is_empty()

@@ -6,20 +6,20 @@ use crate::stats::perf::{Iteration, Recorder};
 use crate::stats::stage_clock::StageClock;
 use packet::BURST;
 
-/// What is known about the cycles of iterations.
+/// Measurements of a worker's iterations, in cycles.
 #[derive(Default)]
 pub(crate) struct IterationCycles {
-    /// Single iterations (`pmd-perf-metrics`).
+    /// Records single iterations (`pmd-perf-metrics`).
     pub recorder: Recorder,
-    /// Stages.
+    /// Divides the cycles of iterations among stages.
     pub clock: StageClock,
-    /// When the last iteration, or the sleep after it, ended.
+    /// Cycle at which the last iteration, or the sleep after it, ended.
     pub ended: u64,
 }
 
 impl Worker {
-    /// Counts an iteration with `n` packets that began at this cycle. `between`: when receiving
-    /// and when lookup ended, if that was measured.
+    /// Counts an iteration with `n` packets that began at cycle `began`. `between`: the cycles at
+    /// which receiving and lookup ended, if they were measured.
     pub(super) fn count_cycles(&mut self, n: usize, began: u64, between: Option<(u64, u64)>) {
         let ended = self.cycles.ended;
         let [rx, lookup, act] = self.cycles.clock.divide(began, between, ended);
@@ -41,14 +41,14 @@ impl Worker {
         perf.cache_hits.add(counts.cache_hits);
         perf.flow_hits.add(counts.flow_hits);
         perf.subtable_lookups.add(counts.visits);
-        // The queues that filled the vector are charged, except for what the other sides of ports
-        // made it cost: their own queues owe that.
+        // The receive queues that filled the vector are charged. The penalty is not theirs: the
+        // peers of other queues caused it, and those queues are charged (`Worker::housekeeping`).
         self.rx.charge((ended - began).saturating_sub(port::take_penalty()));
     }
 
-    /// Counts an iteration without packets that began at this cycle.
+    /// Counts an iteration without packets that began at cycle `began`.
     pub(super) fn count_idle_cycles(&mut self, began: u64) {
-        // Reading only violations, or only frames that are refused, is work, too.
+        // Reading nothing but ring errors or refused frames is work, too: it counts as busy.
         let (perf, all) = (&self.shared.perf, self.cycles.ended - began);
         let lost = (port::take_penalty() + self.rx.charge_refused()).min(all);
         perf.idle_iterations.add(1);
@@ -56,8 +56,8 @@ impl Worker {
         perf.busy_cycles.add(lost);
     }
 
-    /// Records what the iteration that began at cycle `began` was like; then there had been so many
-    /// misses and cycles of misses.
+    /// Records an iteration that began at cycle `began` and had `n` packets. `misses`: the worker's
+    /// misses and cycles of misses up to then.
     #[cold]
     pub(super) fn record(&mut self, n: usize, began: u64, misses: (u64, u64)) {
         let perf = &self.shared.perf;

@@ -29,6 +29,7 @@ use crate::miss::Misses;
 use crate::miss::rates::INTERVAL_MS;
 use crate::parse::Parser;
 use crate::pmd::cycles::IterationCycles;
+use crate::pmd::sleep::IdleState;
 use crate::report::Reports;
 use crate::rx::Rx;
 use crate::rx::kernel_wait::KernelWait;
@@ -43,20 +44,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Consumer, Producer, Reader};
 
-/// How often the control side hears of lookups, milliseconds.
+/// How often a worker reports its lookups to the control side, milliseconds.
 const REPORT_LOOKUPS_INTERVAL_MS: u64 = 1000;
 
-/// When housekeeping is due.
+/// When the worker's periodic work is due.
 struct Timers {
-    /// Cycle of the next housekeeping, and cycles between two.
+    /// Cycle from which the next housekeeping is due.
     next: u64,
+    /// Cycles between two of them: a millisecond's.
     interval: u64,
+    /// When the ports' policies were last judged.
     tuned_ms: u64,
+    /// When lookups were last reported to the control side.
     lookups_reported_ms: u64,
 }
 
-/// The steps that can give the packets of a burst their keys. The first one that serves the
-/// burst's port does.
+/// The steps that can write the keys of a burst's packets. The first that serves the burst's port
+/// is used: decapsulation, marks, known way, parser.
 struct Parsers<'a> {
     parser: &'a mut Parser,
     decap: &'a mut Decap,
@@ -78,7 +82,7 @@ impl Parsers<'_> {
             marks.parse(parser, batch, burst, &lookup.table, reports)
         } else {
             let (table, programs) = (&mut lookup.table, &actions.programs);
-            // A burst whose way is known is not parsed, unless every packet needs its key: for the
+            // A burst of a known way is parsed all the same if every packet needs its key: for the
             // validating mode or a capture.
             let known = (!parser.all)
                 .then(|| known_way::assign(batch, &burst, table, programs, tx))
@@ -111,16 +115,13 @@ pub(crate) struct Worker {
     reader: Reader,
     stopping: bool,
     timers: Timers,
-    /// Next sleep of an idle PMD thread, microseconds.
-    idle_sleep_us: u64,
     cycles: IterationCycles,
-    /// A DMA engine has copies of this worker that it has not finished.
-    in_flight: bool,
+    idle: IdleState,
 }
 
 impl Worker {
-    /// Makes a worker that has no ports. With `wait` it is the kernel worker, which sleeps by it;
-    /// without, a PMD thread.
+    /// Makes a worker without ports. With `wait` it is the kernel worker, which sleeps by means of
+    /// it; without `wait` it is a PMD thread.
     pub fn new(
         config: &Config,
         tx: TxState,
@@ -150,9 +151,8 @@ impl Worker {
             reader,
             stopping: false,
             timers: Timers { next: 0, interval, tuned_ms: 0, lookups_reported_ms: 0 },
-            idle_sleep_us: 0,
             cycles: IterationCycles::default(),
-            in_flight: false,
+            idle: IdleState::default(),
         }
     }
 
@@ -177,8 +177,9 @@ impl Worker {
         self.iterate()
     }
 
-    /// Runs one iteration; returns how many packets it moved. It begins at the cycle at which the
-    /// last one ended: reading the clock costs as much as one step of one packet.
+    /// Runs one iteration; returns how many packets it moved. The iteration begins at the cycle at
+    /// which the last one ended: reading the clock again would cost as much as one step of one
+    /// packet.
     fn iterate(&mut self) -> usize {
         let began = self.cycles.ended;
         if began >= self.timers.next {
@@ -239,21 +240,22 @@ impl Worker {
         misses.finish(&mut lookup.table, &mut actions.programs, reports, tx.now_ms);
         tx.flush_due(n, now);
         rx.notify(tx.notified_all());
-        self.in_flight = port::end_turn();
+        self.idle.in_flight = port::end_turn();
         self.cycles.ended = cycles();
     }
 
     /// Looks up and acts on packets of this vector that were recirculated, until none are left or
-    /// each may have been recirculated as often as it may: what is left then outside the batch
-    /// (copies of copies) waits for the next vector. Returns how many there were; what lookups
-    /// took is added to `looked_up`.
+    /// the limit of recirculations is reached. Copies that are outside the batch then wait for the
+    /// next vector. Returns how many packets this looked up; adds the cycles of their lookups to
+    /// `looked_up`.
     #[inline(never)]
     fn pass_again(&mut self, looked_up: &mut Option<u64>) -> usize {
         let Worker { batch, parser, decap, lookup, misses, actions, .. } = self;
         let Worker { tx, reports, reader, .. } = self;
         let (mut packets, mut none) = (0, Vec::new());
         for pass in 0.. {
-            // Those that stay in the batch get deeper each time, up to the limit.
+            // Packets that stay in the batch are recirculated once more with each pass, up to the
+            // limit.
             let taken = if pass < RECIRC_LIMIT { &mut tx.recirculated } else { &mut none };
             let n = batch.begin_pass(taken);
             if n == 0 {
@@ -272,12 +274,12 @@ impl Worker {
         packets
     }
 
-    /// Ends an iteration without packets: sends the held packets whose time has come.
+    /// Ends an iteration without packets: sends the held packets that are due.
     fn idle(&mut self, began: u64) {
         self.cycles.ended = cycles();
         self.tx.flush_due(0, self.cycles.ended);
         self.rx.notify(self.tx.notified_all());
-        self.in_flight = port::end_turn();
+        self.idle.in_flight = port::end_turn();
         self.count_idle_cycles(began);
     }
 
@@ -294,7 +296,7 @@ impl Worker {
         n
     }
 
-    /// What is done once per millisecond: timers, reports to the control side, and the ports'
+    /// Work that is due once per millisecond: timers, reports to the control side, and the ports'
     /// policies.
     fn housekeeping(&mut self, now: u64) {
         self.timers.next = now + self.timers.interval;

@@ -1,12 +1,21 @@
-//! How a worker sleeps that has nothing to do.
+//! How an idle worker sleeps.
 
 use super::Worker;
 use crate::stats::clock::cycles;
 use packet::BURST;
 use std::time::Duration;
 
+/// What a PMD thread's next sleep depends on, besides its queues.
+#[derive(Default)]
+pub(super) struct IdleState {
+    /// Length of the last sleep, microseconds; 0: there was work since.
+    sleep_us: u64,
+    /// A DMA engine has copies of this worker that it has not finished.
+    pub in_flight: bool,
+}
+
 impl Worker {
-    /// After an iteration with `n` packets: sleeps if there is nothing to do.
+    /// Sleeps if the iteration had no packets (`n` is 0) and nothing else is to be done.
     #[inline]
     pub(super) fn sleep_if_idle(&mut self, n: usize) {
         match self.rx.wait {
@@ -19,18 +28,18 @@ impl Worker {
     fn idle_sleep(&mut self, n: usize) {
         let (max, waiting) = (self.settings.pmd_sleep_max_us, !self.batch.postponed.is_empty());
         if max == 0 || n >= BURST / 2 || waiting {
-            self.idle_sleep_us = 0;
+            self.idle.sleep_us = 0;
         }
         if n > 0 {
             return;
         }
-        if max == 0 || waiting || self.in_flight {
+        if max == 0 || waiting || self.idle.in_flight {
             return std::hint::spin_loop();
         }
-        self.idle_sleep_us = (self.idle_sleep_us + 1).min(max);
+        self.idle.sleep_us = (self.idle.sleep_us + 1).min(max);
         let began = cycles();
         self.reader.offline();
-        std::thread::sleep(Duration::from_micros(self.idle_sleep_us));
+        std::thread::sleep(Duration::from_micros(self.idle.sleep_us));
         self.reader.online();
         self.count_sleep(began);
     }
@@ -57,7 +66,7 @@ impl Worker {
         self.count_sleep(began);
     }
 
-    /// Counts a sleep that began at this cycle.
+    /// Counts a sleep that began at cycle `began`.
     fn count_sleep(&mut self, began: u64) {
         self.cycles.ended = cycles();
         self.shared.perf.sleep_iterations.add(1);

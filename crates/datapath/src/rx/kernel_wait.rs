@@ -1,10 +1,9 @@
-//! How the worker of kernel ports rests.
+//! How the kernel worker sleeps.
 //!
-//! It waits in epoll on its queues' descriptors and its doorbell, and receives only from queues
-//! that epoll says are ready. While there was traffic in the last two milliseconds it wakes at
-//! least every 50 us to look at its rings, so PMD threads that hand it packets need not ring; only
-//! when it sleeps for longer does it say so, and the next handoff then costs that PMD thread one
-//! eventfd write.
+//! It waits in epoll for the descriptors of its queues and for its doorbell, and receives only from
+//! queues that epoll reports as ready. Within two milliseconds after traffic it sleeps 50 us at
+//! most, so PMD threads that hand it packets need not wake it. Before a longer sleep it announces
+//! that it sleeps; then the next handoff costs a PMD thread one eventfd write.
 
 use crate::wake::Wake;
 use port::RxQueue;
@@ -13,16 +12,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sync::Reader;
 
-/// Longest rest while traffic flows.
+/// Longest sleep while traffic flows.
 const BUSY_SLEEP_MAX: Duration = Duration::from_micros(50);
 /// How long after the last packet traffic counts as flowing.
 const BUSY_AFTER_PACKET: Duration = Duration::from_millis(2);
-/// Longest rest: housekeeping still runs.
+/// Longest sleep without traffic: housekeeping is still due.
 const IDLE_SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Longest rest while a queue without a descriptor must be polled.
+/// Longest sleep while a queue without a descriptor must be polled.
 const UNWATCHED_SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Events taken at once.
+/// Events that one call of epoll returns, at most.
 const EVENTS_MAX: usize = 64;
 
 /// An epoll set and a doorbell.
@@ -30,13 +29,13 @@ pub(crate) struct KernelWait {
     epoll: OwnedFd,
     pub wake: Arc<Wake>,
     busy_until: Instant,
-    /// By descriptor: [`WATCHED`], [`READY`].
+    /// By descriptor: the flags [`WATCHED`] and [`READY`].
     flags: Vec<u8>,
 }
 
-/// In the epoll set.
+/// The descriptor is in the epoll set.
 const WATCHED: u8 = 1;
-/// The queue may have packets.
+/// The queue of this descriptor may have packets.
 const READY: u8 = 2;
 
 impl KernelWait {
@@ -55,7 +54,7 @@ impl KernelWait {
         Ok(s)
     }
 
-    /// Waits for `fd`, too.
+    /// Adds `fd` to the descriptors that are waited for.
     pub fn watch(&mut self, fd: RawFd) {
         let mut e = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
         let (epoll, add) = (self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
@@ -71,7 +70,7 @@ impl KernelWait {
         self.flags.get_mut(usize::try_from(fd).ok()?)
     }
 
-    /// No longer waits for `fd`.
+    /// Removes `fd` from the descriptors that are waited for.
     pub fn forget(&mut self, fd: RawFd) {
         self.flags(fd).into_iter().for_each(|f| *f = 0);
         let none = std::ptr::null_mut();
@@ -79,25 +78,25 @@ impl KernelWait {
         unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, none) };
     }
 
-    /// Is the queue waited for (else it is polled)?
+    /// True if epoll waits for the queue; otherwise the queue is polled.
     pub fn watches(&self, rx: &dyn RxQueue) -> bool {
         rx.fd().is_some_and(|fd| self.flags.get(fd as usize).is_some_and(|f| *f != 0))
     }
 
-    /// May the queue have packets? A hundred idle ones cost no system call.
+    /// True if the queue may have packets. For an idle queue this needs no system call.
     pub fn is_ready(&self, rx: &dyn RxQueue) -> bool {
         let idle = |fd: RawFd| self.flags.get(fd as usize).is_some_and(|f| *f == WATCHED);
         !rx.fd().is_some_and(idle)
     }
 
-    /// The queue has nothing left that it does not announce.
+    /// Records that the queue was read until it was empty: epoll reports when it has packets again.
     pub fn drained(&mut self, rx: &dyn RxQueue) {
         if let Some(fd) = rx.fd() {
             self.flags(fd).into_iter().for_each(|f| *f &= !READY);
         }
     }
 
-    /// Asks which queues are ready now.
+    /// Asks epoll which queues are ready now, without waiting.
     pub fn poll_ready(&mut self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let (epoll, most) = (self.epoll.as_raw_fd(), EVENTS_MAX as i32);
@@ -108,12 +107,13 @@ impl KernelWait {
         }
     }
 
-    /// There was traffic.
+    /// Records that there was traffic.
     pub fn busy(&mut self) {
         self.busy_until = Instant::now() + BUSY_AFTER_PACKET;
     }
 
-    /// Waits for something to do. `quiet`: nothing in any ring.
+    /// Sleeps until there is something to do. `unwatched`: there are queues that must be polled.
+    /// `quiet`: asked last, true if all rings are empty.
     pub fn wait(&mut self, reader: &mut Reader, unwatched: bool, quiet: impl FnOnce() -> bool) {
         let lingering = Instant::now() < self.busy_until;
         reader.offline();

@@ -1,8 +1,10 @@
-//! In place of the parse step: bursts of a port whose only megaflow looks only at the port.
+//! Replaces the parse step for bursts of a port whose only megaflow matches on nothing but the
+//! port.
 //!
-//! Their way is known before a byte of them is read, so they are neither parsed nor looked up. If
-//! it leads to a port whose queue was full, packets that it has no room for end here, as
-//! [`Drop::TxFull`](telemetry::Drop::TxFull) of that port, before they cost more.
+//! The program of such packets is known before a byte of them is read, so they are neither parsed
+//! nor looked up. If it is an output to a port whose queue was full, packets beyond the queue's
+//! room are dropped here, as [`Drop::TxFull`](telemetry::Drop::TxFull) of that port, before they
+//! cost more.
 
 use crate::actions::program::{Kind, Programs};
 use crate::batch::{Batch, Burst};
@@ -11,10 +13,11 @@ use crate::marks::step::needs_key;
 use crate::tx::{TxState, total};
 use std::ops::Range;
 
-/// Least bytes of a frame, as for the parser.
+/// Shortest frame in bytes, as for the parser.
 const FRAME_BYTES_MIN: usize = 14;
 
-/// Takes a burst whose way is known; returns its bytes. None: it has to be parsed.
+/// Gives the packets of a burst their megaflow and program, if the port has a known way; returns
+/// the burst's bytes. None: the burst has to be parsed.
 #[inline]
 pub(crate) fn assign(
     batch: &mut Batch,
@@ -52,7 +55,7 @@ pub(crate) fn assign(
     Some(bytes)
 }
 
-/// Writes the packets' lengths down. False: the parser would refuse one of them.
+/// Writes the packets' lengths to their column. False: the parser would refuse one of the packets.
 #[inline]
 fn measure(batch: &mut Batch, range: &Range<usize>) -> bool {
     let lengths = &mut batch.columns.len[range.clone()];

@@ -1,7 +1,7 @@
-//! The poll step: packets from receive queues.
+//! The poll step: takes packets from receive queues.
 //!
-//! `schedule.rs` says which queues are polled for a vector and how many packets each may bring;
-//! while one queue is read, the next ones prefetch what they will read.
+//! `schedule.rs` says which queues are polled for a vector and how many packets each may return.
+//! While one queue is read, the next ones prefetch descriptors and packet data.
 
 pub(crate) mod kernel_wait;
 pub(crate) mod known_way;
@@ -22,17 +22,18 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use telemetry::Drop;
 
-/// Prefetch distance in queues: descriptors, then packet data.
+/// How many queues ahead of the one that is read descriptors are prefetched.
 const DESCRIPTOR_PREFETCH_RXQS: usize = 4;
+/// How many queues ahead of the one that is read packet data is prefetched.
 const PACKET_PREFETCH_RXQS: usize = 2;
 
-/// What one poll of a queue brought to the current vector.
+/// What one poll of a queue added to the current vector.
 #[derive(Clone, Copy)]
 pub(crate) struct Polled {
     queue: usize,
     pub packets: usize,
-    /// Cycles that receiving and parsing them took. 0 in PMD threads, which read the clock once per
-    /// vector.
+    /// Cycles that receiving and parsing these packets took. 0 in PMD threads, which read the clock
+    /// once per vector.
     cycles: u64,
 }
 
@@ -40,20 +41,21 @@ pub(crate) struct Polled {
 pub(crate) struct Rx {
     #[allow(clippy::vec_box)] // Control and workers hand a queue to each other as a box.
     pub rxqs: Vec<Box<RxSlot>>,
-    /// What each queue did when it was polled last. They are apart from the queues, so that reading
-    /// all of them for every vector takes few cache lines.
+    /// What each queue did when it was last polled. Kept apart from the queues, so that reading all
+    /// of it for every vector takes few cache lines.
     states: Vec<RxqState>,
-    /// Queues that brought packets to the current vector, or cost cycles, in order.
+    /// Queues that returned packets for the current vector, or cost cycles, in the order of
+    /// polling.
     pub polled: Vec<Polled>,
-    /// Queues that have brought packets since their senders were notified last.
+    /// Queues that returned packets since their senders were last notified.
     pending_notify: Vec<usize>,
     /// The queue that is polled first in the next vector.
     next: usize,
     /// Queues that are polled for this vector, in order.
     order: Vec<usize>,
-    /// Packets beyond what their port may bring (`ingress_policing_*`).
+    /// Packets beyond the limit of their port (`ingress_policing_*`), to be freed.
     refused: Vec<Packet>,
-    /// Some: serves kernel ports and sleeps in the kernel.
+    /// Some: this is the kernel worker, which sleeps in the kernel.
     pub wait: Option<KernelWait>,
 }
 
@@ -83,7 +85,8 @@ impl Rx {
     /// Takes a receive queue away.
     pub fn remove(&mut self, port: PortNo, queue: usize) -> Option<Box<RxSlot>> {
         let i = self.rxqs.iter().position(|s| s.port == port && s.queue == queue)?;
-        // The numbers of queues are about to change.
+        // The removal changes the numbers of the queues, so all pending notifications are sent
+        // first.
         fence(Ordering::SeqCst);
         self.pending_notify.drain(..).for_each(|q| self.rxqs[q].rx.notify(true));
         self.polled.clear();
@@ -95,15 +98,15 @@ impl Rx {
         Some(slot)
     }
 
-    /// Sets how much the queues of a port may bring; None: there is no limit.
+    /// Sets the policer of a port's queues; None: no limit.
     pub fn set_policer(&mut self, port: PortNo, policer: &Option<Arc<Policer>>) {
         let slots = self.rxqs.iter_mut().filter(|slot| slot.port == port);
         slots.for_each(|slot| slot.police = policer.clone());
     }
 
-    /// Fills the vector up from the queues. Each burst is given to `parse`, which returns its
-    /// bytes, at once: while its headers are in the cache. Returns how many packets came, with
-    /// those that were policed.
+    /// Fills the vector from the queues. Each burst is given to `parse` at once, while its headers
+    /// are in the cache; `parse` returns the burst's bytes. Returns how many packets were received,
+    /// policed ones included.
     #[inline]
     pub fn poll(
         &mut self,
@@ -131,7 +134,7 @@ impl Rx {
         received
     }
 
-    /// Chooses which queues are polled, and in which order.
+    /// Chooses which queues are polled for this vector, and in which order.
     fn choose(&mut self, schedule: &RxSchedule) {
         let queues = self.rxqs.len();
         if queues == 0 {
@@ -150,8 +153,8 @@ impl Rx {
         }
     }
 
-    /// Lets the `k`-th queue of this vector prefetch what it will read, unless it brought nothing
-    /// the last time: the memory that says that it is still empty is in this core's cache then.
+    /// Lets the `k`-th queue of this vector prefetch what it will read, unless it was empty the
+    /// last time: then its index is still in this core's cache.
     #[inline]
     fn prepare(&mut self, k: usize, phase: usize) {
         if let Some(q) = self.order.get(k)
@@ -164,8 +167,8 @@ impl Rx {
         }
     }
 
-    /// Takes up to `limit` packets from queue `q` and counts them; returns how many came, with
-    /// those that are more than it may bring.
+    /// Receives up to `limit` packets from queue `q` and counts them. Returns how many were
+    /// received, policed ones included.
     #[inline]
     fn poll_rxq(
         &mut self,
@@ -202,8 +205,8 @@ impl Rx {
         n
     }
 
-    /// Lets the queues notify their senders that there is room again: all senders, or else (not
-    /// `all`) those that may be asleep.
+    /// Notifies senders that their queues have room again: all senders if `all`, otherwise those
+    /// that may be asleep.
     pub fn notify(&mut self, all: bool) {
         if self.pending_notify.is_empty() {
             return;
@@ -215,8 +218,8 @@ impl Rx {
         }
     }
 
-    /// Charges the cycles of a vector to the queues that filled it: to each the cycles that were
-    /// measured for it, and of the others a share by its packets.
+    /// Charges the cycles of a vector to the queues that filled it: to each queue the cycles that
+    /// were measured for it, and a share of the other cycles by its packets.
     pub fn charge(&self, cycles: u64) {
         let packets: u64 = self.polled.iter().map(|p| p.packets as u64).sum();
         let known: u64 = self.polled.iter().map(|p| p.cycles).sum();
@@ -226,17 +229,17 @@ impl Rx {
         }
     }
 
-    /// Charges queues whose polls took cycles and brought no packet (the kernel's frames were
-    /// refused); returns the cycles.
+    /// Charges queues whose polls took cycles and returned no packet (the kernel's frames were
+    /// refused). Returns these cycles.
     pub fn charge_refused(&self) -> u64 {
         self.charge(0);
         self.polled.iter().map(|p| p.cycles).sum()
     }
 }
 
-/// Receives up to `limit` packets, for which there is room, while the queue returns full bursts;
-/// takes out what is more than the port may bring; parses the rest of each burst. Returns how many
-/// packets were received, and their bytes.
+/// Receives up to `limit` packets, as long as the queue returns full bursts. The vector has room
+/// for them. Moves packets beyond the port's limit to `refused`, and parses the rest of each burst.
+/// Returns how many packets were received, and their bytes.
 #[inline]
 fn receive(
     slot: &mut RxSlot,
@@ -270,8 +273,8 @@ fn receive(
     (received, bytes)
 }
 
-/// Moves those of `packets[start..]` that exceed what their port may bring to `refused`; returns
-/// their bytes.
+/// Moves those of `packets[start..]` that exceed the port's limit to `refused`; returns their
+/// bytes.
 #[cold]
 fn police(
     policer: &Policer,

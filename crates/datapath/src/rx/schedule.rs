@@ -1,18 +1,19 @@
-//! How receive queues share a vector.
+//! How receive queues share a vector of 256 packets.
 //!
-//! A queue that brings as much as it may is saturated: saturated queues divide what the others
-//! leave. As long as there is one, a queue that brought little is asked with every second vector
-//! only. So with one busy port and many guests, vectors full of packets for the guests alternate
-//! with vectors full of their answers, and each guest is dealt with for several packets at once.
-//! When no queue is saturated, all are polled every time.
+//! A queue is saturated if its last poll returned as many packets as it was asked for, and light if
+//! it returned less than half a burst. Saturated queues divide the room that the others leave.
+//! While there is a saturated queue, light queues are polled only for every second vector. With one
+//! busy port and many guests, vectors full of packets to the guests then alternate with vectors
+//! full of their answers, and each guest's queue is served for several packets at once. When no
+//! queue is saturated, all are polled for every vector.
 
 use packet::{BURST, VECTOR};
 
-/// With at least this many queues that bring little, the packets of saturated queues go to many
+/// With at least this many light queues, the packets of saturated queues are assumed to go to many
 /// ports.
 const LIGHT_RXQS_MIN: usize = 8;
 
-/// What a queue did when it was asked last.
+/// What a queue did when it was last polled.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RxqState {
     last_burst: u16,
@@ -21,18 +22,19 @@ pub(crate) struct RxqState {
 }
 
 impl RxqState {
-    /// Takes over that a poll for up to `limit` packets brought `n`.
+    /// Records that a poll for up to `limit` packets returned `n`.
     #[inline]
     pub fn polled(&mut self, limit: usize, n: usize) {
         *self = RxqState { last_burst: n as u16, saturated: n >= limit, deferred: false };
     }
 
-    /// The vector had no room left for this queue: it comes first in the next one.
+    /// Records that the vector had no room left for this queue: it is polled first for the next
+    /// one.
     pub fn defer(&mut self) {
         self.deferred = true;
     }
 
-    /// True if the last poll brought nothing.
+    /// True if the last poll returned nothing.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.last_burst == 0
@@ -43,16 +45,16 @@ impl RxqState {
     }
 }
 
-/// How the next vector is shared.
+/// How many packets of the next vector each queue may fill.
 pub(crate) struct RxSchedule {
     /// There are saturated queues.
     busy: bool,
-    /// Most packets from one queue.
+    /// Packets that one queue may return, at most.
     pub limit: usize,
 }
 
 impl RxSchedule {
-    /// The schedule for queues that did this when they were polled last.
+    /// The schedule that follows from what the queues did when they were last polled.
     pub fn new(queues: &[RxqState]) -> RxSchedule {
         let (mut active, mut saturated, mut light, mut expected) = (0, 0, 0, 0);
         for queue in queues.iter().filter(|queue| !queue.is_idle()) {
@@ -62,7 +64,8 @@ impl RxSchedule {
             let comes = !queue.saturated && (queue.deferred || !queue.is_light());
             expected += if comes { usize::from(queue.last_burst) } else { 0 };
         }
-        // Half a vector if all of it may go to one port, whose ring is perhaps no longer.
+        // Half a vector if all of it may go to one port: that port's ring may be no longer than
+        // that.
         let most = if active <= 1 || light >= LIGHT_RXQS_MIN { VECTOR } else { VECTOR / 2 };
         let left = VECTOR.saturating_sub(expected);
         let limit = if saturated <= 1 { left } else { left / saturated };
@@ -70,8 +73,8 @@ impl RxSchedule {
     }
 }
 
-/// Writes to `poll_order` which queues are asked, in order: those that had to wait first, the
-/// others from `turn` on.
+/// Writes the queues to poll to `poll_order`: deferred ones first, then the others, both beginning
+/// with number `turn`.
 pub(crate) fn choose(
     queues: &mut [RxqState],
     schedule: &RxSchedule,
@@ -94,7 +97,7 @@ pub(crate) fn choose(
     });
 }
 
-/// Calls `each` with the numbers below `n`, beginning with `turn`.
+/// Calls `each` with the numbers 0 to `n` - 1, beginning with `turn`.
 #[inline]
 fn in_turn(n: usize, turn: usize, mut each: impl FnMut(usize)) {
     (turn..n).for_each(&mut each);

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Cycles per second, measured once (takes 10 ms).
+/// Cycles per second. Measured at the first call, which takes 10 ms.
 pub fn cycles_per_second() -> u64 {
     static HZ: OnceLock<u64> = OnceLock::new();
     *HZ.get_or_init(|| {
@@ -17,7 +17,7 @@ pub fn cycles_per_second() -> u64 {
     })
 }
 
-/// The time stamp of [`cycles`] in nanoseconds.
+/// A value of [`cycles`] in nanoseconds.
 pub(crate) fn nanoseconds(cycles: u64) -> u64 {
     (u128::from(cycles) * 1_000_000_000 / u128::from(cycles_per_second())) as u64
 }
@@ -38,17 +38,18 @@ pub fn now_ms() -> u64 {
     base + WARPED.load(Relaxed)
 }
 
-/// When the clock was stopped; 0: it runs.
+/// The time at which the clock was stopped, milliseconds; 0: it runs.
 static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
-/// What it was put forward by.
+/// By how much the clock was put forward, milliseconds.
 static WARPED: AtomicU64 = AtomicU64::new(0);
 
-/// From now on [`now_ms`] moves by [`warp_clock`] only. For test suites that say how time passes.
+/// Stops [`now_ms`], which from then on changes by [`warp_clock`] only. For test suites that
+/// control time.
 pub fn stop_clock() {
     STOPPED_AT.store(now_ms() - WARPED.load(Relaxed), Relaxed);
 }
 
-/// Puts [`now_ms`] forward, stopped or not.
+/// Puts [`now_ms`] forward by `ms`, whether it runs or is stopped.
 pub fn warp_clock(ms: u64) {
     WARPED.fetch_add(ms, Relaxed);
 }

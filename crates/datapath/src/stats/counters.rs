@@ -1,22 +1,23 @@
-//! Counters with one writer: relaxed load and store, so a plain add; any thread may read.
+//! Counters with one writer: a plain addition, without an atomic read-modify-write. Any thread may
+//! read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter only its owner adds to.
+/// A counter to which only its owner adds.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds (owner only).
+    /// Adds. Only the owner calls this.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
-    /// Starts again (owner only).
+    /// Sets the counter to 0. Only the owner calls this.
     pub fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
-    /// Reads (anyone).
+    /// The value. Any thread may call this.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

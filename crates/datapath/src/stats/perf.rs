@@ -1,28 +1,28 @@
-//! What single iterations of a PMD thread were like (`pmd-perf-metrics`): histograms, the last
-//! thousand iterations and milliseconds, and those among them that took suspiciously long.
+//! Statistics of single iterations of a PMD thread (`pmd-perf-metrics`): histograms, the last
+//! thousand iterations and milliseconds, and iterations that took suspiciously long.
 //!
-//! Written by the worker, as long as that is switched on, and read by the control side at any time:
+//! The worker writes these while they are switched on. The control side may read at any time:
 //! numbers that belong together may then be of neighbouring iterations.
 
 use crate::stats::clock::{cycles_per_second, now_ms};
 use crate::stats::counters::Count;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bins of a histogram: the last one has no upper edge.
+/// Bins of a histogram; the last one has no upper edge.
 pub const BINS: usize = 32;
-/// Iterations and milliseconds that are remembered.
+/// Number of iterations, and of milliseconds, that are kept.
 pub const HISTORY: usize = 1000;
 
 /// One iteration, or the sum of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iteration {
-    /// The iteration's number; of sums: milliseconds of [`now_ms`].
+    /// The iteration's number; for a sum over a millisecond, the time by [`now_ms`].
     pub stamp: u64,
-    /// How many.
+    /// Number of iterations.
     pub iterations: u64,
     /// Cycles, without sleep.
     pub cycles: u64,
-    /// Cycles of those with packets.
+    /// Cycles of iterations with packets.
     pub busy_cycles: u64,
     /// Packets received.
     pub packets: u64,
@@ -30,7 +30,7 @@ pub struct Iteration {
     pub bursts: u64,
     /// Packets that the pipeline decided about.
     pub misses: u64,
-    /// Cycles that this took.
+    /// Cycles that these misses took.
     pub miss_cycles: u64,
 }
 
@@ -57,7 +57,7 @@ impl Iteration {
     }
 }
 
-/// What histograms are about, in the order of `pmd-perf-show`.
+/// The quantities that have histograms, in the order of `pmd-perf-show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// Cycles of an iteration.
@@ -68,7 +68,7 @@ pub enum Of {
     PacketCycles,
     /// Packets of a received burst.
     Burst,
-    /// Fill of a guest's ring: not known here.
+    /// Fill of a guest's ring, which is not measured.
     RingFill,
     /// Misses of an iteration.
     Misses,
@@ -87,7 +87,7 @@ impl Of {
         Of::MissCycles,
     ];
 
-    /// Upper edges as ovs-vswitchd has them.
+    /// Upper edges of the bins, as ovs-vswitchd has them.
     fn edges(self) -> [u32; BINS] {
         match self {
             Of::Cycles => logarithmic(500, 24_000_000),
@@ -106,7 +106,7 @@ fn linear(min: u32, max: u32) -> [u32; BINS] {
     std::array::from_fn(|i| if i + 1 < BINS { edge(i) } else { u32::MAX })
 }
 
-/// Edges grow by the same factor, but at least by 1; a first edge of 0 comes before all.
+/// Edges that grow by the same factor, but at least by 1. `min` 0 is an additional first edge.
 fn logarithmic(min: u32, max: u32) -> [u32; BINS] {
     let mut edges = [0; BINS];
     let first = usize::from(min == 0);
@@ -122,7 +122,7 @@ fn logarithmic(min: u32, max: u32) -> [u32; BINS] {
     edges
 }
 
-/// A histogram, read: upper edges and how many were there.
+/// A histogram: the upper edge of each bin, and its count.
 pub type Histogram = [(u32, u64); BINS];
 
 struct Bins {
@@ -137,10 +137,10 @@ impl Bins {
     }
 }
 
-/// A ring of samples.
+/// A ring of the last samples.
 struct History {
     samples: Box<[[AtomicU64; 8]]>,
-    /// How many were ever stored.
+    /// Number of samples that were ever stored.
     stored: AtomicU64,
 }
 
@@ -160,7 +160,7 @@ impl History {
         self.stored.store(n + 1, Ordering::Release);
     }
 
-    /// The last `n`, latest first.
+    /// The last `n` samples, latest first.
     fn last(&self, n: usize) -> Vec<Iteration> {
         let stored = self.stored.load(Ordering::Acquire);
         let read = |at: u64| {
@@ -175,13 +175,13 @@ impl History {
     }
 }
 
-/// What a worker notes about its iterations.
+/// A worker's statistics of its iterations.
 pub(crate) struct Metrics {
     bins: [Bins; 7],
     iterations: History,
     milliseconds: History,
     total: [AtomicU64; 8],
-    /// The control side asks for a fresh start.
+    /// The control side sets this to have all statistics cleared.
     pub clear: AtomicBool,
 }
 
@@ -199,7 +199,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A histogram.
+    /// The histogram of one quantity.
     pub fn histogram(&self, of: Of) -> Histogram {
         let b = &self.bins[of as usize];
         std::array::from_fn(|i| (b.edges[i], b.counts[i].get()))
@@ -223,33 +223,33 @@ impl Metrics {
     }
 }
 
-/// What `Metrics` say at one time.
+/// A worker's statistics of its iterations, at one time.
 #[derive(Clone, Debug)]
 pub struct MetricsView {
     /// In the order of `Of`.
     pub histograms: [Histogram; 7],
-    /// All whole milliseconds.
+    /// The sum of all complete milliseconds.
     pub total: Iteration,
-    /// Latest first.
+    /// The last iterations, latest first.
     pub iterations: Vec<Iteration>,
-    /// Latest first.
+    /// The last milliseconds, latest first.
     pub milliseconds: Vec<Iteration>,
 }
 
 /// Which iterations are logged (`pmd-perf-log-set`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfLog {
-    /// Is anything logged?
+    /// True if suspicious iterations are logged.
     pub on: bool,
-    /// Number of iterations shown before a suspicious one.
+    /// Number of iterations that are logged before a suspicious one.
     pub before: usize,
-    /// Number of iterations shown after it.
+    /// Number of iterations that are logged after a suspicious one.
     pub after: usize,
-    /// True: another suspicious one among them is logged too, with those after it.
+    /// True: a suspicious iteration among those after another one prolongs the log.
     pub extend: bool,
-    /// An iteration is suspicious that takes longer, microseconds.
+    /// An iteration that takes longer than this is suspicious, microseconds.
     pub longest_us: u64,
-    /// Or in which a guest's ring is so full: not known here.
+    /// An iteration in which a guest's ring is fuller than this is suspicious. Not measured.
     pub ring_fill: u64,
 }
 
@@ -259,31 +259,32 @@ impl Default for PerfLog {
     }
 }
 
-/// A suspicious iteration, and its neighbours.
+/// A suspicious iteration, and those around it.
 #[derive(Debug)]
 pub struct Suspicious {
-    /// Which one.
+    /// Number of the iteration.
     pub iteration: u64,
-    /// How long it took.
+    /// Duration of the iteration, microseconds.
     pub us: u64,
-    /// From the latest on; none: those of a later one that is logged will contain them.
+    /// The iterations around it, latest first. Empty: the log of a later suspicious iteration has
+    /// them.
     pub neighbours: Vec<Iteration>,
 }
 
-/// A worker's side of [`Metrics`].
+/// The worker's part of [`Metrics`].
 #[derive(Default)]
 pub(crate) struct Recorder {
     pub on: bool,
     pub log: PerfLog,
-    /// The millisecond at hand.
+    /// The sum of the current millisecond.
     ms: Iteration,
-    /// The suspicious iteration that will be logged, its cycles, the first to show and the last
-    /// one.
+    /// The suspicious iteration that is to be logged: its number, its cycles, the first and the
+    /// last iteration to log.
     pending: Option<(u64, u64, u64, u64)>,
 }
 
 impl Recorder {
-    /// An iteration ended; `bursts` were received.
+    /// Records an iteration that ended; `bursts`: the sizes of its received bursts.
     #[cold]
     pub fn record(
         &mut self,
@@ -320,7 +321,7 @@ impl Recorder {
         self.suspect(m, one)
     }
 
-    /// Is there something to log?
+    /// Returns a suspicious iteration that can be logged now.
     fn suspect(&mut self, m: &Metrics, one: &Iteration) -> Option<Suspicious> {
         if !self.log.on {
             return None;

@@ -1,4 +1,4 @@
-//! Counters of ports and receive queues: of one worker, and over all of them.
+//! Counters of ports and receive queues: of one worker, and summed over all workers.
 
 use super::counters::Count;
 use telemetry::Drop;
@@ -36,13 +36,13 @@ impl Default for PortCell {
 }
 
 impl PortCell {
-    /// `n` packets ended for this reason.
+    /// Counts `n` packets that were dropped for this reason.
     #[inline]
     pub fn lost(&self, why: Drop, n: u64) {
         self.drops[why as usize].add(n);
     }
 
-    /// All counters as they are now.
+    /// The values of all counters.
     pub fn read(&self) -> PortStats {
         PortStats {
             rx_packets: self.rx_packets.get(),
@@ -59,7 +59,7 @@ impl PortCell {
     }
 }
 
-/// One receive queue's cost, written by the worker that serves it.
+/// The cost of one receive queue. The worker that serves the queue writes it.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct RxqCell {
@@ -67,26 +67,26 @@ pub(crate) struct RxqCell {
     pub cycles: Count,
 }
 
-/// Counters of a port as the datapath saw it, over all workers.
+/// Counters of a port over all workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortStats {
-    /// Received.
+    /// Packets received.
     pub rx_packets: u64,
-    /// Received.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Accepted by the port for sending.
+    /// Packets that the port accepted for sending.
     pub tx_packets: u64,
-    /// Accepted by the port for sending.
+    /// Bytes that the port accepted for sending.
     pub tx_bytes: u64,
     /// Bursts given to the port.
     pub tx_bursts: u64,
-    /// Times a burst waited for more packets at the end of a vector.
+    /// How often a burst was held at the end of a vector, to wait for more packets.
     pub tx_held: u64,
-    /// Packets that ended here, by reason.
+    /// Dropped packets, by reason.
     pub drops: [u64; Drop::COUNT],
-    /// Extra packets made (outputs, punts and named drops beyond the first of a packet).
+    /// Copies: outputs, punts and drops of a packet beyond its first.
     pub copies: u64,
-    /// Packets handed to the control side.
+    /// Packets punted to the control side.
     pub punted: u64,
     /// Packets that the control side injected.
     pub injected: u64,

@@ -1,26 +1,26 @@
-//! What an iteration spends on its stages. Looking at the clock costs as much as a packet does, so
-//! short iterations are measured now and then, and the others assumed to divide as the last of
-//! those did.
+//! How an iteration's cycles divide among stages. Reading the clock costs as much as a packet does,
+//! so short iterations are sampled; the others are assumed to divide as the last sampled one did.
 
 use crate::stats::clock::cycles;
 
 /// Iterations with at least this many packets are always measured.
 const SAMPLED_PACKETS_MIN: usize = 64;
-/// Of the shorter ones, one in this many is measured.
+/// Of shorter iterations, one in this many is measured.
 const SAMPLE_ITERATIONS: u32 = 16;
 
-/// How iterations divide.
+/// How the cycles of iterations divide among the stages.
 #[derive(Default)]
 pub(crate) struct StageClock {
     short: u32,
-    /// The iteration under way is a short one that is measured.
+    /// The current iteration is short, and measured.
     sample: bool,
-    /// Of the last one of those: what the first two of three stages took of it, 65,536ths.
+    /// The share of the first two stages in the last short iteration that was measured, in
+    /// 65,536ths.
     parts: [u64; 2],
 }
 
 impl StageClock {
-    /// Is the clock looked at during an iteration with `n` packets?
+    /// True if the clock is read during an iteration with `n` packets.
     #[inline]
     pub fn is_sampled(&mut self, n: usize) -> bool {
         let short = n < SAMPLED_PACKETS_MIN;
@@ -29,7 +29,8 @@ impl StageClock {
         self.sample || !short
     }
 
-    /// Cycles of the three stages of an iteration that was measured in between, or not.
+    /// Cycles of the three stages of an iteration. `between`: the cycles at which the first two
+    /// ended, if they were measured.
     #[inline]
     pub fn divide(&mut self, began: u64, between: Option<(u64, u64)>, ended: u64) -> [u64; 3] {
         let all = ended - began;
@@ -50,19 +51,19 @@ impl StageClock {
 /// One vector in this many is measured.
 const SAMPLE_VECTORS: u32 = 16;
 
-/// What parsing costs. Bursts are short, and reading the clock costs as much as parsing a packet:
-/// some vectors are measured, and the others assumed to be like the last of those.
+/// The cost of parsing. Bursts are short, and reading the clock costs as much as parsing a packet,
+/// so vectors are sampled; the others are assumed to cost as much as the last sampled one.
 #[derive(Default)]
 pub(crate) struct ParseClock {
     vectors: u32,
     packets: u64,
     cycles: u64,
-    /// 256ths of a cycle per packet.
+    /// Cost of parsing a packet, in 256ths of a cycle.
     rate: u64,
 }
 
 impl ParseClock {
-    /// Some burst begins: when, if this vector is measured.
+    /// Begins a burst; returns the current cycle if this vector is measured.
     #[inline]
     pub fn begin(&self) -> Option<u64> {
         self.vectors.is_multiple_of(SAMPLE_VECTORS).then(cycles)
@@ -76,7 +77,7 @@ impl ParseClock {
         }
     }
 
-    /// Cycles of the vector that ends here.
+    /// Ends a vector; returns the cycles of its parsing.
     pub fn take(&mut self) -> u64 {
         let (packets, cycles) =
             (std::mem::take(&mut self.packets), std::mem::take(&mut self.cycles));

@@ -4,10 +4,10 @@ use super::counters::Count;
 
 macro_rules! perf {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a worker did since the counters were cleared.
+        /// A worker's counters since they were last cleared.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Perf { $($(#[$doc])* pub $name: u64,)* }
-        /// [`Perf`] under way: written by the worker, read by the control side.
+        /// The counters that the worker writes and the control side reads.
         #[derive(Default)]
         #[repr(align(64))]
         pub(crate) struct PerfCell { $(pub $name: Count,)* }
@@ -15,7 +15,7 @@ macro_rules! perf {
             pub(crate) fn read(&self) -> Perf { Perf { $($name: self.$name.get(),)* } }
         }
         impl Perf {
-            /// What happened between two readings.
+            /// The difference between two readings.
             pub fn since(&self, base: &Perf) -> Perf {
                 Perf { $($name: self.$name.wrapping_sub(base.$name),)* }
             }
@@ -32,21 +32,21 @@ impl Perf {
 }
 
 perf! {
-    /// Loops.
+    /// Iterations.
     iterations,
-    /// Loops without a packet.
+    /// Iterations without a packet.
     idle_iterations,
-    /// Cycles of loops without a packet.
+    /// Cycles of iterations without a packet.
     idle_cycles,
-    /// Cycles of loops with packets.
+    /// Cycles of iterations with packets.
     busy_cycles,
-    /// Loops that ended asleep.
+    /// Iterations after which the worker slept.
     sleep_iterations,
     /// Cycles slept.
     sleep_cycles,
     /// Packets received.
     rx_packets,
-    /// Packets looked up (received, carried over, recirculated, injected).
+    /// Packets looked up: received, postponed, recirculated or injected ones.
     passes,
     /// Packets looked up again after a recirculation.
     recirculated,
@@ -54,39 +54,39 @@ perf! {
     claimed,
     /// Packets whose parsing was compared with the scalar parser's.
     parse_validated,
-    /// Lookups that were compared with what megaflows say.
+    /// Lookups whose result was compared with the subtables.
     lookup_validated,
-    /// Decisions of direct mode that were compared with those of the whole way.
+    /// Decisions in direct mode that were compared with decisions with masks.
     direct_validated,
-    /// Packets decapsulated in one pass that were compared with two steps.
+    /// Packets decapsulated in one pass that were compared with the two steps.
     tunnel_validated,
-    /// Packets of which a program was compared with the interpreter.
+    /// Packets whose program was compared with the interpreter.
     act_validated,
     /// Comparisons that found a difference.
     differences,
-    /// Found by the signature cache.
+    /// Packets whose megaflow was in the signature cache.
     cache_hits,
-    /// Known by the mark that an adapter gave them.
+    /// Packets whose megaflow was known by their adapter's mark.
     mark_hits,
-    /// Packets whose mark stands for nothing, or nothing any more.
+    /// Packets whose mark stands for no megaflow, or for one that ended.
     mark_stale,
     /// Packets that are not of the megaflow that their mark stands for.
     mark_wrong,
-    /// Found in the megaflow table.
+    /// Packets whose megaflow was in a subtable.
     flow_hits,
     /// Subtables visited.
     subtable_lookups,
-    /// Decided by the pipeline.
+    /// Packets that the pipeline decided about.
     misses,
-    /// Of the misses, those of ports in direct mode, decided without a mask.
+    /// Misses in direct mode, decided without a mask.
     direct,
-    /// Cycles the pipeline took.
+    /// Cycles of misses.
     miss_cycles,
-    /// Decisions stored.
+    /// Decisions stored as megaflows.
     installed,
     /// Decisions used once and not stored.
     not_installed,
-    /// Flows evicted because the table was full.
+    /// Megaflows evicted because the table was full.
     evicted,
     /// Packets sent.
     tx_packets,

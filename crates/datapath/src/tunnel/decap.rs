@@ -1,5 +1,5 @@
-//! In place of the parse step: packets that known megaflows decapsulate become their inner packets,
-//! burst by burst.
+//! Replaces the parse step for ports with decapsulation rules: the outer headers of their packets
+//! are removed before parsing, burst by burst.
 
 use crate::batch::keys::{EXT2, bytes_mut};
 use crate::batch::{Batch, Burst};
@@ -18,12 +18,13 @@ use flow::PortNo;
 use packet::{Packet, VECTOR};
 use std::ops::Range;
 
-/// Decapsulation in one pass; `decap_rules.rs` says of which packets.
+/// Decapsulation in one pass, by the rules in `decap_rules.rs`.
 pub(crate) struct Decap {
     rules: DecapRules,
-    /// Key word 6 of each packet of this vector that was decapsulated.
+    /// Word 6 of line 0 (tunnel id, IPv4 source) of each packet of this vector that was
+    /// decapsulated.
     stripped: [u64; VECTOR],
-    /// False: packets are always decapsulated in two steps.
+    /// False: packets are always decapsulated in two steps, by their megaflow's `TunnelPop`.
     one_pass: bool,
 }
 
@@ -32,26 +33,27 @@ impl Decap {
         Decap { rules: DecapRules::default(), stripped: [0; VECTOR], one_pass: true }
     }
 
-    /// Takes over new settings, and forgets all rules. Captures see both steps.
+    /// Takes over new settings, and forgets all rules. With captures there is no decapsulation in
+    /// one pass, so that both steps are captured.
     pub fn configure(&mut self, s: &Settings, captures: bool) {
         self.one_pass = s.one_pass && !captures;
         self.rules.clear();
     }
 
-    /// Before a vector: forgets rules whose megaflows are gone.
+    /// Before a vector: forgets rules whose megaflows do not exist any more.
     #[inline]
     pub fn refresh(&mut self, table: &Table) {
         self.rules.refresh(&table.store);
     }
 
-    /// A packet was decapsulated in two steps by this megaflow, which does `ops`.
+    /// Records that `megaflow`, whose operations are `ops`, decapsulated a packet in two steps.
     pub fn learn(&mut self, table: &Table, megaflow: u32, ops: &[Op]) {
         if self.one_pass {
             self.rules.learn(&table.store, megaflow, ops);
         }
     }
 
-    /// Credits the megaflows that decapsulated packets of this vector.
+    /// Credits the packets of this vector that were decapsulated to their megaflows.
     #[inline]
     pub fn credit(&mut self, table: &mut Table, now_ms: u64) {
         if !self.rules.is_empty() {
@@ -60,14 +62,14 @@ impl Decap {
         }
     }
 
-    /// True if a known megaflow decapsulates packets of this port.
+    /// True if there is a decapsulation rule for packets of this port.
     #[inline]
     pub fn serves(&self, port: PortNo) -> bool {
         self.rules.serve(port)
     }
 
-    /// Parses a burst of a port it serves: packets that known megaflows decapsulate are parsed as
-    /// what they are inside. Returns the bytes that came.
+    /// Parses a burst of a port with rules: packets that a rule matches lose their outer header
+    /// first, and their inner header is parsed. Returns the burst's bytes as received.
     #[inline(never)]
     pub fn parse(
         &mut self,
@@ -105,7 +107,7 @@ impl Decap {
         bytes
     }
 
-    /// Compares packets that were decapsulated with what two steps make of them.
+    /// Compares decapsulated packets with what the two steps make of them.
     fn compare_inner(&mut self, batch: &Batch, outers: Vec<(usize, Outer)>, reports: &mut Reports) {
         let (mut n, mut found) = (0, Vec::new());
         for (i, outer) in outers {
@@ -121,8 +123,9 @@ impl Decap {
         reports.count_validated(Twin::TwoSteps, n, found);
     }
 
-    /// Takes the outer headers from packets as long as decapsulation rule `t` takes them, and
-    /// leaves their tunnel's fields in their keys' lines; how many those are, and their bytes.
+    /// Removes the outer headers of the packets of `range` up to the first that decapsulation rule
+    /// `t` does not match, and writes the tunnel's fields to the packets' key lines. Returns how
+    /// many packets it decapsulated, and their bytes.
     #[inline]
     fn strip(&mut self, batch: &mut Batch, range: Range<usize>, t: usize) -> (usize, u64) {
         let t = self.rules.get(t);
@@ -143,7 +146,7 @@ impl Decap {
         (n, bytes)
     }
 
-    /// Parses inner packets of one tunnels' port.
+    /// Parses decapsulated packets of one tunnel port and adds the tunnel's fields to their keys.
     fn inner_keys(
         &mut self,
         parser: &mut Parser,
@@ -172,7 +175,7 @@ impl Decap {
     }
 }
 
-/// Packets as they came in.
+/// Copies of the packets of `range` before decapsulation.
 fn outers(batch: &Batch, range: Range<usize>, port: PortNo) -> Vec<(usize, Outer)> {
     let one = |i: usize| {
         let data = batch.packets[i].data().to_vec();
@@ -182,7 +185,7 @@ fn outers(batch: &Batch, range: Range<usize>, port: PortNo) -> Vec<(usize, Outer
     range.filter_map(one).collect()
 }
 
-/// Is the key of packet `i`, which was decapsulated, that of the packet before it?
+/// True if decapsulated packet `i` has the same key as the packet before it.
 fn follows(batch: &Batch, i: usize) -> bool {
     let (a, b) = (batch.keys.get(i), batch.keys.get(i - 1));
     a.have == EXT2 && b.have == a.have && a.line == b.line && a.ext[1] == b.ext[1]

@@ -1,10 +1,11 @@
-//! Decapsulation in one pass: an outer packet that a known megaflow would decapsulate loses its
-//! header before it is parsed, so that only the inner packet is parsed and looked up.
+//! Decapsulation in one pass: a rule removes the outer header before the packet is parsed, so that
+//! only the inner packet is parsed and looked up.
 //!
-//! A decapsulation rule is a copy of such a megaflow, and good as long as the megaflow is: any
-//! megaflow that a packet matches is a right decision about it. It knows its packets by their first
-//! bytes. What does not fit (tags, IP options, checksums, extensions, bad headers) is left to the
-//! two steps (`tunnel::pop`), which also find the decap_rules.
+//! A decapsulation rule is a copy of a megaflow whose operation is `TunnelPop`, and is valid as
+//! long as the megaflow is: any megaflow that a packet matches is a right decision about it. The
+//! rule matches a packet by its first 48 bytes. Packets that no rule matches (tags, IP options,
+//! checksums, extensions, bad headers) take the two steps (`tunnel::header::pop`), from which rules
+//! are learned.
 
 use crate::batch::keys::{Line, PWORDS, bytes};
 use crate::lookup::flow_store::Store;
@@ -15,26 +16,28 @@ use flow::{PortNo, at};
 use packet::Packet;
 use std::ops::Range;
 
-/// Megaflows worth a look at every packet: one underlay address and port each, more or less.
+/// Rules of a worker; every packet of their ports is compared with each. There is about one for
+/// each pair of underlay address and UDP port.
 const DECAP_RULES_MAX: usize = 4;
 
-/// Bytes of Ethernet, IPv4 and UDP, and of VXLAN or Geneve what is not looked at.
+/// First bytes of a packet that a rule compares: Ethernet, IPv4, UDP, and the part of the VXLAN or
+/// Geneve header whose bits are not compared.
 const HEADER_MATCH_BYTES: usize = 48;
 
-/// What the first bytes of a megaflow's packets are, if their outer header is IPv4 without options
-/// or fragments, and UDP without checksum.
+/// The first bytes of the packets that a megaflow matches, if their outer header is IPv4 without
+/// options, not a fragment, and UDP without checksum.
 struct HeaderMatch {
-    /// Where they come in.
+    /// The packets' input port.
     in_port: PortNo,
     value: [u64; HEADER_MATCH_BYTES / 8],
     mask: [u64; HEADER_MATCH_BYTES / 8],
 }
 
 impl HeaderMatch {
-    /// Of the packets that a megaflow with this key line is about; None: none of them is like that,
-    /// or not all come in there.
+    /// The first bytes of packets that a megaflow with this key line 0 and mask matches. None: they
+    /// have no such outer header, or the megaflow does not match on the input port.
     fn new(key: &Line, megaflow_mask: &Line) -> Option<HeaderMatch> {
-        /// Where the packet has what the key has.
+        /// Fields of the megaflow: offset in the key, and bytes in the packet.
         const FIELDS: [(usize, Range<usize>); 7] = [
             (at::ETH_DST, 0..6),
             (at::ETH_SRC, 6..12),
@@ -60,7 +63,8 @@ impl HeaderMatch {
         fixed(20, &[0, 0], &[0x3f, 0xff]);
         fixed(23, &[UDP], &[0xff]);
         fixed(40, &[0, 0], &[0xff, 0xff]);
-        // Whatever else the megaflow looks at is the same for all these packets.
+        // What else the megaflow matches on is the same for all these packets: it is checked once,
+        // with one packet of them.
         let mut one = [0; 64];
         one[..HEADER_MATCH_BYTES].copy_from_slice(&value);
         (one[17], one[39]) = (50, 30);
@@ -85,31 +89,31 @@ impl HeaderMatch {
     }
 }
 
-/// Does a megaflow with this key line and mask take packets with that line?
+/// True if a megaflow with this key line and mask matches packets with key line `line`.
 fn takes(key: &Line, mask: &Line, line: &Line) -> bool {
     line.iter().zip(key).zip(mask).all(|((l, k), m)| l & m == *k)
 }
 
-/// A megaflow that decapsulates.
+/// A copy of a megaflow that decapsulates.
 pub(crate) struct DecapRule {
     megaflow: u32,
-    /// Its payload when it was copied: another one is another megaflow.
+    /// The megaflow's payload when it was copied; if it is another now, the megaflow ended.
     payload: u64,
     key: Line,
     mask: Line,
     header_match: HeaderMatch,
-    /// The tunnels' datapath port.
+    /// The datapath port of the tunnels, on which inner packets come in.
     pub port: PortNo,
     pub header: PlainHeader,
-    /// What it is a copy of.
+    /// The megaflow's operation, a `TunnelPop`.
     pub pop: Op,
-    /// Outer packets of this vector, to be credited.
+    /// Outer packets of this vector, to be credited to the megaflow.
     pub packets: u64,
     pub bytes: u64,
 }
 
 impl DecapRule {
-    /// A copy of a live megaflow that does `pop` and looks at line 0 only.
+    /// A rule from a live megaflow that does `pop` and matches on line 0 only.
     fn new(store: &Store, megaflow: u32, pop: &Op) -> Option<DecapRule> {
         let Op::TunnelPop { port, kind, options } = pop else { return None };
         let header = PlainHeader::new(*kind, options.clone())?;
@@ -137,18 +141,18 @@ impl DecapRule {
         })
     }
 
-    /// Does it take a packet that came in where its packets do, by its first bytes?
+    /// True if the rule matches a packet of its input port, by the packet's first bytes.
     #[inline]
     pub fn matches(&self, p: &Packet) -> bool {
         p.segments() == 1 && p.data().first_chunk().is_some_and(|h| self.header_match.matches(h))
     }
 }
 
-/// The decap_rules of one worker.
+/// The decapsulation rules of one worker, at most [`DECAP_RULES_MAX`].
 #[derive(Default)]
 pub(crate) struct DecapRules {
     list: Vec<DecapRule>,
-    /// Which one the next newcomer replaces.
+    /// Counts replacements: says which rule the next new one replaces.
     turn: usize,
 }
 
@@ -157,7 +161,7 @@ impl DecapRules {
         self.list.is_empty()
     }
 
-    /// This megaflow does `ops`, which is decapsulation.
+    /// Makes a rule of this megaflow, whose operations are `ops`, if they are one `TunnelPop`.
     #[cold]
     pub fn learn(&mut self, store: &Store, megaflow: u32, ops: &[Op]) {
         let [pop] = ops else { return };
@@ -174,29 +178,29 @@ impl DecapRules {
         }
     }
 
-    /// Forgets megaflows that no longer exist.
+    /// Removes the rules whose megaflows ended.
     pub fn refresh(&mut self, store: &Store) {
         self.list.retain(|t| store.payload(t.megaflow).0 == t.payload);
     }
 
-    /// Forgets all.
+    /// Removes all rules.
     pub fn clear(&mut self) {
         self.list.clear();
     }
 
-    /// Is there one for packets that come in there?
+    /// True if there is a rule for packets of `in_port`.
     #[inline]
     pub fn serve(&self, in_port: PortNo) -> bool {
         self.list.iter().any(|t| t.header_match.in_port == in_port)
     }
 
-    /// The decapsulation rule for a packet that came in there; which.
+    /// The index of the rule that matches a packet of `in_port`.
     #[inline]
     pub fn find(&self, in_port: PortNo, p: &Packet) -> Option<usize> {
         self.list.iter().position(|t| t.header_match.in_port == in_port && t.matches(p))
     }
 
-    /// A decapsulation rule for packets with this key line, what it is a copy of.
+    /// The operation of a rule that matches packets with this key line.
     pub fn twin(&self, line: &Line) -> Option<&Op> {
         self.list.iter().find(|t| takes(&t.key, &t.mask, line)).map(|t| &t.pop)
     }
@@ -206,7 +210,7 @@ impl DecapRules {
         &mut self.list[i]
     }
 
-    /// Credits the megaflows; how many packets that was.
+    /// Credits the packets that rules decapsulated to their megaflows; returns how many they were.
     pub fn count(&mut self, store: &Store, now_ms: u64) -> u64 {
         let mut all = 0;
         for t in self.list.iter_mut().filter(|t| t.packets > 0) {

@@ -1,5 +1,5 @@
-//! Outer headers put on from registers: those in IPv4 and UDP without checksum, which are VXLAN's
-//! and Geneve's usual ones. `tunnel::push` is the twin, and puts on all others.
+//! Puts common outer headers in front of packets from a template: IPv4 and UDP without checksum,
+//! with VXLAN or Geneve. `tunnel::header::push` is the twin, and puts on all other headers.
 
 use crate::tunnel::header::source_port;
 use action::{TunnelKind, TunnelPush};
@@ -7,18 +7,18 @@ use packet::Packet;
 use telemetry::Drop;
 use wire::checksum::Sum;
 
-/// Bytes of Ethernet, IPv4, UDP and VXLAN: of Geneve, too, except for its options.
+/// Bytes of Ethernet, IPv4, UDP and VXLAN headers; the same for Geneve without its options.
 const PLAIN: usize = 50;
-/// Bytes of them that are put together in whole words.
+/// Bytes of the header that are written in whole words.
 const WORDS: usize = 48;
 
-/// A header that only lacks what differs from packet to packet.
+/// An outer header, complete except for the fields that differ from packet to packet.
 pub(crate) struct Template {
-    /// The first bytes, in memory order; 0 where each packet fills in.
+    /// The first bytes, in memory order; 0 where a packet's own fields go.
     words: [u64; WORDS / 8],
     /// Bytes 48 and 49.
     last: [u8; PLAIN - WORDS],
-    /// Sum of the IPv4 header without its length.
+    /// Checksum of the IPv4 header without its length.
     sum: u16,
     /// The first UDP source port, and the one behind the last.
     source_ports: (u16, u16),
@@ -27,7 +27,7 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// None: a header that this does not know.
+    /// A template for this header; None: it has no common form.
     pub fn new(t: &TunnelPush) -> Option<Template> {
         let mut h: [u8; PLAIN] = *t.header.first_chunk()?;
         let plain = t.kind != TunnelKind::Gre && !t.is_ipv6() && h[14] == 0x45 && !t.checksum();
@@ -46,7 +46,7 @@ impl Template {
         })
     }
 
-    /// Puts the header in front of the packet. Err: nothing was changed.
+    /// Puts the header in front of the packet. Err: the packet is unchanged.
     #[inline]
     pub fn push(&self, p: &mut Packet, entropy: u32) -> Result<(), Drop> {
         let len = PLAIN + self.options.len();
@@ -70,7 +70,7 @@ impl Template {
     }
 }
 
-/// A word of memory with a number in network order at byte `i` of it, and 0 elsewhere.
+/// A word whose bytes in memory are 0, except for `number` in network order at byte `i`.
 #[inline]
 fn at(i: u32, number: u16) -> u64 {
     (u64::from(number) << (48 - 8 * i)).to_be()

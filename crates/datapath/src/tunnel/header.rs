@@ -1,4 +1,5 @@
-//! Outer headers on and off (VXLAN, Geneve, GRE): the two-step way, which defines what is right.
+//! Outer headers (VXLAN, Geneve, GRE): removed and put on by interpreted operations. These are the
+//! twins of decapsulation in one pass and of templates.
 
 use crate::batch::keys::{EXT2, Layout, Line, bytes, bytes_mut};
 use crate::mem::fold;
@@ -14,36 +15,36 @@ use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 use wire::{ETH_TEB, IP_GRE};
 
-/// `tun_flags` as OVS has them.
+/// Bits of `tun_flags`, with OVS's values.
 const DF: u16 = 1;
 const CSUM: u16 = 2;
 const KEY: u16 = 4;
 const OAM: u16 = 8;
 
 const UDP_HEADER: usize = 8;
-/// Of VXLAN, and of Geneve without options.
+/// Bytes of a VXLAN header, and of a Geneve header without options.
 const VXLAN_HEADER: usize = 8;
 const GRE_HEADER: usize = 4;
-/// GRE sequence numbers, of all tunnels together: they rise in each, which is what receivers look
-/// at.
+/// The next GRE sequence number, shared by all tunnels: numbers rise within each tunnel, and that
+/// is what receivers check.
 static SEQUENCE: AtomicU32 = AtomicU32::new(0);
-/// Bits of the first word of VXLAN's header (RFC 7348, section 5): the VNI is valid.
+/// VXLAN (RFC 7348, section 5), first word of the header: the VNI is valid.
 const VALID: u32 = 0x0800_0000;
-/// With the group policy extension (draft-smith-vxlan-group-policy): there is a group policy id,
-/// what else may be set, and the id.
+/// VXLAN with the group policy extension (draft-smith-vxlan-group-policy), first word: there is a
+/// group policy id; which other flags may be set; the bits of the id.
 const GBP: u32 = 0x8000_0000;
 const GBP_FLAGS: u32 = 0x0048_0000;
 const GBP_ID: u32 = 0xffff;
-/// Bits of the first word of Geneve's header (RFC 8926, section 3.4): the length of the options,
-/// in units of four bytes.
+/// Geneve (RFC 8926, section 3.4), first word of the header: the length of the options, in units of
+/// four bytes.
 const GENEVE_LENGTH: u32 = 0x3f00_0000;
-/// The packet is one of the control plane.
+/// Geneve, first word: the packet is a control message.
 const GENEVE_OAM: u32 = 0x80_0000;
-/// There is an option that must be understood.
+/// Geneve, first word: there is a critical option.
 const GENEVE_CRITICAL: u32 = 0x40_0000;
-/// The Ethertype of what is inside.
+/// Geneve, first word: the Ethertype of the payload.
 const GENEVE_PROTOCOL: u32 = 0xffff;
-/// The whole first word where an Ethernet frame is inside, and there are no options and no flags.
+/// Geneve, first word: an Ethernet frame as payload, no options, no flags.
 const GENEVE_PLAIN: u32 = ETH_TEB as u32;
 const OPTION_BYTES_MAX: usize = 63 * 4;
 
@@ -55,8 +56,8 @@ fn be32(d: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([d[at], d[at + 1], d[at + 2], d[at + 3]])
 }
 
-/// A number that is the same for all packets of a flow, from their key: what tells flows apart on
-/// the outer network (RFC 7348, section 5). All fragments of a datagram have that of no port.
+/// A hash of a flow's key for the outer UDP source port, which lets the underlay distribute flows
+/// (RFC 7348, section 5). Fragments of a datagram all have the hash of a flow without ports.
 #[inline]
 pub(crate) fn entropy(line: &Line, ext1: &Line, have: u8) -> u32 {
     const PORTS: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0]);
@@ -70,13 +71,13 @@ pub(crate) fn entropy(line: &Line, ext1: &Line, have: u8) -> u32 {
     (fold(h) >> 32) as u32
 }
 
-/// The UDP source port for packets of this entropy.
+/// The UDP source port of packets with this entropy.
 #[inline]
 pub(crate) fn source_port((min, max): (u16, u16), entropy: u32) -> u16 {
     min + ((u64::from(entropy) * u64::from(max - min)) >> 32) as u16
 }
 
-/// Puts the outer header in front and fills it in. Err: nothing was changed.
+/// Puts the outer header in front of the packet and fills it in. Err: the packet is unchanged.
 pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), Drop> {
     let (len, l4) = (t.header.len(), t.l4());
     if p.len() + len > usize::from(u16::MAX) {
@@ -114,7 +115,8 @@ fn fill_udp(d: &mut [u8], t: &TunnelPush, source_port: u16) {
     }
 }
 
-/// The sequence number is the last thing in the header; the checksum is about everything.
+/// Fills in a GRE header. The sequence number is its last field; the checksum covers the header and
+/// the payload.
 fn fill_gre(g: &mut [u8], t: &TunnelPush) {
     if t.sequence() {
         let end = t.header.len() - t.l4();
@@ -127,7 +129,7 @@ fn fill_gre(g: &mut [u8], t: &TunnelPush) {
     }
 }
 
-/// Pseudo header and all from the UDP header to the end of `d`.
+/// The sum of the pseudo header, and of all bytes from the UDP header to the end of `d`.
 fn udp_sum(d: &[u8], ipv6: bool, l3: usize, udp: usize) -> Sum {
     let len = d.len() - udp;
     let address = |at: usize| -> [u8; 16] { d[at..at + 16].try_into().unwrap() };
@@ -141,22 +143,22 @@ fn udp_sum(d: &[u8], ipv6: bool, l3: usize, udp: usize) -> Sum {
     pseudo.bytes(&d[udp..])
 }
 
-/// An outer header as it was read.
+/// An outer header that was read and checked.
 struct Outer {
     /// Where the inner frame starts and ends.
     inner: std::ops::Range<usize>,
-    /// Bytes of options in front of it.
+    /// Bytes of Geneve options in front of the inner frame.
     options: usize,
     /// Key line 2.
     ext2: Line,
     id: u32,
-    /// IPv4's source.
+    /// The IPv4 source address.
     src: [u8; 4],
 }
 
-/// Takes the outer header away. `f` becomes the frame of the inner packet, fresh from tunnel port
-/// `port`. `known`: Geneve options whose values count. Err: the header is not one that we take;
-/// nothing was changed.
+/// Removes the outer header. `f` becomes the frame of the inner packet, received on tunnel port
+/// `port`. `known`: the Geneve options whose values are matched. Err: the header is not valid for
+/// this tunnel; the packet is unchanged.
 pub(crate) fn pop(
     p: &mut Packet,
     port: PortNo,
@@ -186,9 +188,9 @@ pub(crate) fn pop(
     Ok(())
 }
 
-/// What stands in keys for Geneve options: equal for packets whose options are the same except for
-/// the values of those that are not `known`. An attacker cannot find others that are equal. 0:
-/// none. Err: they are malformed.
+/// A keyed hash that stands for Geneve options in keys: equal for packets whose options are the
+/// same except for the values of those that are not `known`. Other options with an equal hash
+/// cannot be found without the secret. 0: no options. Err: the options are malformed.
 fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     if options.is_empty() {
@@ -210,15 +212,15 @@ fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
     Ok(h.finish().max(1))
 }
 
-/// What one pass keeps of an outer header: the words of the key that it fills.
+/// Key words that decapsulation in one pass fills from an outer header.
 pub(crate) struct Stripped {
     /// Tunnel id and IPv4 source: word 6 of line 0.
     pub word6: u64,
-    /// Key line 2: its words 0, 5 and 7, the others are 0.
+    /// Key line 2: its words 0, 5 and 7; the others are 0.
     pub ext2: Line,
 }
 
-/// The bits of [`at::FLAGS`] of a packet that has this key line 2.
+/// The bits of [`at::FLAGS`] that follow from this key line 2.
 #[inline]
 pub(crate) fn flags_of(ext2: &Line) -> u8 {
     let tos = bytes(ext2)[at::TUN_TOS - at::TUN_DST];
@@ -227,19 +229,19 @@ pub(crate) fn flags_of(ext2: &Line) -> u8 {
     flag::TUNNEL | congestion | options
 }
 
-/// The headers that [`strip`] takes away.
+/// Which headers [`strip`] removes.
 pub(crate) struct PlainHeader {
-    /// The first word: of VXLAN without extensions, or of Geneve without options and flags.
+    /// The first word of VXLAN without extensions, or of Geneve without options and flags.
     word: u32,
-    /// Geneve options whose values count.
+    /// The Geneve options whose values are matched.
     known: Arc<[u32]>,
-    /// The options that came last, and their digest: in one flow they rarely change.
+    /// The options of the last packet, and their digest: within one flow they rarely change.
     options: Vec<u8>,
     digest: u64,
 }
 
 impl PlainHeader {
-    /// None: a tunnel that [`strip`] does not know.
+    /// The headers of this kind of tunnel that [`strip`] removes; None: it removes none of them.
     pub fn new(kind: TunnelKind, known: Arc<[u32]>) -> Option<PlainHeader> {
         let word = match kind {
             TunnelKind::Vxlan | TunnelKind::VxlanGbp => VALID,
@@ -249,10 +251,11 @@ impl PlainHeader {
         Some(PlainHeader { word, known, options: Vec::with_capacity(OPTION_BYTES_MAX), digest: 0 })
     }
 
-    /// Bytes of options behind a header that starts with this word; None: it is another header.
+    /// Bytes of options behind a header whose first word is `word`; None: [`strip`] does not remove
+    /// it.
     #[inline]
     fn options(&self, word: u32) -> Option<usize> {
-        // Masked, VXLAN's word is 0.
+        // For VXLAN the second case cannot be: its word under that mask is 0.
         match word == self.word {
             true => Some(0),
             false if word & !(GENEVE_LENGTH | GENEVE_CRITICAL) == self.word => {
@@ -272,10 +275,10 @@ impl PlainHeader {
     }
 }
 
-/// As [`pop`], for a packet that begins with the plainest outer header
-/// (`decap_rules::HeaderMatch`): IPv4 without options, UDP without checksum, and VXLAN
-/// or Geneve as `plain` says, one whole Ethernet header behind. None, and nothing changed: it is
-/// not that, or not right.
+/// As [`pop`], for a packet with the header that a decapsulation rule matches
+/// (`decap_rules::HeaderMatch`): IPv4 without options, UDP without checksum, VXLAN or Geneve as
+/// `plain` says, and behind it a whole Ethernet header. None: the packet has another header or a
+/// bad one; it is unchanged.
 #[inline]
 pub(crate) fn strip(p: &mut Packet, plain: &mut PlainHeader) -> Option<Stripped> {
     const IPV4_UDP: usize = 34;
@@ -303,8 +306,8 @@ pub(crate) fn strip(p: &mut Packet, plain: &mut PlainHeader) -> Option<Stripped>
     Some(Stripped { word6, ext2 })
 }
 
-/// Is an IPv4 header's checksum right? Whether a sum is all ones does not depend on the order of
-/// bytes (RFC 1071, section 2).
+/// True if the checksum of an IPv4 header is right. Whether the sum is all ones does not depend on
+/// the byte order (RFC 1071, section 2).
 #[inline]
 fn is_right(header: &[u8; 20]) -> bool {
     let (words, _) = header.as_chunks::<4>();
@@ -317,17 +320,17 @@ fn is_right(header: &[u8; 20]) -> bool {
 struct Inside {
     /// Where the inner frame starts and ends.
     frame: std::ops::Range<usize>,
-    /// Bytes of options in front of it.
+    /// Bytes of Geneve options in front of the inner frame.
     options: usize,
     flags: u16,
     id: u32,
-    /// UDP ports.
+    /// The UDP ports of the outer header.
     ports: [u8; 4],
-    /// Group policy id and flags.
+    /// Group policy id and flags, as the key has them.
     policy: [u8; 3],
 }
 
-/// Reads and checks a tunnel's headers behind whatever IP header the parser found.
+/// Reads and checks the headers of a tunnel, whose IP header the parser has found.
 fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Outer, Drop> {
     let (l0, l3) = (bytes(line), usize::from(layout.l3));
     let ipv6 = be16(l0, at::ETH_TYPE) == crate::parse::scalar::IPV6;
@@ -338,7 +341,7 @@ fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Oute
         TunnelKind::Gre => read_gre(d, l0, layout)?,
         _ => read_udp(d, l0, layout, kind)?,
     };
-    // With options the checksum covers them too.
+    // An IPv4 header's checksum, options included.
     if !ipv6 && internet(&d[l3..l3 + usize::from(d[l3] & 15) * 4]) != 0 {
         return Err(Drop::TunnelChecksum);
     }
@@ -354,7 +357,7 @@ fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Oute
     Ok(outer)
 }
 
-/// UDP with VXLAN or Geneve in it.
+/// Reads a UDP header with VXLAN or Geneve behind it.
 fn read_udp(d: &[u8], l0: &[u8; 64], layout: &Layout, kind: TunnelKind) -> Result<Inside, Drop> {
     let udp = usize::from(layout.l4);
     if l0[at::PROTO] != UDP || l0[at::FLAGS] & flag::L4 == 0 {
@@ -394,7 +397,7 @@ fn read_udp(d: &[u8], l0: &[u8; 64], layout: &Layout, kind: TunnelKind) -> Resul
     Ok(inside)
 }
 
-/// The first word of a Geneve header: bytes of options that follow.
+/// Bytes of options that the first word of a Geneve header announces.
 fn geneve_options(word: u32) -> Result<usize, Drop> {
     let version = word >> 30;
     if version != 0 || word & GENEVE_PROTOCOL != GENEVE_PLAIN {
@@ -403,7 +406,7 @@ fn geneve_options(word: u32) -> Result<usize, Drop> {
     Ok(((word & GENEVE_LENGTH) >> 24) as usize * 4)
 }
 
-/// GRE with Ethernet in it.
+/// Reads a GRE header with Ethernet behind it.
 fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
     let (start, end) = (usize::from(layout.l4), usize::from(layout.end));
     if l0[at::PROTO] != IP_GRE || end < start + GRE_HEADER {
@@ -442,8 +445,8 @@ impl Outer {
     }
 }
 
-/// The first word of a VXLAN header: group policy id and flags as the key has them
-/// (draft-smith-vxlan-group-policy). No other extension is known.
+/// Group policy id and flags, as the key has them, from the first word of a VXLAN header
+/// (draft-smith-vxlan-group-policy). Err: another extension.
 fn policy(word: u32, gbp: bool) -> Result<[u8; 3], Drop> {
     let known = VALID | if gbp && word & GBP != 0 { GBP | GBP_FLAGS | GBP_ID } else { 0 };
     if word & VALID == 0 || word & !known != 0 {

@@ -1,30 +1,29 @@
-//! Bonds that spread packets over their members: a number that packets are sent to like a port's,
-//! and behind it 256 buckets, each of which names a member.
+//! Bonds that spread packets over their members. Packets are sent to a bond's number as to a
+//! port's; each of the bond's 256 buckets names a member.
 
 use flow::PortNo;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use wire::{ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_VLAN, IP_SCTP, IP_TCP, IP_UDP};
 
-/// Buckets of a bond, as in OVS.
+/// Buckets of a bond, the number that OVS has.
 pub const BOND_BUCKETS: usize = 256;
 
-/// What a packet's bucket depends on.
+/// What a packet's hash, and so its bucket, is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BondHash {
-    /// Its source Ethernet address and VLAN (`balance-slb`).
+    /// The source Ethernet address and VLAN (`balance-slb`).
     Source,
-    /// Its IP addresses, protocol and ports (`balance-tcp`); of other packets, the Ethernet
-    /// addresses.
+    /// The IP addresses, protocol and ports (`balance-tcp`); for packets that are not IP, the
+    /// Ethernet addresses.
     Connection,
 }
 
-/// A bond as PMD threads send to it. The control side changes the members of buckets while packets
-/// pass.
+/// A bond, shared by the threads that send to it. The control side may change members at any time.
 #[derive(Debug)]
 pub struct Bond {
     hash: BondHash,
     basis: u32,
-    /// [`flow::NO_PORT`]: packets are dropped.
+    /// The members' port numbers, by bucket. [`flow::NO_PORT`]: packets are dropped.
     members: [AtomicU16; BOND_BUCKETS],
     bytes: [AtomicU64; BOND_BUCKETS],
 }
@@ -36,30 +35,30 @@ impl Bond {
         Bond { hash, basis, members, bytes: [const { AtomicU64::new(0) }; BOND_BUCKETS] }
     }
 
-    /// Sends a bucket's packets to this port from now on; None: they are dropped.
+    /// Sets the port to which a bucket's packets are sent; None: they are dropped.
     pub fn set(&self, bucket: u8, member: Option<PortNo>) {
         self.members[usize::from(bucket)].store(member.unwrap_or(flow::NO_PORT), Relaxed);
     }
 
-    /// Drops the packets of all buckets that this port has.
+    /// Drops the packets of all buckets whose member is this port.
     pub fn forget(&self, port: PortNo) {
         for member in &self.members {
             let _ = member.compare_exchange(port, flow::NO_PORT, Relaxed, Relaxed);
         }
     }
 
-    /// The ports of all buckets, in order; [`flow::NO_PORT`] for none.
+    /// The members' ports by bucket; [`flow::NO_PORT`] for a bucket without one.
     pub fn members(&self) -> Vec<PortNo> {
         self.members.iter().map(|member| member.load(Relaxed)).collect()
     }
 
-    /// Bytes that were sent by a bucket so far. Threads that count at one time may lose packets of
-    /// each other: it is a measure of load.
+    /// Bytes that were sent by this bucket so far, about: threads that count at the same time may
+    /// lose some. It is a measure of load.
     pub fn bytes(&self, bucket: u8) -> u64 {
         self.bytes[usize::from(bucket)].load(Relaxed)
     }
 
-    /// The bucket of a packet as it is on the wire.
+    /// The bucket of a packet, from its bytes as sent.
     pub fn bucket(&self, packet: &[u8]) -> u8 {
         let h = match self.hash {
             BondHash::Source => source_hash(packet),
@@ -68,7 +67,7 @@ impl Bond {
         (mix(h, self.basis.into()) >> 56) as u8
     }
 
-    /// The port that a packet of this bucket leaves by.
+    /// The port to which this packet is sent.
     pub(crate) fn choose(&self, packet: &[u8]) -> PortNo {
         let bucket = usize::from(self.bucket(packet));
         let bytes = &self.bytes[bucket];
@@ -82,7 +81,7 @@ fn mix(h: u64, v: u64) -> u64 {
     (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Up to eight bytes of a packet; what lies behind its end is zero.
+/// Up to eight bytes of a packet; bytes behind its end count as zero.
 fn word(packet: &[u8], from: usize, n: usize) -> u64 {
     let mut out = [0; 8];
     if let Some(part) = packet.get(from..from + n) {
@@ -95,7 +94,7 @@ fn half(packet: &[u8], from: usize) -> u16 {
     (word(packet, from, 2) >> 48) as u16
 }
 
-/// Ethertype behind the tags, and where the header behind it begins.
+/// The Ethertype behind VLAN tags, and where the header behind it begins.
 fn behind_tags(packet: &[u8]) -> (u16, usize) {
     let mut at = 12;
     while matches!(half(packet, at), ETH_VLAN | ETH_QINQ) && at < 20 {

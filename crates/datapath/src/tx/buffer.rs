@@ -1,4 +1,4 @@
-//! What waits to be sent to one port, and what the port takes.
+//! The packets that one worker has buffered for one port, and the port's limits.
 
 use crate::messages::Route;
 use crate::police::Policer;
@@ -10,69 +10,69 @@ use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use telemetry::Drop;
 
-/// Packets that go at once to a port whose queue has phases; fewer wait for the end of the vector.
-/// Its ring is perhaps not much longer.
+/// Burst size of a port whose queue prefetches in phases; smaller bursts wait for the end of the
+/// vector. Half a vector, as the ring of such a port may not be much longer.
 pub(super) const PHASED_BURST_PACKETS: usize = VECTOR / 2;
 
-/// What became of a port's burst.
+/// What happened to a port's burst.
 pub(super) enum FlushOutcome {
-    /// Another thread has the queue, so it waits; or nothing of it was left to be sent.
+    /// Another thread uses the queue, so the burst waits; or no packet was left to be sent.
     Stays,
-    /// The queue took what it has room for.
+    /// The queue took the packets for which it has room.
     Taken {
-        /// Why the others end here.
+        /// Why the other packets are dropped.
         left: Drop,
-        /// The other side is to be notified ([`port::TxQueue::notifies`]).
+        /// The peer is to be notified ([`port::TxQueue::notifies`]).
         notifies: bool,
     },
 }
 
-/// A port, as this worker sends to it.
+/// What a worker knows of a port to which it sends.
 pub(super) struct TxPort {
     pub(super) stats: Arc<PortCell>,
     pub(super) route: Route,
     pub(super) buf: Vec<Packet>,
     /// Bytes of the buffered packets.
     pub(super) bytes: u64,
-    /// Bytes of the longest of them, or more.
+    /// Length of the longest buffered packet, or more, bytes.
     pub(super) longest: usize,
-    /// Longest frame that the port takes.
+    /// Longest frame that the port takes, bytes.
     pub(super) limit: usize,
-    /// What the port may be sent, by all workers together.
+    /// The limit of what all workers together may send to the port.
     pub(super) policer: Option<Arc<Policer>>,
-    /// Buffered packets that the policer has let pass already; the first ones.
+    /// Number of buffered packets, the first ones, that the policer has passed already.
     pub(super) passed: usize,
     /// Burst size: this many buffered packets are sent at once. A power of two.
     pub(super) full: usize,
-    /// The port is in the list of those with packets that wait.
+    /// The port is in [`super::waiting::Waiting::ports`].
     pub(super) listed: bool,
-    /// The queue took less than it was given, and has not had room for a vector since.
+    /// The queue took less than it was given, and has not had room for a whole vector since.
     pub(super) was_full: bool,
-    /// Packets of this vector that were let pass because there is room for them.
+    /// Packets of this vector to which [`TxPort::room`] has promised room.
     pub(super) promised: usize,
     pub(super) flush_timer: FlushTimer,
 }
 
 impl TxPort {
-    /// Does the queue fetch ahead what sending will touch ([`port::TxQueue::has_phases`])?
+    /// True if the queue prefetches what sending will touch ([`port::TxQueue::has_phases`]).
     #[inline]
     pub(super) fn is_phased(&self) -> bool {
         self.full == PHASED_BURST_PACKETS
     }
 
-    /// Has the packet that was just buffered completed a burst?
+    /// True if the packet that was buffered last completed a burst.
     #[inline]
     pub(super) fn burst_is_complete(&self) -> bool {
         self.missing() == self.full
     }
 
-    /// Packets that are missing until a burst is full.
+    /// Number of packets until a burst is full.
     #[inline]
     pub(super) fn missing(&self) -> usize {
         self.full - (self.buf.len() & (self.full - 1))
     }
 
-    /// See `TxState::room`.
+    /// How many of `n` packets the port has room for, see `TxState::room`.
     pub(super) fn room(&mut self, n: usize) -> usize {
         let before = self.buf.len() + self.promised;
         let room = match &mut self.route {
@@ -84,7 +84,7 @@ impl TxPort {
         room.min(n)
     }
 
-    /// Drops what is buffered, for this reason.
+    /// Drops the buffered packets for this reason.
     pub(super) fn drop_buffered(&mut self, why: Drop, to_free: &mut Vec<Packet>) {
         if !self.buf.is_empty() {
             self.stats.lost(why, self.buf.len() as u64);
@@ -93,7 +93,7 @@ impl TxPort {
         (self.bytes, self.longest, self.passed) = (0, 0, 0);
     }
 
-    /// Sends what is buffered on the port's queue.
+    /// Sends the buffered packets on the port's queue.
     pub(super) fn send_on_queue(
         &mut self,
         perf: &PerfCell,
@@ -130,7 +130,7 @@ impl TxPort {
         FlushOutcome::Taken { left, notifies: q.notifies() }
     }
 
-    /// Drops frames that are longer than the port takes.
+    /// Drops frames longer than the port takes.
     #[cold]
     fn drop_long(&mut self, to_free: &mut Vec<Packet>) {
         let before = to_free.len();
@@ -139,7 +139,7 @@ impl TxPort {
         self.longest = self.limit;
     }
 
-    /// Drops packets that are more than the port may be sent.
+    /// Drops packets beyond the port's limit.
     #[cold]
     fn police(&mut self, to_free: &mut Vec<Packet>) {
         let Some(policer) = &self.policer else { return };

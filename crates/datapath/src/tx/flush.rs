@@ -1,62 +1,63 @@
-//! How long a burst that is not full waits for more packets (`tx-flush-interval`).
+//! How long a burst that is not full is held, to wait for more packets (`tx-flush-interval`).
 //!
-//! Sending a burst has a price of its own, and with many ports each gets few packets per vector.
-//! Waiting pays when the worker is saturated and the port is busy enough to fill up soon; at any
-//! other time it would only delay. So, unless the interval is configured: a burst waits only while
-//! vectors come half full or better, only on a port whose rate promises some packets more, only
-//! until it is full by that rate, and at most 25 microseconds.
+//! Sending a burst has a fixed cost, and with many ports each gets few packets per vector. Holding
+//! a burst pays when the worker is saturated and the port's rate is high enough to fill it soon;
+//! otherwise it would only add delay. If no interval is configured, a burst is held only while
+//! vectors are half full or more, only if the port's rate promises at least 4 packets more, only
+//! until the burst is full at that rate, and at most 25 microseconds.
 
 use crate::stats::clock;
 use packet::{BURST, VECTOR};
 
-/// Longest wait that the switch chooses by itself, microseconds.
+/// Longest hold without configuration, microseconds.
 const FLUSH_WAIT_US_MAX: u64 = 25;
-/// Packets that a wait must promise.
+/// Packets that the rate must promise for a burst to be held.
 const FLUSH_GAIN_PACKETS_MIN: f32 = 4.0;
 
-/// What holds for all ports of a worker at the end of a vector.
+/// The conditions that all ports of a worker share at the end of a vector.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FlushPolicy {
-    /// The configured wait, in cycles; None: by rate and load.
+    /// The configured hold, in cycles; None: by rate and load.
     pub fixed: Option<u64>,
     /// [`FLUSH_WAIT_US_MAX`] in cycles.
     longest: u64,
-    /// Vectors come half full or better.
+    /// The last vector was half full or more.
     busy: bool,
 }
 
 impl FlushPolicy {
-    /// Takes over the configured wait, in microseconds; None: by rate and load.
+    /// Sets the configured hold, in microseconds; None: by rate and load.
     pub fn configure(&mut self, fixed_us: Option<u64>) {
         let cycles = |us: u64| us * (clock::cycles_per_second() / 1_000_000);
         (self.fixed, self.longest) = (fixed_us.map(cycles), cycles(FLUSH_WAIT_US_MAX));
     }
 
-    /// A vector of `n` packets ended.
+    /// Records the size of the vector that ended.
     pub fn vector(&mut self, n: usize) {
         self.busy = n >= VECTOR / 2;
     }
 }
 
-/// A port's recent rate, and how long its burst waits.
+/// A port's recent rate, and how long its burst is held.
 #[derive(Default)]
 pub(crate) struct FlushTimer {
-    /// Packets since the last look.
+    /// Packets since the rate was last updated.
     pub new_packets: u64,
-    /// Packets per cycle, smoothed.
+    /// Packets per cycle, a moving average.
     rate: f32,
     updated: u64,
-    /// When the burst goes; 0: undecided.
+    /// Cycle at which the burst is sent; 0: not decided.
     until: u64,
 }
 
 impl FlushTimer {
-    /// The end of a vector at cycle `now`, with `waiting` packets in the burst: does it go?
+    /// True if a burst with `waiting` packets is sent at the end of a vector, at cycle `now`.
     #[inline]
     pub fn due(&mut self, policy: &FlushPolicy, waiting: usize, now: u64) -> bool {
         let hurried = policy.fixed == Some(0) || policy.fixed.is_none() && !policy.busy;
         if hurried {
-            // What comes meanwhile is in the rate when that matters again.
+            // The rate need not be updated now: packets that come meanwhile are counted in
+            // `new_packets`.
             return self.sends_now();
         }
         if self.new_packets > 0 {
@@ -79,7 +80,7 @@ impl FlushTimer {
         true
     }
 
-    /// Cycles to wait; 0 if it does not pay.
+    /// How long to hold a burst of `waiting` packets, cycles; 0: holding does not pay.
     fn wait_cycles(&self, longest: u64, waiting: usize) -> u64 {
         if self.rate * (longest as f32) < FLUSH_GAIN_PACKETS_MIN {
             return 0;

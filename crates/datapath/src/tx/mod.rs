@@ -1,4 +1,4 @@
-//! The tx step: per-port output buffers, and all other ways in which packets leave a worker.
+//! The tx step: per-port output buffers, and the other ways in which packets leave a worker.
 
 pub(crate) mod bond;
 mod bond_table;
@@ -30,11 +30,12 @@ use std::sync::Arc;
 use sync::Producer;
 use telemetry::Drop;
 
-/// As for receive queues: `rx::DESCRIPTOR_PREFETCH_RXQS`, in ports.
+/// How many ports ahead of the one that sends descriptors are prefetched.
 const DESCRIPTOR_PREFETCH_PORTS: usize = 4;
+/// How many ports ahead of the one that sends packet data is prefetched.
 const PACKET_PREFETCH_PORTS: usize = 2;
 
-/// Everything through which packets leave a worker.
+/// All ways in which packets leave a worker.
 pub(crate) struct TxState {
     /// By port number.
     ports: Vec<Option<TxPort>>,
@@ -46,21 +47,21 @@ pub(crate) struct TxState {
     shared: Arc<Shared>,
     punts: Punts,
     pub ct: CtState,
-    /// Recirculated packets.
+    /// Recirculated packets that wait for the next vector, or for the next pass of this one.
     pub recirculated: Vec<Pending>,
-    /// State of the generator of [`Sink::random`].
+    /// State of the random numbers for [`Sink::random`].
     rng: u64,
     pub now_ms: u64,
 }
 
-/// Where buffers of packets come from, and those that go back at the end of the vector.
+/// The pool of packet buffers, and the buffers to free at the end of the vector.
 struct Buffers {
     pool: Arc<dyn Pool>,
     to_free: Vec<Packet>,
 }
 
 impl Buffers {
-    /// Gives back what is not used any more.
+    /// Frees the buffers that are not used any more.
     fn free(&mut self) {
         if !self.to_free.is_empty() {
             self.pool.free(&self.to_free);
@@ -69,7 +70,7 @@ impl Buffers {
     }
 }
 
-/// What connection tracking has of this worker.
+/// This worker's part of connection tracking.
 pub(crate) struct CtState {
     pub worker: conntrack::Worker,
     /// Fragments that wait for the rest of their datagram.
@@ -99,7 +100,11 @@ impl TxState {
         }
     }
 
-    /// Sends packets to a number that is no port's: a bond's, or `NoPort`.
+    /// Sends packets to a number that no port has: to a bond, or nowhere (`NoPort`).
+    ///
+    /// # Safety
+    ///
+    /// The caller does not use `packets` any more, except to overwrite or forget them.
     ///
     /// # Safety
     /// `packets` are not used any more, but to be overwritten or forgotten.
@@ -123,7 +128,8 @@ impl TxState {
         }
     }
 
-    /// As [`TxState::send`], but `no` is a member of a bond, not a bond: no other bond is followed.
+    /// Sends a packet to port `no`. Unlike [`TxState::send`], if the number is another bond's the
+    /// packet is not sent to that.
     fn send_to_member(&mut self, no: PortNo, packet: Packet) {
         match self.ports.get(usize::from(no)) {
             Some(Some(_)) => self.send(no, packet),
@@ -143,14 +149,15 @@ impl TxState {
         }
     }
 
-    /// Appends to a port's buffer; sends when a burst is full.
+    /// Appends a packet to a port's buffer; sends the buffer if a burst is full.
     #[inline]
     pub fn send(&mut self, no: PortNo, packet: Packet) {
         let length = packet.len();
         self.send_one(no, packet, length);
     }
 
-    /// As [`TxState::send`] for a packet of this length, which is not read from it.
+    /// Appends a packet of `length` bytes to a port's buffer, as [`TxState::send`] does; the length
+    /// is not read from the packet.
     #[inline]
     pub fn send_one(&mut self, no: PortNo, packet: Packet, length: usize) {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else {
@@ -170,7 +177,11 @@ impl TxState {
         }
     }
 
-    /// As [`TxState::send`] for several packets of these lengths.
+    /// Appends packets of these lengths to a port's buffer, as [`TxState::send`] does.
+    ///
+    /// # Safety
+    ///
+    /// The caller does not use `packets` any more, except to overwrite or forget them.
     ///
     /// # Safety
     /// `packets` are not used any more, but to be overwritten or forgotten.
@@ -198,8 +209,8 @@ impl TxState {
         }
     }
 
-    /// How many of `n` packets a port has room for, beside those that wait. Its queue is asked only
-    /// from when it was full until it has room for a vector.
+    /// How many of `n` packets a port has room for, besides those that are buffered. The port's
+    /// queue is asked only after it was full, until it has room for a whole vector.
     #[inline]
     pub fn room(&mut self, no: PortNo, n: usize) -> usize {
         match self.ports.get_mut(no as usize) {
@@ -208,14 +219,14 @@ impl TxState {
         }
     }
 
-    /// Drops packets that a port has no room for.
+    /// Drops packets for which a port has no room.
     pub fn refuse(&mut self, no: PortNo, packets: impl ExactSizeIterator<Item = Packet>) {
         self.stats(no).lost(Drop::TxFull, packets.len() as u64);
         self.buffers.to_free.extend(packets);
     }
 
-    /// Sends what a port has buffered. If another thread has its queue, packets stay as far as
-    /// there is room.
+    /// Sends a port's buffered packets. If another thread uses the port's queue, they stay buffered
+    /// as far as there is room.
     fn flush(&mut self, no: PortNo) {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else { return };
         if port.buf.is_empty() {
@@ -239,12 +250,13 @@ impl TxState {
         port.drop_buffered(left, &mut self.buffers.to_free);
     }
 
-    /// True if packets wait here that need another iteration to leave.
+    /// True if packets wait that another iteration has to send or look up.
     pub fn has_pending(&self) -> bool {
         !self.recirculated.is_empty() || !self.waiting.ports.is_empty()
     }
 
-    /// End of a vector of `n` packets: sends what is due, wakes peers, frees buffers.
+    /// Ends a vector of `n` packets at cycle `now`: sends the bursts that are due, notifies
+    /// receivers, wakes peers, frees buffers.
     pub fn flush_due(&mut self, n: usize, now: u64) {
         self.waiting.policy.vector(n);
         let flushing = self.waiting.take_due(&mut self.ports, now);
@@ -256,7 +268,8 @@ impl TxState {
         self.buffers.free();
     }
 
-    /// Sends what these ports have buffered; what each will touch is fetched while others send.
+    /// Sends the buffered packets of these ports. While one port sends, the next ones prefetch what
+    /// they will touch.
     fn flush_all(&mut self, ports: &[PortNo]) {
         let prepare = |all: &mut [Option<TxPort>], k: usize, phase| {
             if let Some(no) = ports.get(k)
@@ -282,13 +295,13 @@ impl TxState {
         }
     }
 
-    /// Were all receivers notified last time, or those that seem to be asleep?
+    /// True if the last notification was of all receivers, and not only of those that seem asleep.
     #[inline]
     pub fn notified_all(&self) -> bool {
         self.notifier.notified_all
     }
 
-    /// Were packets queued for the control side since the last call?
+    /// True if packets were queued for the control side since the last call.
     pub fn has_punted(&mut self) -> bool {
         std::mem::take(&mut self.punts.has_sent)
     }
@@ -298,7 +311,7 @@ impl TxState {
         self.buffers.pool.packet(bytes)
     }
 
-    /// Drops fragments that have waited for too long, some at a time.
+    /// Drops fragments that have waited for too long, some at each call.
     pub fn expire_fragments(&mut self) {
         self.ct.fragments.expire(&self.ct.worker, self.now_ms);
         while let Some(held) = self.ct.fragments.next_expired() {
@@ -307,7 +320,7 @@ impl TxState {
         }
     }
 
-    /// Sends what can be sent before the worker stops; the others are dropped as `Shutdown`.
+    /// Sends what can be sent before the worker stops, and drops the rest as `Shutdown`.
     pub fn shut_down(&mut self) {
         for no in std::mem::take(&mut self.waiting.ports) {
             self.flush(no);
@@ -323,7 +336,7 @@ impl TxState {
     }
 }
 
-/// Bytes of packets of these lengths.
+/// Sum of these lengths, bytes.
 #[inline]
 pub(crate) fn total(lengths: &[u16]) -> u64 {
     lengths.iter().map(|l| u32::from(*l)).sum::<u32>().into()

@@ -1,4 +1,4 @@
-//! When receivers are notified that packets wait for them.
+//! When the receivers of packets are notified.
 
 use crate::messages::Route;
 use crate::tx::buffer::TxPort;
@@ -6,16 +6,16 @@ use flow::PortNo;
 use packet::VECTOR;
 use std::sync::atomic::{Ordering, fence};
 
-/// Vectors in a row, each half full or better, after which every port is notified.
+/// Vectors in a row, each half full or more, after which all receivers are notified.
 const NOTIFY_ALL_VECTORS: usize = 4;
 
-/// Which ports' receivers are to be notified.
+/// Which receivers are to be notified.
 pub(super) struct Notifier {
-    /// Ports that were sent packets of which their receivers are not notified yet.
+    /// Ports that were sent packets whose receivers are not notified of them yet.
     pub pending: Vec<PortNo>,
-    /// Full vectors since all ports were notified.
+    /// Vectors, each half full or more, since all receivers were notified.
     vectors_since_all: usize,
-    /// The last notification was of all ports.
+    /// True if the last notification was of all receivers.
     pub notified_all: bool,
 }
 
@@ -26,16 +26,16 @@ impl Default for Notifier {
 }
 
 impl Notifier {
-    /// A vector of `n` packets ended: are all receivers notified now, or only those that seem to be
-    /// asleep?
+    /// Records that a vector of `n` packets ended. True: all receivers are notified now; false:
+    /// only those that seem asleep.
     pub fn vector(&mut self, n: usize) -> bool {
         self.vectors_since_all =
             if n < VECTOR / 2 { 0 } else { (self.vectors_since_all + 1) % NOTIFY_ALL_VECTORS };
         self.vectors_since_all == 0
     }
 
-    /// Has ports notify their receivers of what was sent: all receivers, or else (not `all`) those
-    /// that seem to be asleep.
+    /// Notifies the receivers of pending ports: all of them, or unless `all` those that seem
+    /// asleep.
     pub fn notify(&mut self, ports: &mut [Option<TxPort>], all: bool) {
         self.notified_all = all;
         if self.pending.is_empty() {

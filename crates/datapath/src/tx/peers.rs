@@ -1,4 +1,4 @@
-//! Packets to ports that other workers serve: rings to those workers.
+//! Handing packets over to the workers that serve other ports, by rings.
 
 use crate::messages::Handoff;
 use crate::wake::Wake;
@@ -8,18 +8,19 @@ use std::sync::Arc;
 use sync::Producer;
 use telemetry::Drop;
 
-/// Another worker, and whether it was handed packets in this vector.
+/// Another worker.
 struct Peer {
     ring: Producer<Handoff>,
     wake: Option<Arc<Wake>>,
+    /// Packets were handed to this worker in this vector.
     dirty: bool,
 }
 
-/// The other workers that this one hands packets over to, by number.
+/// The workers to which this one hands packets over, by worker number.
 #[derive(Default)]
 pub(super) struct Peers {
     peers: Vec<Option<Peer>>,
-    /// Some peer was handed packets in this vector.
+    /// True if some worker was handed packets in this vector.
     handed: bool,
 }
 
@@ -39,8 +40,8 @@ impl Peers {
         }
     }
 
-    /// Hands packets to port `no` over to a worker, from the front of `packets` as far as its ring
-    /// has room; returns why it leaves the others.
+    /// Hands packets of port `no` over to a worker, from the front of `packets` as many as its ring
+    /// has room for. Returns the reason for which the others are to be dropped.
     pub fn hand_over(&mut self, worker: usize, no: PortNo, packets: &mut Vec<Packet>) -> Drop {
         let Some(Some(peer)) = self.peers.get_mut(worker) else { return Drop::TxDown };
         // SAFETY: packets that the ring takes are forgotten here and used by the other worker.
@@ -51,7 +52,7 @@ impl Peers {
         Drop::RingFull
     }
 
-    /// Wakes the workers that were handed packets in this vector, if they sleep.
+    /// Wakes the workers that were handed packets in this vector and sleep.
     #[inline]
     pub fn wake(&mut self) {
         if !std::mem::take(&mut self.handed) {

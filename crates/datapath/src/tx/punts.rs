@@ -1,7 +1,8 @@
-//! Packets to the control side: each port has its rate, and its share of the queue.
+//! Punts to the control side: each source of punts has a rate, and a share of the queue.
 //!
-//! Packets of protocols that the switch speaks itself have shares of their own: what else a port
-//! (or all tunnels behind it) sends to controllers does not cost it its sessions. So have samples.
+//! Packets of protocols that the switch itself speaks (LACP, BFD, ...) are a source of their own,
+//! so a port that sends many other packets to controllers does not lose its sessions. Samples are a
+//! source of their own, too.
 
 use crate::events::PuntEvent;
 use crate::messages::PUNTS_MAX;
@@ -12,40 +13,40 @@ use std::collections::{BTreeMap, VecDeque};
 use sync::Producer;
 use telemetry::Drop;
 
-/// Bytes of packets that wait, at most: 9,000 for nearly each of [`PUNTS_MAX`].
+/// Bytes of all packets in the queue, at most: about 9,000 for each of [`PUNTS_MAX`] packets.
 const PUNTS_BYTES_MAX: usize = 32 << 20;
 
-/// An input port, and whose packets of it.
+/// A source of punts: an input port, and the class of its packets.
 pub(crate) type Source = (PortNo, PuntClass);
 
-/// What a source may still send.
+/// The rate and the share of one source.
 struct Share {
     tokens: f64,
-    /// When the tokens were counted.
+    /// When `tokens` was last updated.
     filled_ms: u64,
     waiting: Load,
 }
 
-/// Packets in the queue, or room for some.
+/// Packets and bytes: in the queue, or free.
 #[derive(Clone, Copy, Default)]
 struct Load {
     packets: usize,
     bytes: usize,
 }
 
-/// The queue of packets to the control side, with each port's rate and share.
+/// The queue of punts, with each source's rate and share.
 pub(crate) struct Punts {
     queue: Producer<Box<PuntEvent>>,
-    /// Whose packets are in the queue, and of how many bytes, oldest first.
+    /// Source and bytes of each packet in the queue, oldest first.
     waiting: VecDeque<(Source, usize)>,
-    /// Bytes of these.
+    /// Bytes of all packets in the queue.
     bytes: usize,
     shares: BTreeMap<Source, Share>,
     /// Packets per millisecond that a source may send.
     per_ms: f64,
-    /// Packets that it may send at once.
+    /// Packets that a source may send at once.
     burst: f64,
-    /// Packets were sent since the flag was reset.
+    /// True if packets were queued since this was reset.
     pub has_sent: bool,
 }
 
@@ -60,13 +61,14 @@ impl Punts {
         (self.per_ms, self.burst) = (s.punts.per_second as f64 / 1000.0, s.punts.burst as f64);
     }
 
-    /// A port is gone.
+    /// Forgets a port that was removed.
     pub fn forget(&mut self, port: PortNo) {
         self.shares.retain(|(no, _), _| *no != port);
     }
 
-    /// May another packet of `bytes` go to the control side? Of a source as many wait, and as many
-    /// bytes, as leave the same room for others. Packets of controllers have no rate.
+    /// True (Ok) if another packet of `bytes` bytes may be queued. A source may have as many
+    /// packets and bytes in the queue as are free for the others. Packets of controllers are not
+    /// limited by a rate.
     pub fn admit(&mut self, source: Source, bytes: usize, now_ms: u64) -> Result<(), Drop> {
         let room = self.room();
         let full = Share { tokens: self.burst, filled_ms: now_ms, waiting: Load::default() };
@@ -83,7 +85,7 @@ impl Punts {
         if fits { Ok(()) } else { Err(Drop::PuntFull) }
     }
 
-    /// Sends a packet that was admitted.
+    /// Queues a packet that was admitted.
     pub fn send(&mut self, source: Source, event: PuntEvent) {
         let bytes = event.packet.len();
         let sent = self.queue.push(Box::new(event)).is_ok();
@@ -96,7 +98,8 @@ impl Punts {
         }
     }
 
-    /// Room in the queue; what the control side took no longer counts for its source.
+    /// What is free in the queue. Packets that the control side has taken no longer count for their
+    /// sources.
     fn room(&mut self) -> Load {
         let left = self.queue.waiting();
         let taken = self.waiting.len().saturating_sub(left);

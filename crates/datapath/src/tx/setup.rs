@@ -1,5 +1,4 @@
-//! What the control side changes of the ways out of a worker: settings, ports, routes, bonds, other
-//! workers.
+//! Changes of a worker's tx side by the control side: settings, ports, routes, bonds, peers.
 
 use super::TxState;
 use crate::messages::{Handoff, Route};
@@ -24,12 +23,12 @@ impl TxState {
         self.punts.configure(s);
     }
 
-    /// Bursts never wait: this worker sleeps when it has nothing to do.
+    /// Bursts are never held: this worker sleeps when it has nothing to do.
     pub fn flush_at_once(&mut self) {
         self.waiting.policy.fixed = Some(0);
     }
 
-    /// Adds a port that cannot be sent to before [`TxState::set_route`].
+    /// Adds a port. Nothing can be sent to it before [`TxState::set_route`].
     pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>) {
         let i = no as usize;
         if self.ports.len() <= i {
@@ -60,7 +59,7 @@ impl TxState {
         }
     }
 
-    /// Sets what a port may be sent.
+    /// Sets the limit of what a port may be sent; None: no limit.
     pub fn set_policer(&mut self, no: PortNo, policer: Option<Arc<Policer>>) {
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             port.policer = policer;
@@ -77,7 +76,8 @@ impl TxState {
         queue
     }
 
-    /// Changes how to send to a port; what is buffered goes the old way first.
+    /// Changes how packets are sent to a port. Buffered packets are sent by the old route first.
+    /// Returns the old route's queue.
     pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
         self.flush(no);
         self.notifier.notify(&mut self.ports, true);
@@ -96,7 +96,7 @@ impl TxState {
         }
     }
 
-    /// Packets to this number leave by the bond's members; None: they are dropped.
+    /// Sets the bond of a number; None: packets sent to that number are dropped.
     pub fn set_bond(&mut self, no: PortNo, bond: Option<Arc<Bond>>) {
         self.bonds.set(no, bond);
     }

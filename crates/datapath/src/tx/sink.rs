@@ -1,4 +1,4 @@
-//! What programs do with packets beside sending them to a port: [`TxState`] as a [`Sink`].
+//! What programs do with packets besides sending them to a port: [`TxState`] as a [`Sink`].
 
 use super::TxState;
 use crate::actions::fragments::Held;
@@ -16,8 +16,9 @@ use packet::Packet;
 use std::sync::Arc;
 use telemetry::Drop;
 
-/// Recirculated packets of one worker that wait to be looked up: 16 vectors. Copies that are copied
-/// again are 4,096^6 packets at most; with this as many as wait at each of six depths.
+/// Recirculated packets of one worker that may wait to be looked up: 16 vectors. A packet may be
+/// copied at each of six depths, 4,096^6 packets without this limit; with it no more than this wait
+/// at each depth.
 const RECIRCULATED_PACKETS_MAX: usize = 16 * packet::VECTOR;
 
 impl Sink for TxState {

@@ -1,21 +1,22 @@
-//! Ports with packets that wait to be sent.
+//! The ports with buffered packets.
 
 use crate::tx::buffer::TxPort;
 use crate::tx::flush::FlushPolicy;
 use flow::PortNo;
 
-/// Which ports have buffered packets, and for how long those may wait.
+/// Which ports have buffered packets, and for how long these are held.
 #[derive(Default)]
 pub(super) struct Waiting {
     /// Ports with buffered packets.
     pub ports: Vec<PortNo>,
-    /// Room for the list that [`Waiting::take_due`] returns.
+    /// The memory of the list that [`Waiting::take_due`] returns.
     flushing: Vec<PortNo>,
     pub policy: FlushPolicy,
 }
 
 impl Waiting {
-    /// Takes the ports out whose bursts are sent now. [`Waiting::reuse`] wants the list back.
+    /// Removes the ports whose bursts are due from the list and returns them. [`Waiting::reuse`]
+    /// takes the returned list back.
     #[inline]
     pub fn take_due(&mut self, ports: &mut [Option<TxPort>], now: u64) -> Vec<PortNo> {
         let mut flushing = std::mem::take(&mut self.flushing);
@@ -40,7 +41,7 @@ impl Waiting {
         self.flushing = flushing;
     }
 
-    /// Is a port's burst sent now? Then the port is no longer listed as waiting.
+    /// True if a port's burst is due; then the port is no longer listed.
     #[inline]
     fn due(&self, ports: &mut [Option<TxPort>], no: PortNo, now: u64) -> bool {
         let Some(Some(port)) = ports.get_mut(usize::from(no)) else { return true };

@@ -1,4 +1,4 @@
-//! From a key to bytes: a packet that the parser gives this key. For dummy ports and tests.
+//! Composes a packet from a key: parsing it gives that key. For dummy ports and tests.
 
 use crate::parse::scalar::{
     ARP, DL_TYPE_NONE, ICMP, ICMPV6, IGMP, IPV4, IPV6, MPLS, MPLS_MC, RARP, SCTP, TCP, UDP,
@@ -11,13 +11,13 @@ const ECHO: [[u8; 2]; 2] = [[8, 0], [128, 129]];
 const SOLICIT_OR_ADVERT: [u8; 2] = [135, 136];
 const BOTTOM: u8 = 1;
 const MORE_FRAGMENTS: u16 = 0x2000;
-/// Where later fragments begin, in units of eight bytes.
+/// Fragment offset of a later fragment, in units of eight bytes.
 const LATER: u16 = 100;
-/// FIN, SYN, RST: such segments carry no data.
+/// TCP flags FIN, SYN and RST: such segments carry no data.
 const CONTROL: u8 = 1 | 2 | 4;
 
-/// A packet with this key; its lengths and checksums are right. TCP segments with data, UDP, and
-/// echo requests and replies carry `payload` bytes.
+/// A packet with this key, and valid lengths and checksums. TCP segments with data, UDP datagrams,
+/// and echo requests and replies carry `payload` bytes.
 pub fn compose(key: &Key, payload: usize) -> Vec<u8> {
     let eth_type = key.u16(at::ETH_TYPE);
     let mut p = key.get::<12>(at::ETH_DST).to_vec();
@@ -29,7 +29,7 @@ pub fn compose(key: &Key, payload: usize) -> Vec<u8> {
             p.extend((tci & 0xefff).to_be_bytes());
         }
     }
-    // Without an Ethertype: the length of nothing.
+    // Without an Ethertype, the field is a length: 0.
     let wire_type = if eth_type == DL_TYPE_NONE { 0 } else { eth_type };
     p.extend(wire_type.to_be_bytes());
     match eth_type {
@@ -85,7 +85,7 @@ fn ipv6(key: &Key, payload: usize) -> Vec<u8> {
     h
 }
 
-/// The L4 header, its checksum zero, and what it carries.
+/// The L4 header with checksum zero, and its payload.
 fn l4(key: &Key, payload: usize) -> Vec<u8> {
     if key.u8(at::FRAG) & frag::LATER != 0 {
         return Vec::new();
@@ -121,7 +121,7 @@ fn l4(key: &Key, payload: usize) -> Vec<u8> {
     }
 }
 
-/// Target and link-layer address options of a neighbour message.
+/// The body of a neighbour message: target and link-layer address options.
 fn neighbour(key: &Key) -> Vec<u8> {
     let mut out = key.get::<16>(at::ND_TARGET).to_vec();
     for (kind, place) in [(1, at::ARP_SHA), (2, at::ARP_THA)] {
@@ -134,7 +134,7 @@ fn neighbour(key: &Key) -> Vec<u8> {
     out
 }
 
-/// `l4` with its checksum stored.
+/// `l4` with its checksum.
 fn summed(key: &Key, mut l4: Vec<u8>, pseudo: Sum) -> Vec<u8> {
     let (place, sum) = match key.u8(at::PROTO) {
         _ if l4.is_empty() => return l4,
@@ -155,7 +155,7 @@ fn arp(key: &Key) -> Vec<u8> {
     [&[0, 1, 8, 0, 6, 4][..], &op, &from, &to].concat()
 }
 
-/// One entry, and a second one where the first is not the bottom.
+/// One label stack entry, and a second one if the first is not the bottom of the stack.
 fn mpls(key: &Key) -> Vec<u8> {
     let first = key.get::<4>(at::MPLS);
     let second = key.get::<4>(at::IP_DST);

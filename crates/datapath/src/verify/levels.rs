@@ -1,4 +1,5 @@
-//! Which levels workers may use: the CPU has the instructions, and kernels agree with their twins.
+//! Which levels workers may use: the CPU must have their instructions, and kernels must agree with
+//! their twins.
 
 use super::parse_kernels;
 use crate::cpu::Level;
@@ -16,8 +17,8 @@ pub fn is_available(level: Level) -> bool {
     level.detected() && (level < Level::Avx512 || *AGREES.get_or_init(agrees))
 }
 
-/// The level workers use by default: `WEFT_LEVEL` if this CPU has it, else AVX2 or scalar. AVX-512
-/// is never the default: no machine of ours has measured it.
+/// The level that workers use by default: that of `WEFT_LEVEL` if this CPU has it, else AVX2 or
+/// scalar. AVX-512 is never the default, as it has not been measured on a machine that has it.
 pub fn preferred_level() -> Level {
     static PREFERRED: OnceLock<Level> = OnceLock::new();
     *PREFERRED.get_or_init(|| {

@@ -1,10 +1,10 @@
-//! The validating mode: kernels and programs beside their twins, on live traffic.
+//! The validating mode: compares kernels and programs with their twins, on live traffic.
 //!
-//! Parse kernels are compared with the scalar parser, decapsulation in one pass with two steps,
-//! fast kinds of programs with the interpreter: whole keys and layouts, every output byte by byte,
-//! every drop. Both programs run on copies, so the traffic itself goes on as always. What a lookup
-//! found, or not, is verified word by word (`lookup::Table::compare`). Decisions of direct mode are
-//! compared with those that the pipeline makes when everything is asked.
+//! Parse kernels are compared with the scalar parser, decapsulation in one pass with the two steps,
+//! and compiled programs with the interpreter: whole keys and layouts, every output byte by byte,
+//! every drop. Both programs run on copies, so the traffic is not changed. The result of a lookup
+//! is verified word by word (`lookup::Table::compare`). Decisions in direct mode are compared with
+//! the pipeline's decisions with masks.
 
 pub(crate) mod compose;
 pub(crate) mod levels;
@@ -31,15 +31,15 @@ use telemetry::Drop;
 /// Environment variable that starts workers in the validating mode.
 pub const VALIDATE_VARIABLE: &str = "WEFT_VALIDATE";
 
-/// Differences that one worker tells of in words; all are counted.
+/// Differences that one worker reports in words; all of them are counted.
 pub(crate) const DIFFERENCES_REPORTED_MAX: u64 = 32;
 
-/// Does the environment ask for it?
+/// True if the environment switches the validating mode on.
 pub(crate) fn asked() -> bool {
     std::env::var(VALIDATE_VARIABLE).is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"))
 }
 
-/// What a comparison was with.
+/// The pair of twins that was compared.
 #[derive(Clone, Copy)]
 pub(crate) enum Twin {
     Parser,
@@ -49,17 +49,17 @@ pub(crate) enum Twin {
     Interpreter,
 }
 
-/// What a program did to one packet.
+/// What a program does to one packet.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     outputs: Vec<(PortNo, Vec<u8>)>,
     drops: Vec<Drop>,
     copies: u64,
-    /// Punts and recirculations, which no fast kind does.
+    /// Punts and recirculations; no compiled program does these.
     others: u32,
 }
 
-/// A sink that remembers.
+/// A sink that records what programs do.
 #[derive(Default)]
 pub(crate) struct Record {
     outcome: Outcome,
@@ -67,7 +67,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What happens to a copy of a packet that is given to `program`; None: too long for a buffer.
+    /// What `program` does to a copy of a packet; None: the packet is too long for a buffer.
     fn of(data: &[u8], program: impl FnOnce(&mut Record, Packet)) -> Option<Outcome> {
         let mut record = Record::default();
         let copy = record.pool.packet(data)?;
@@ -115,7 +115,7 @@ impl Sink for Record {
     }
 }
 
-/// Compares two programs on copies of a packet; the difference in words.
+/// Compares two programs on copies of a packet; returns the difference in words.
 pub(crate) fn compare(
     data: &[u8],
     fast: impl FnOnce(&mut Record, Packet),
@@ -125,15 +125,15 @@ pub(crate) fn compare(
     (did != should).then(|| format!("act: {did:x?} instead of {should:x?} on {}", hex(data)))
 }
 
-/// An outer packet before it was decapsulated in one pass, for the two steps.
+/// An outer packet, copied before it was decapsulated in one pass.
 pub(crate) struct Outer {
     pub data: Vec<u8>,
     pub frame: Frame,
 }
 
 impl Outer {
-    /// Compares the inner packet, and what is known about it, with what `TunnelPop` makes of the
-    /// outer one; the difference in words.
+    /// Compares the inner packet and its frame with what `TunnelPop` makes of the outer packet;
+    /// returns the difference in words.
     pub fn compare(mut self, pop: &Op, inner: &[u8], frame: &Frame) -> Option<String> {
         let Op::TunnelPop { port, kind, options } = pop else { return None };
         let pool = HeapPool::new();
@@ -157,7 +157,8 @@ impl Outer {
     }
 }
 
-/// Compares what a kernel made of a job's packets with the scalar parser; differences in words.
+/// Compares the keys that a kernel made of a job's packets with those of the scalar parser; returns
+/// the differences in words.
 pub(crate) fn compare_parse(job: &ParseJob<'_>) -> Vec<String> {
     let mut differences = Vec::new();
     for i in job.range.clone() {
@@ -189,7 +190,7 @@ pub(crate) fn compare_parse(job: &ParseJob<'_>) -> Vec<String> {
     differences
 }
 
-/// Compares the key of a packet that waited with that which it has when it is parsed; the
+/// Compares the key of a packet that waited with the key that parsing it again gives; returns the
 /// difference in words.
 pub(crate) fn compare_waited(batch: &Batch, i: usize) -> Option<String> {
     let (did, data) = (batch.frame(i), batch.packets[i].data());
@@ -205,7 +206,7 @@ pub(crate) fn compare_waited(batch: &Batch, i: usize) -> Option<String> {
     })
 }
 
-/// Compares what direct mode decided about a packet with what the whole way says; the difference in
+/// Compares a decision in direct mode with the decision with a mask; returns the difference in
 /// words.
 pub(crate) fn compare_decision(did: &Decision, should: &Decision, key: &Key) -> Option<String> {
     let text = |d: &Decision| {
@@ -216,7 +217,7 @@ pub(crate) fn compare_decision(did: &Decision, should: &Decision, key: &Key) -> 
     (did != should).then(|| format!("direct: {did} instead of {should} for {}", hex(key.bytes())))
 }
 
-/// The first 128 bytes.
+/// The first 128 bytes, in hexadecimal.
 fn hex(data: &[u8]) -> String {
     data.iter().take(128).fold(String::new(), |mut s, b| {
         let _ = write!(s, "{b:02x}");

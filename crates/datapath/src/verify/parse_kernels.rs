@@ -1,4 +1,4 @@
-//! A corpus for parse kernels, and the comparison with the scalar parser.
+//! A corpus for parse kernels, and their comparison with the scalar parser.
 
 use crate::batch::columns::Columns;
 use crate::batch::keys::{Keys, Layout, key_of};
@@ -10,7 +10,7 @@ use flow::Key;
 use packet::{HeapPool, Pool, VECTOR};
 use telemetry::Drop;
 
-/// A frame that the profile claims, with other bytes from `seed` and `spare` bytes behind.
+/// A frame that the profile claims. Its free bytes come from `seed`; `spare` bytes follow it.
 pub(crate) fn frame(p: &Profile, seed: u64, spare: usize) -> Vec<u8> {
     let mut x = seed;
     let mut d: Vec<u8> = (0..p.least as usize + spare).map(|_| next(&mut x)).collect();
@@ -30,7 +30,8 @@ fn next(x: &mut u64) -> u8 {
     (*x >> 56) as u8
 }
 
-/// A vector that is parsed: whole keys (None: dropped), layouts, `same`, and how many were claimed.
+/// The result of parsing a vector: key, layout and `same` of each packet (None: dropped), and how
+/// many packets profiles claimed.
 pub(crate) type Parsed = (Vec<Option<(Key, Layout, bool)>>, usize);
 
 /// Parses frames as one vector.
@@ -68,7 +69,7 @@ pub(crate) fn parse_all(
     (all, claimed)
 }
 
-/// What the scalar parser says of each frame alone.
+/// The results of the scalar parser for each frame alone.
 pub(crate) fn expected(frames: &[Vec<u8>]) -> Vec<Option<(Key, Layout, bool)>> {
     let mut last: Option<Key> = None;
     let each = frames.iter().map(|f| {
@@ -83,7 +84,8 @@ pub(crate) fn expected(frames: &[Vec<u8>]) -> Vec<Option<(Key, Layout, bool)>> {
     each.collect()
 }
 
-/// Does a level agree with the scalar parser about frames of every profile, cut at every length?
+/// True if a level agrees with the scalar parser about frames of every profile, cut at every
+/// length.
 pub(crate) fn agrees(level: Level) -> bool {
     PROFILES.iter().all(|p| {
         let frames = cut(p);

@@ -1,5 +1,4 @@
-//! The slow twin of an adapter: what a rule does to a packet, byte by byte. It knows nothing of
-//! megaflows.
+//! The twin of an adapter: executes a rule on a packet, byte by byte. It does not use megaflows.
 
 use port::{Edit, Fate, ForwardRule, Header};
 use wire::{ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_VLAN, IP_ICMPV6, IP_TCP, IP_UDP};
@@ -8,18 +7,18 @@ const ETHERNET: usize = 14;
 const TAG: usize = 4;
 const TAGS: [u16; 2] = [ETH_VLAN, ETH_QINQ];
 
-/// What became of a packet.
+/// What a rule does with a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// Sent out of this port of the adapter, as these bytes.
     Out(u16, Vec<u8>),
     /// Dropped.
     Dropped,
-    /// To the host, as it was.
+    /// Left to the host, unchanged.
     Host,
 }
 
-/// What the rule does to the packet; None: it is not for the rule.
+/// Executes the rule on the packet; None: the rule does not match it.
 pub fn apply(rule: &ForwardRule, packet: &[u8]) -> Option<Sent> {
     if !matches(rule, packet) {
         return None;
@@ -34,7 +33,7 @@ pub fn apply(rule: &ForwardRule, packet: &[u8]) -> Option<Sent> {
     Some(Sent::Out(port, packet))
 }
 
-/// Where a packet's next header is, of the kind that comes first; and where that ends.
+/// True if the rule matches the packet.
 fn matches(rule: &ForwardRule, packet: &[u8]) -> bool {
     let mut at = 0;
     let mut follows = Follows::Link;
@@ -50,7 +49,7 @@ fn matches(rule: &ForwardRule, packet: &[u8]) -> bool {
     true
 }
 
-/// What a header said of the one behind it.
+/// What a header says of the header behind it.
 #[derive(Clone, Copy)]
 enum Follows {
     Link,
@@ -59,7 +58,8 @@ enum Follows {
     Port(u16),
 }
 
-/// Is this header at this place, whole? Where does it end, and what does it say?
+/// Checks for this header at this offset. Returns where it ends, and what it says of the next one;
+/// None: the packet has no such header, or not all of it.
 fn step(f: Follows, header: Header, packet: &[u8], at: usize) -> Option<(usize, Follows)> {
     let rest = packet.get(at..).filter(|r| r.len() >= header.len())?;
     let word = |i: usize| u16::from_be_bytes([rest[i], rest[i + 1]]);
@@ -72,7 +72,7 @@ fn step(f: Follows, header: Header, packet: &[u8], at: usize) -> Option<(usize, 
         (Header::Ipv4, Follows::Type(ETH_IPV4)) if rest[0] >> 4 == 4 && rest[0] & 15 >= 5 => {
             let end = at + 4 * usize::from(rest[0] & 15);
             let later = word(6) & 0x1fff != 0;
-            // Behind the first fragment there are no headers.
+            // In later fragments there are no headers.
             Some((end, if later { Follows::Port(0) } else { Follows::Proto(rest[9]) }))
         }
         (Header::Ipv6, Follows::Type(ETH_IPV6)) if rest[0] >> 4 == 6 => {
@@ -88,7 +88,7 @@ fn step(f: Follows, header: Header, packet: &[u8], at: usize) -> Option<(usize, 
     }
 }
 
-/// Where L3 is, and its Ethertype.
+/// Offset of L3, and its Ethertype.
 fn l3(packet: &[u8]) -> (usize, u16) {
     let mut at = ETHERNET;
     loop {
@@ -100,7 +100,7 @@ fn l3(packet: &[u8]) -> (usize, u16) {
     }
 }
 
-/// Where L4 is, and its protocol.
+/// Offset of L4, and its protocol.
 fn l4(packet: &[u8]) -> (usize, u8) {
     let (at, kind) = l3(packet);
     match kind {
@@ -143,7 +143,8 @@ fn edit(packet: &mut Vec<u8>, edit: &Edit) {
     }
 }
 
-/// Writes bytes of IP or L4; checksums are made anew. `covered`: L4's covers them, too.
+/// Writes bytes of IP or L4, and computes checksums again. `covered`: the L4 checksum covers these
+/// bytes.
 fn write(packet: &mut [u8], at: usize, value: &[u8], covered: bool) {
     packet[at..at + value.len()].copy_from_slice(value);
     let (ip, kind) = l3(packet);
@@ -158,7 +159,7 @@ fn write(packet: &mut [u8], at: usize, value: &[u8], covered: bool) {
     }
 }
 
-/// The checksum of L4 that covers addresses; UDP's stays absent.
+/// Computes the L4 checksum, which covers addresses. A UDP datagram without a checksum gets none.
 fn checksum(packet: &mut [u8], ip: usize, kind: u16) {
     let (at, proto) = l4(packet);
     let field = match proto {
@@ -200,7 +201,8 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Outer headers with their lengths. The UDP source port is the template's: adapters choose one.
+/// Puts outer headers in front and fills in their lengths. The UDP source port is the template's,
+/// whereas adapters compute one.
 fn encapsulate(packet: &mut Vec<u8>, headers: &[u8]) {
     let inner = packet.len();
     packet.splice(0..0, headers.iter().copied());

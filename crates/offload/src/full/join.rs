@@ -1,9 +1,9 @@
-//! Rules that take an outer VXLAN header off and do with the inner packet what its megaflow says:
-//! one rule for what the host looks up twice.
+//! Joined rules: one rule removes an outer VXLAN header and does what the inner packet's megaflow
+//! says. The host looks up such packets twice.
 //!
-//! The host ends packets with a bad outer checksum, or with reserved bits of the VXLAN header set;
-//! an adapter looks after checksums itself, and passes over those bits, as RFC 7348 (section 5)
-//! tells receivers to.
+//! The host drops packets with a bad outer checksum, or with reserved bits of the VXLAN header set.
+//! An adapter checks checksums itself, and ignores these bits, as RFC 7348 (section 5) tells
+//! receivers to.
 
 use super::plan::{Flow, Plan, actions, items};
 use crate::Reason;
@@ -12,29 +12,29 @@ use action::{Op, TunnelKind};
 use flow::{Key, Mask, PortNo, at, flag};
 use port::{Edit, Fate, ForwardRule, HEADER_BYTES_MAX, Header, Item};
 
-/// The UDP port behind which adapters look for VXLAN.
+/// The UDP port on which adapters recognize VXLAN.
 const UDP_PORT: u16 = 4789;
-/// VXLAN: "the VNI is valid", and nothing else.
+/// VXLAN flags: only "the VNI is valid".
 const VALID: u8 = 8;
-/// ECN (RFC 3168) in a TOS byte.
+/// The ECN bits (RFC 3168) of a TOS byte.
 const ECN: u8 = 3;
-/// `tun_flags`: there is a key. All packets of VXLAN have one.
+/// Bit of `tun_flags`: there is a key. All packets of VXLAN have one.
 const KEY: u16 = 4;
 
-/// A megaflow whose packets lose their outer header.
+/// A megaflow that removes its packets' outer header.
 #[derive(Clone, Debug)]
 pub struct Outer {
-    /// Which one.
+    /// Identity of the megaflow.
     pub id: FlowId,
     /// Values.
     pub key: Key,
-    /// Bits that count.
+    /// The bits that are matched.
     pub mask: Mask,
 }
 
 impl Outer {
-    /// The megaflow `id`, and the datapath port on which its inner packets come in; None: it does
-    /// something else, or the tunnel is of a kind that rules do not know.
+    /// A megaflow that removes a VXLAN header, and the datapath port on which its inner packets
+    /// come in. None: it does something else, or rules do not know the kind of its tunnel.
     pub fn new(id: FlowId, key: &Key, mask: &Mask, ops: &[Op]) -> Option<(PortNo, Outer)> {
         match ops {
             [Op::TunnelPop { port, kind: TunnelKind::Vxlan, .. }] => {
@@ -45,8 +45,8 @@ impl Outer {
     }
 }
 
-/// The rule for packets of `outer` that are `inner`'s then, or why there is none. `to`: as for
-/// [`super::plan`].
+/// The rule for packets that are of `outer` first and of `inner` then, or why there is none. `to`:
+/// as for [`super::plan()`].
 pub fn join(
     outer: &Outer,
     inner: &Flow<'_>,
@@ -75,7 +75,7 @@ fn no(field: &str) -> Reason {
     Reason::Match(field.into())
 }
 
-/// Nothing is said about an outer header.
+/// The key without the fields of its outer header.
 fn without_tunnel(key: &Key) -> Key {
     let mut key = *key;
     key.set_u8(at::FLAGS, key.u8(at::FLAGS) & !flag::TUNNEL_ALL);
@@ -85,8 +85,7 @@ fn without_tunnel(key: &Key) -> Key {
     key
 }
 
-/// What the inner megaflow says about the outer header, besides what the outer one does; and the
-/// VXLAN header.
+/// Adds what the inner megaflow matches on in the outer header; returns the VXLAN header.
 fn outer_fields(l3: &mut Item, udp: &mut Item, inner: &Flow<'_>) -> Result<Item, Reason> {
     let said = |at: usize, n: usize| {
         let bytes = at..at + n;
@@ -96,7 +95,7 @@ fn outer_fields(l3: &mut Item, udp: &mut Item, inner: &Flow<'_>) -> Result<Item,
         let (value, mask) = said(at, n);
         more(item, to, value, mask).then_some(()).ok_or_else(|| no(name))
     };
-    // What packets have nothing of is 0 in their keys.
+    // Fields that packets do not have are 0 in their keys.
     let zero = |at: usize, n: usize, name: &str| {
         let (value, mask) = said(at, n);
         let differs = value.iter().zip(mask).any(|(v, m)| v & m != 0);
@@ -132,7 +131,7 @@ fn outer_fields(l3: &mut Item, udp: &mut Item, inner: &Flow<'_>) -> Result<Item,
     Ok(vxlan)
 }
 
-/// These bytes of the header are so, too. False: that excludes what was said before.
+/// Adds bits to what a header must have. False: they contradict bits that it has already.
 fn more(item: &mut Item, at: usize, value: &[u8], mask: &[u8]) -> bool {
     let mut fits = true;
     for (i, (v, m)) in value.iter().zip(mask).enumerate() {
@@ -143,7 +142,7 @@ fn more(item: &mut Item, at: usize, value: &[u8], mask: &[u8]) -> bool {
     fits
 }
 
-/// The same of IPv6's traffic class, or of IPv4's TOS.
+/// Adds bits of IPv6's traffic class, or of IPv4's TOS.
 fn traffic_class(l3: &mut Item, value: u8, mask: u8) -> Result<(), Reason> {
     let fits = match l3.header {
         Header::Ipv4 => more(l3, 1, &[value], &[mask]),
@@ -155,8 +154,8 @@ fn traffic_class(l3: &mut Item, value: u8, mask: u8) -> Result<(), Reason> {
     fits.then_some(()).ok_or_else(|| no("tun_tos"))
 }
 
-/// Packets whose outer header reports congestion are different megaflows' than others, if they are
-/// IP inside.
+/// Adds the match on congestion in the outer header: packets with and without it have different
+/// megaflows, if they are IP inside.
 fn congestion(l3: &mut Item, inner: &Flow<'_>) -> Result<(), Reason> {
     if inner.mask.u8(at::FLAGS) & flag::TUNNEL_CE == 0 {
         return Ok(());
@@ -170,6 +169,7 @@ fn congestion(l3: &mut Item, inner: &Flow<'_>) -> Result<(), Reason> {
         let fits = (class & ECN == ECN) == reported;
         return if fits { Ok(()) } else { Err(no("tun_tos")) };
     }
-    // Of three codepoints one mask takes two: "not capable" and ECT(0). ECT(1) stays with the host.
+    // One mask covers two of the three codepoints without congestion: "not capable" and ECT(0).
+    // Packets with ECT(1) are left to the host.
     if reported { traffic_class(l3, ECN, ECN) } else { traffic_class(l3, 0, 1) }
 }

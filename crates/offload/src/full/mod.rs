@@ -1,13 +1,14 @@
-//! Rules that forward: the adapter does with a megaflow's packets what the host would, and the host
-//! does not see them.
+//! Forwarding rules (full offload): the adapter executes a megaflow's operations, and the host does
+//! not see its packets.
 //!
-//! [`plan`] says what a megaflow is as such a rule, or why it is none; [`join`] does that for two
-//! megaflows, of which one takes off the header that the other one's packets have in front.
-//! [`ForwardTable`] is one port's rules. [`apply`] is the slow twin: what a rule does to a packet,
+//! [`plan()`] turns a megaflow into such a rule, or says why it cannot. [`join()`] does so for two
+//! megaflows, of which one removes the outer header of the other's packets. [`ForwardTable`]
+//! manages one port's rules. [`apply()`] is the twin of an adapter: it executes a rule on a packet,
 //! byte by byte.
 //!
-//! The host does not see what these rules match, so it compares nothing. So a change of tables is
-//! complete only when the rules made before it are gone ([`ForwardTable::leaving`]).
+//! The host does not see the packets of these rules, so it cannot compare them with megaflows. A
+//! change of tables is therefore complete only when the rules made before it are removed
+//! ([`ForwardTable::leaving`]).
 
 mod apply;
 mod join;

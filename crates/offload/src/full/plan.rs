@@ -1,4 +1,4 @@
-//! A megaflow as a rule: its headers, what is changed, where it goes.
+//! Turns a megaflow into a forwarding rule: its headers, its edits, its destination.
 
 use crate::Reason;
 use crate::bytes::first_bytes;
@@ -9,30 +9,30 @@ use port::{Edit, Fate, ForwardRule, HEADER_BYTES_MAX, Header, Item};
 use telemetry::Drop;
 use wire::{ETH_IPV4, ETH_IPV6, IP_TCP, IP_UDP};
 
-/// A megaflow: which packets, and what becomes of them.
+/// A megaflow: the packets that it matches, and its operations.
 pub struct Flow<'a> {
-    /// Values.
+    /// Values of the key.
     pub key: &'a Key,
-    /// Bits that count.
+    /// The bits that are matched.
     pub mask: &'a Mask,
-    /// In order.
+    /// Operations, in order.
     pub ops: &'a [Op],
 }
 
-/// What an adapter is asked for.
+/// A forwarding rule, and what the host needs to know of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The rule.
     pub rule: ForwardRule,
-    /// The megaflow that takes the outer header off, if the rule does that: it has the packets,
-    /// too.
+    /// The megaflow that removes the outer header, if the rule does that. The rule's packets are
+    /// also this one's.
     pub outer: Option<FlowId>,
-    /// Bytes of a packet that the megaflow does not count: those of the outer header.
+    /// Bytes of each packet that its megaflow does not count: those of the outer header.
     pub outer_bytes: u16,
 }
 
-/// A megaflow as a rule, or why it is none. `to`: the number that a datapath port has on the
-/// adapter, or why no rule leads there.
+/// Turns a megaflow into a rule, or says why that cannot be. `to`: the number that a datapath port
+/// has on the adapter, or why no rule can send to it.
 pub fn plan(flow: &Flow<'_>, to: &dyn Fn(PortNo) -> Result<u16, Reason>) -> Result<Plan, Reason> {
     let items = items(flow.key, flow.mask)?;
     let (edits, fate) = actions(flow, to)?;
@@ -52,7 +52,7 @@ pub(super) fn items(key: &Key, mask: &Mask) -> Result<Vec<Item>, Reason> {
     Ok(items)
 }
 
-/// What is changed, and where it goes then.
+/// The edits of a rule, and its destination.
 pub(super) fn actions(
     flow: &Flow<'_>,
     to: &dyn Fn(PortNo) -> Result<u16, Reason>,
@@ -72,8 +72,8 @@ fn item(header: Header, from: usize, value: &[u8], mask: &[u8]) -> Item {
     item
 }
 
-/// Types that follow from the headers are said all the same, and that packets are no fragments:
-/// the host does not see what the adapter does.
+/// Adds the types that follow from the headers, and that packets are no fragments: the host does
+/// not see the packets, so the rule must match no others.
 fn say_types(items: &mut [Item], value: &[u8]) {
     let mut from = 0;
     for item in items {
@@ -87,19 +87,19 @@ fn say_types(items: &mut [Item], value: &[u8]) {
             item.value[*i] = value[from + i];
         }
         if item.header == Header::Ipv4 {
-            // "More fragments" and the offset.
+            // "More fragments", and the offset.
             item.mask[6..8].copy_from_slice(&[0x3f, 0xff]);
         }
         from += item.header.len();
     }
 }
 
-/// What a packet of the megaflow is known to be, operation after operation.
+/// What is known of a megaflow's packets after each operation.
 struct Editor {
     key: Key,
     known: Mask,
     edits: Vec<Edit>,
-    /// Operations are about an outer header that was put in front.
+    /// True: operations change an outer header that was put in front.
     outer: bool,
 }
 
@@ -117,9 +117,9 @@ impl Editor {
         first.iter().try_for_each(|op| self.edit(op))?;
         match last {
             Op::Output(port) => to(*port).map(Fate::Port),
-            // Drops for another reason are the host's to count.
+            // Only the host counts drops for other reasons.
             Op::Drop(Drop::Policy) if first.is_empty() => Ok(Fate::Drop),
-            // Nothing comes behind it that would need the packet as it was.
+            // No operation behind this one needs the unchanged packet.
             Op::Clone(inner) => self.run(inner, to),
             other => {
                 self.edit(other)?;
@@ -174,7 +174,7 @@ impl Editor {
     fn set(&mut self, rewrite: &Rewrite) -> Result<(), Reason> {
         let mut left = rewrite.mask;
         let ip = self.key.u16(at::ETH_TYPE);
-        // Without it a packet may have no ports.
+        // Without a known protocol, a packet may have no ports.
         let proto = self.key.u8(at::PROTO) & self.known.u8(at::PROTO);
         if let Some(v) = self.field(rewrite, &mut left, at::ETH_SRC)? {
             self.edits.push(Edit::MacSrc(v));
@@ -216,8 +216,8 @@ impl Editor {
         }
     }
 
-    /// The value that a field gets; None: it stays. Bits that are not written are those of the
-    /// megaflow, if it says what they are.
+    /// The value that a field is set to; None: it is not set. Bits that are not set are those of
+    /// the megaflow, if it matches on them.
     fn field<const N: usize>(
         &mut self,
         rewrite: &Rewrite,

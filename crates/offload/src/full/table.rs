@@ -1,4 +1,5 @@
-//! One port's rules that forward: what is in the adapter, what should be, and why not.
+//! The forwarding rules of one port: which are in the adapter, which should be, and why others are
+//! not.
 
 mod answer;
 mod decide;
@@ -13,83 +14,84 @@ use port::{Edit, Fate, ForwardRule, Header, Item, RuleCount, RuleError, RuleId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use trust::{Shape, Trust, shape_of};
 
-/// What a rule saves the host: receive, parse, lookup, actions and send, cycles per packet.
+/// Cycles per packet that a rule saves the host: receive, parse, lookup, actions and send.
 const SAVED_CYCLES: f32 = 155.0;
-/// A form or shape of rules that was refused is tried again after so long, then twice as long, up
-/// to:
+/// Time after which a refused form or shape of rules is tried again, milliseconds; doubled with
+/// each refusal.
 const BARRED_MS: u64 = 60_000;
+/// Longest such time, milliseconds.
 const BARRED_MS_MAX: u64 = 3_600_000;
-/// A full table is tried again after so long.
+/// A full table is tried again after this time, milliseconds.
 const FULL_MS: u64 = 10_000;
-/// Rules that are asked about in one request.
+/// Rules whose counters are read by one request, at most.
 const COUNT_RULES: usize = 64;
-/// Requests for insertions that the adapter has not answered, at most: who waits for a rule to go
-/// waits for these.
+/// Insertions that were sent to the adapter and are not answered, at most. The removal of a rule
+/// waits behind these.
 const UNDER_WAY_MAX: usize = 16;
 
-/// A rule, or one to be; never used twice.
+/// Identity of a rule, or of one that is to be made. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(u64);
 
-/// What the adapter is to do.
+/// A request to the adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ForwardRequest {
     /// Make a rule.
     Create(Id, ForwardRule),
-    /// Say what it had, then end it. Before everything else that waits.
+    /// Read the counters of this rule, then remove it. Removals come before all other requests.
     Destroy(Id, RuleId),
-    /// Say what these had.
+    /// Read the counters of these rules.
     Count(Vec<(Id, RuleId)>),
 }
 
-/// What became of it.
+/// The adapter's answer to a request.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Of [`ForwardRequest::Create`].
+    /// The answer to [`ForwardRequest::Create`].
     Created(Id, Result<RuleId, RuleError>),
-    /// Of [`ForwardRequest::Destroy`], with the last counters, if they could be read.
+    /// The answer to [`ForwardRequest::Destroy`], with the last counters if they could be read.
     Destroyed(Id, Option<RuleCount>, Result<(), RuleError>),
-    /// Of [`ForwardRequest::Count`]: those that could be read.
+    /// The answer to [`ForwardRequest::Count`]: the counters that could be read.
     Counted(Vec<(Id, RuleCount)>),
 }
 
-/// What the datapath is to do.
+/// A request to the datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// That this megaflow ends is to be reported ([`ForwardTable::gone`]) before a change is
-    /// complete; also if it is gone already.
+    /// Watch a megaflow: its end is to be reported ([`ForwardTable::gone`]) before a change is
+    /// complete, even if it has ended already.
     Watch {
-        /// What does its work.
+        /// The rule that forwards its packets.
         id: Id,
         /// The megaflow.
         flow: FlowId,
-        /// Bytes of each packet of the rule that the megaflow has not.
+        /// Bytes of each packet of the rule that the megaflow does not count.
         outer_bytes: u16,
-        /// The rule's packets are to be counted as this one's; else they are counted already, and
-        /// it is merely in use.
+        /// True: the rule's packets are credited to this megaflow. False: to another; this one is
+        /// only kept from being idle.
         counts: bool,
     },
-    /// The rule had so many packets and bytes more.
+    /// Credit packets and bytes that the rule has forwarded since the last time.
     Credit {
         /// The rule.
         id: Id,
-        /// As they came in.
+        /// Packets and bytes as received.
         more: RuleCount,
-        /// Bytes as they went out, if they did.
+        /// Bytes as sent, if they were sent.
         sent_bytes: u64,
-        /// Where they went.
+        /// Where the rule sends packets.
         fate: Fate,
     },
-    /// Of the rule nothing will be heard any more.
+    /// End the watch of this rule: it has no further packets.
     Unwatch(Id),
 }
 
-/// Counters of rules that forward, since the port was opened.
+/// Counters of forwarding rules since the port was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForwardStats {
-    /// Rules.
+    /// Counters of all rules.
     pub rules: RuleStats,
-    /// Counters that were less than before.
+    /// How often an adapter's counter had gone back.
     pub went_back: u64,
     /// Packets that the adapter forwarded or dropped.
     pub packets: u64,
@@ -99,7 +101,8 @@ pub struct ForwardStats {
 enum State {
     /// The adapter was not asked yet.
     Waiting,
-    /// It was asked; `doomed`: the rule is not wanted any more.
+    /// The adapter was asked to create the rule, and has not answered. `doomed`: the rule is to be
+    /// removed when it is created.
     Asked {
         doomed: bool,
     },
@@ -107,32 +110,35 @@ enum State {
     Leaving,
 }
 
+/// A forwarding rule, in the adapter or on its way there.
 struct Unit {
     plan: Plan,
     flows: Vec<FlowId>,
     state: State,
-    /// Packets per second, smoothed; and packets since that was reckoned.
+    /// Packets per second, a moving average.
     pps: f32,
+    /// Packets since `pps` was updated.
     recent: f32,
     since_ms: u64,
     reported: RuleCount,
-    /// Its number among those that leave.
+    /// Its number among the rules that leave; None: it does not leave.
     leaving: Option<u64>,
-    /// It forwards nothing, but shows whether rules of this shape would have packets of others.
+    /// The rule is a probe of this shape: it forwards nothing, but counts packets that it should
+    /// not match.
     probes: Option<Shape>,
-    /// Packets per second that the host had of its flows, of the second that ends.
+    /// Packets per second that the host received of its flows, in the current second.
     host_pps: f32,
 }
 
 impl Unit {
-    /// Does it forward, and for so long that what it had says something?
+    /// True if it forwards, and has done so for long enough for its counters to be significant.
     fn is_settled(&self, now_ms: u64) -> bool {
         let inside = matches!(self.state, State::In(_)) && self.probes.is_none();
         inside && now_ms >= self.since_ms + pick::RESIDENCE_MS
     }
 }
 
-/// Rules of one form are refused or taken together: headers, masks, kinds of edits.
+/// A form: rules of one form (headers, masks, kinds of edits) are refused or accepted together.
 type Form = (Shape, Vec<std::mem::Discriminant<Edit>>, bool);
 
 struct Barred {
@@ -142,29 +148,30 @@ struct Barred {
 }
 
 impl Barred {
-    /// From now on, after it was barred for `before` milliseconds.
+    /// Barred from now on; `before`: how long it was barred the last time, milliseconds.
     fn again(now_ms: u64, before: u64, reason: Reason) -> Barred {
         let wait_ms = (2 * before).clamp(BARRED_MS, BARRED_MS_MAX);
         Barred { until_ms: now_ms + wait_ms, wait_ms, reason }
     }
 }
 
-/// The rules that forward of one port, and what became of each. One thread owns it;
-/// [`ForwardTable::next_request`] and [`ForwardTable::next_step`] say what others are to do.
+/// The forwarding rules of one port. One thread owns it, and passes on what
+/// [`ForwardTable::next_request`] and [`ForwardTable::next_step`] return.
 pub struct ForwardTable {
     limits: Limits,
     units: HashMap<Id, Unit>,
     by_rule: HashMap<ForwardRule, Id>,
-    /// A flow has several if its packets' outer headers are several megaflows'.
+    /// The rules of each flow. A flow has several if its packets' outer headers are of several
+    /// megaflows.
     by_flow: HashMap<FlowId, BTreeSet<Id>>,
-    /// Rules that take off the outer header which this megaflow is about.
+    /// The rules that remove the outer header of this megaflow's packets.
     by_outer: HashMap<FlowId, BTreeSet<Id>>,
     candidates: Candidates,
     barred: HashMap<Form, Barred>,
     shapes: HashMap<Shape, Trust>,
     cooling: HashMap<FlowId, u64>,
-    /// Patterns of rules whose flows ended, packets per second that they had, and until when that
-    /// counts.
+    /// Patterns of rules whose flows ended: their packets per second, and how long a successor is
+    /// expected.
     heirs: HashMap<Vec<Item>, (f32, u64)>,
     pace: Pace,
     queue: Queue,
@@ -177,41 +184,41 @@ pub struct ForwardTable {
     stats: ForwardStats,
 }
 
-/// What the adapter is still to be asked.
+/// Requests to the adapter that were not sent yet.
 #[derive(Default)]
 struct Queue {
     requests: VecDeque<ForwardRequest>,
-    /// Before all others.
+    /// Removals, which are sent first.
     destroys: VecDeque<ForwardRequest>,
-    /// Rules to be made that the adapter has not answered yet.
+    /// Insertions that were sent and are not answered.
     under_way: usize,
 }
 
 /// Rules that leave.
 #[derive(Default)]
 struct Leaving {
-    /// In the order in which they were asked to, by the number that each got.
+    /// Rules in the order in which they began to leave, by the number that each got.
     ids: BTreeMap<u64, Id>,
-    /// The number that the last one got.
+    /// The last number that was given.
     last: u64,
-    /// What ending one takes, microseconds.
+    /// How long the removal of a rule takes, microseconds.
     destroy_us: f64,
 }
 
 /// The pass over all counters that is under way.
 #[derive(Default)]
 struct Counting {
-    /// Who is still to be asked about.
+    /// Rules whose counters are still to be requested.
     left: Vec<Id>,
-    /// Requests without an answer.
+    /// Number of requests without an answer.
     under_way: usize,
     began_ms: u64,
-    /// When the last complete pass began.
+    /// When the last complete pass began, milliseconds.
     known_ms: u64,
 }
 
 impl ForwardTable {
-    /// No rules yet; the adapter's table was flushed.
+    /// An empty table; the adapter's table was flushed.
     pub fn new(limits: Limits, now_ms: u64) -> ForwardTable {
         ForwardTable {
             limits: Limits { saved_cycles: SAVED_CYCLES, ..limits },
@@ -236,12 +243,12 @@ impl ForwardTable {
         }
     }
 
-    /// What the datapath is to do next. All steps come before the requests.
+    /// The next request to the datapath. All of these come before the next request to the adapter.
     pub fn next_step(&mut self) -> Option<Step> {
         self.steps.pop_front()
     }
 
-    /// What the adapter is to do next.
+    /// The next request to the adapter.
     pub fn next_request(&mut self) -> Option<ForwardRequest> {
         if let Some(destroy) = self.queue.destroys.pop_front() {
             return Some(destroy);
@@ -250,7 +257,7 @@ impl ForwardTable {
             && let Some(request) = self.queue.requests.pop_front()
         {
             let ForwardRequest::Create(id, _) = &request else { return Some(request) };
-            // It may have left while it waited.
+            // It may have been removed while it waited.
             if let Some(unit) = self.units.get_mut(id) {
                 unit.state = State::Asked { doomed: false };
                 self.queue.under_way += 1;
@@ -265,39 +272,39 @@ impl ForwardTable {
         &self.stats
     }
 
-    /// Rules in the adapter that forward.
+    /// Number of forwarding rules in the adapter.
     pub fn rules(&self) -> usize {
         let forwards = |u: &&Unit| matches!(u.state, State::In(_)) && u.probes.is_none();
         self.units.values().filter(forwards).count()
     }
 
-    /// Is there any rule, also one that is only asked for or leaves?
+    /// True if there is no rule, not even one that is requested or leaves.
     pub fn is_empty(&self) -> bool {
         self.units.is_empty()
     }
 
-    /// Rules that are thought to fit, if that was found out.
+    /// Number of rules that the adapter's table seems to hold, if it was full once.
     pub fn capacity(&self) -> Option<usize> {
         self.capacity.map(|(n, _)| n)
     }
 
-    /// Requests that wait.
+    /// Number of requests that were not sent yet.
     pub fn waiting(&self) -> usize {
         self.queue.requests.len() + self.queue.destroys.len()
     }
 
-    /// The number that the last rule to leave got; and the least number of those that are not gone
-    /// yet.
+    /// The number that the last leaving rule got, and the least number of those that are not
+    /// removed yet.
     pub fn leaving(&self) -> (u64, Option<u64>) {
         (self.leaving.last, self.leaving.ids.keys().next().copied())
     }
 
-    /// How long it will take until all that leave are gone, milliseconds.
+    /// Estimated time until all leaving rules are removed, milliseconds.
     pub fn leaving_ms(&self) -> u64 {
         (self.leaving.ids.len() as f64 * self.leaving.destroy_us / 1000.0) as u64
     }
 
-    /// All packets before this time, in milliseconds, were reported to the datapath.
+    /// Time up to which all packets were reported to the datapath, milliseconds.
     pub fn known_ms(&self) -> u64 {
         self.counting.known_ms
     }
@@ -308,28 +315,28 @@ impl ForwardTable {
         pick::enter_pps(us * self.limits.cycles_per_us, self.limits.saved_cycles, 10.0)
     }
 
-    /// Is a rule of the flow in the adapter?
+    /// True if a rule of the flow is in the adapter.
     pub fn is_in(&self, flow: FlowId) -> bool {
         self.rules_of(flow).any(|u| matches!(u.state, State::In(_)))
     }
 
-    /// Is a rule of the flow there or on its way?
+    /// True if a rule of the flow is in the adapter, or requested.
     pub fn has(&self, flow: FlowId) -> bool {
         self.rules_of(flow).next().is_some()
     }
 
-    /// Rules that have packets of the flow.
+    /// The rules that forward packets of the flow.
     fn rules_of(&self, flow: FlowId) -> impl Iterator<Item = &Unit> {
         let (own, outer) = (self.by_flow.get(&flow), self.by_outer.get(&flow));
         own.into_iter().chain(outer).flatten().map(|id| &self.units[id])
     }
 
-    /// Does one rule have all of the flow's packets?
+    /// True if one rule forwards all packets of the flow.
     fn is_whole(&self, flow: FlowId) -> bool {
         self.rules_of(flow).any(|u| u.plan.outer.is_none())
     }
 
-    /// May a rule like this be asked for?
+    /// Whether a rule like this may be requested now, or why not.
     pub fn takes(&self, now_ms: u64, rule: &ForwardRule) -> Result<(), Reason> {
         let form = self.barred.get(&form_of(rule));
         let shape = match self.shapes.get(&shape_of(rule)) {
@@ -342,8 +349,7 @@ impl ForwardTable {
         }
     }
 
-    /// Why a flow with so many packets per second, for which there could be a rule, is in the
-    /// adapter, or why not.
+    /// Why a flow with this rate, for which there could be a rule, is in the adapter or not.
     pub fn reason(&self, now_ms: u64, flow: FlowId, pps: f32) -> Reason {
         if self.has(flow) {
             return if self.is_in(flow) { Reason::Full } else { Reason::Pending };
@@ -360,7 +366,7 @@ impl ForwardTable {
     }
 }
 
-/// Bytes that a packet has more behind the edits than before.
+/// Bytes by which a packet grows by the edits.
 fn growth(plan: &Plan) -> i64 {
     let one = |e: &Edit| match e {
         Edit::PopVlan => -4,

@@ -1,17 +1,19 @@
-//! What the adapter said, and flows that ended.
+//! Answers of the adapter, and flows that ended.
 
 use super::*;
 use crate::class::{Class, class};
 use port::RuleError;
 
-/// A form of rules that was refused is tried again after so long, then twice as long, up to:
+/// Time after which a refused form of rules is tried again, milliseconds; doubled with each
+/// refusal.
 const BARRED_MS: u64 = 60_000;
+/// Longest such time, milliseconds.
 const BARRED_MS_MAX: u64 = 3_600_000;
-/// An adapter that is ill is asked again after so long.
+/// An adapter that does not work is asked again after this time, milliseconds.
 const PROBE_MS: u64 = 1000;
 
 impl Port {
-    /// The datapath ended a flow, and its binding with it.
+    /// Handles the end of a flow in the datapath, which also ended the flow's binding.
     pub fn gone(&mut self, now_ms: u64, flow: FlowId) {
         self.cooling.remove(&flow);
         let Some(mark) = self.by_flow.remove(&flow) else { return };
@@ -22,7 +24,7 @@ impl Port {
         }
     }
 
-    /// The adapter answered.
+    /// Handles an answer of the adapter.
     pub fn answer(&mut self, now_ms: u64, answer: MarkAnswer) {
         match answer.outcome {
             Outcome::Created(mark, result) => {
@@ -40,7 +42,7 @@ impl Port {
                 match result {
                     Ok(()) => self.marks.give_back(mark, now_ms),
                     Err(e) => {
-                        // What it does is not known: its mark is not used again.
+                        // It is not known whether the rule exists: its mark is not used again.
                         self.stats.rules.stuck += 1;
                         self.stuck += 1;
                         *self.stats.rules.refused.entry(e.errno).or_default() += 1;
@@ -58,7 +60,7 @@ impl Port {
     }
 
     fn created(&mut self, now_ms: u64, mark: Mark, id: RuleId) {
-        // Of before all rules were given up: flushed since.
+        // An answer from before all rules were given up: the rule was flushed since.
         let Some(unit) = self.units.get_mut(&mark) else { return };
         self.stats.rules.inserted += 1;
         let doomed = unit.state == State::Creating { doomed: true };
@@ -84,7 +86,7 @@ impl Port {
                 self.capacity = Some((inside, now_ms + FULL_MS));
                 self.withdraw_waiting(now_ms);
             }
-            // A rule that could not be ended may be in the way: all go.
+            // A rule that could not be removed may be in conflict: all are flushed.
             Class::Form if e.errno == libc::EEXIST && self.stuck > 0 => self.fall_ill(now_ms),
             Class::Form => {
                 let other = |u: &Unit| {
@@ -103,14 +105,14 @@ impl Port {
         }
     }
 
-    /// A rule that is not in the adapter is not to come.
+    /// Forgets a rule that is not in the adapter and will not be.
     pub(super) fn forget(&mut self, now_ms: u64, mark: Mark) {
         self.leave(now_ms, mark);
         self.units.remove(&mark);
         self.marks.give_back(mark, now_ms);
     }
 
-    /// Insertions that the adapter was not asked for yet are candidates again.
+    /// Makes insertions that were not sent yet candidates again.
     pub(super) fn withdraw_waiting(&mut self, now_ms: u64) {
         let waiting = std::mem::take(&mut self.requests);
         for request in waiting {
@@ -132,14 +134,14 @@ impl Port {
         self.barred.insert(form, Barred { until_ms: now_ms + wait_ms, wait_ms, reason });
     }
 
-    /// The adapter was reset or removed: its rules are gone.
+    /// Handles a reset or removal of the adapter: its rules do not exist any more.
     pub fn upset(&mut self, now_ms: u64) {
         self.stats.resets += 1;
         self.fall_ill(now_ms);
     }
 
-    /// Nothing is known of the rules any more: marks of before mean nothing. The adapter is asked
-    /// every second whether it works again. Also when its port restarts or was reset.
+    /// Gives all rules up: marks from before are invalid, and the adapter is asked every second
+    /// whether it works again. Also called when the port restarts or was reset.
     pub fn fall_ill(&mut self, now_ms: u64) {
         for (mark, unit) in std::mem::take(&mut self.units) {
             if let State::In(_) = unit.state {

@@ -1,4 +1,4 @@
-//! Each second: which flows enter, and which leave.
+//! Decides once per second which flows enter the adapter, and which leave.
 
 use super::*;
 use crate::bytes::first_bytes;
@@ -7,19 +7,20 @@ use crate::pick::{self, Candidate, RESIDENCE_MS};
 use flow::{Key, Mask};
 use port::MarkRule;
 
-/// With one mask per packet type, a mask stays so long.
+/// Time for which a mask stays at least, on adapters with one mask per packet type, milliseconds.
 const MASK_STAYS_MS: u64 = 30_000;
-/// Of a rule's marked packets, so many in a second and this part may be others' before the rule has
-/// to go.
+/// Packets of other flows with a rule's mark, in a second, from which on the rule is removed.
 const WRONG_MIN: u32 = 16;
+/// Their share of the rule's marked packets from which on the rule is removed.
 const WRONG_PART: f32 = 1.0 / 64.0;
-/// A flow with so many packets in each of so many seconds, none of them marked: its rule is not
-/// there, or matches less than was asked.
+/// Packets per second of a flow, none of them marked, from which on its rule is taken to be missing
+/// or too narrow.
 const SILENT_PPS_MIN: f32 = 50.0;
+/// Seconds in a row for which that has to be so.
 const SILENT_S: u32 = 3;
 
 impl Port {
-    /// A flow had so many packets in the second that ends. Called once per second and flow.
+    /// Records a flow's packets in the second that ends. Called once per second and flow.
     pub fn observe(&mut self, flow: FlowId, pps: f32) {
         match self.by_flow.get(&flow) {
             Some(mark) => self.units.get_mut(mark).expect("both or none").recent += pps,
@@ -28,8 +29,9 @@ impl Port {
         }
     }
 
-    /// In the second that ends so many packets with this mark were others', and some were its
-    /// flows', or none. Called between the flows' [`Port::observe`] and [`Port::decide`].
+    /// Records for the second that ends how many packets with this mark were of other flows, and
+    /// whether some were of its own. Called between the flows' [`Port::observe`] and
+    /// [`Port::decide`].
     pub fn compared(&mut self, now_ms: u64, mark: Mark, wrong: u32, some: bool) {
         let Some(unit) = self.units.get_mut(&mark) else { return };
         let settled = now_ms >= unit.since_ms + RESIDENCE_MS;
@@ -48,7 +50,7 @@ impl Port {
         }
     }
 
-    /// The second ends: decides. `find` says what a flow's key and mask are, if it is still there.
+    /// Decides at the end of a second. `find`: key and mask of a flow that is still there.
     pub fn decide(&mut self, now_ms: u64, find: &mut dyn FnMut(FlowId) -> Option<(Key, Mask)>) {
         self.pace.advance(now_ms);
         if self.unable || self.ill.is_some() {
@@ -102,7 +104,7 @@ impl Port {
         self.change_masks(now_ms, &blocked);
     }
 
-    /// No rule is wanted.
+    /// Removes all rules.
     fn withdraw(&mut self, now_ms: u64) {
         self.candidates.take();
         self.withdraw_waiting(now_ms);
@@ -110,7 +112,7 @@ impl Port {
         all.into_iter().for_each(|mark| self.leave(now_ms, mark));
     }
 
-    /// Another worker's flow may have the same rule already.
+    /// If another worker's flow has the same rule already, adds this flow to it; true if so.
     fn join(&mut self, c: Candidate, pattern: &Pattern) -> bool {
         let Some(mark) = self.by_pattern.get(pattern).copied() else {
             return false;
@@ -126,12 +128,12 @@ impl Port {
         true
     }
 
-    /// Is there room for a flow with so many packets, or can there be?
+    /// True if there is room for a flow with this rate, or room can be made.
     fn make_room(&mut self, now_ms: u64, pps: f32, victims: &mut Vec<(f32, Mark)>) -> bool {
         if let Some((n, until)) = self.capacity
             && now_ms >= until
         {
-            // Perhaps one more by now.
+            // The table may have room for one more rule by now.
             self.capacity = Some((n + 1, now_ms + FULL_MS));
         }
         let room = self.capacity.map_or(SLOTS - 2, |(n, _)| n);
@@ -161,8 +163,7 @@ impl Port {
         self.units.insert(mark, unit);
     }
 
-    /// A rule is not wanted any more. Deletions are not paid for, and come before insertions that
-    /// wait.
+    /// Removes a rule. Removals are not limited by the pace, and come before insertions.
     pub(super) fn leave(&mut self, now_ms: u64, mark: Mark) {
         let Some(unit) = self.units.get_mut(&mark) else { return };
         for flow in std::mem::take(&mut unit.flows) {
@@ -183,8 +184,8 @@ impl Port {
         }
     }
 
-    /// With one mask per packet type: is another one worth more than what is in the adapter, and
-    /// that long enough in it?
+    /// On adapters with one mask per packet type: changes the mask if another one is worth more
+    /// than those in the table, and those have stayed long enough.
     fn change_masks(&mut self, now_ms: u64, blocked: &HashMap<Form, f32>) {
         let best = blocked.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let Some((form, pps)) = best else { return };

@@ -1,27 +1,27 @@
-//! A group as packets see it, and as the control side keeps it.
+//! A group in two forms: as packets see it, and as the control side keeps it.
 
 use openflow::{Bucket, GroupMod, GroupType};
 use std::sync::Arc;
 
-/// A group.
+/// A group as packets see it.
 pub(crate) struct GroupView {
     pub kind: GroupType,
     pub buckets: Vec<BucketView>,
     /// Credit id of the whole group.
     pub credit: u32,
     pub selection_fields: Vec<flow::Field>,
-    /// What the hash begins with; the hash of headers is always alike in both directions, as
-    /// dp_hash's SYM_L4.
+    /// Start value of the hash. The hash of headers is the same for both directions of a
+    /// connection, as dp_hash's SYM_L4 is.
     pub selection_param: u64,
 }
 
-/// A bucket and its credit id.
+/// A bucket as packets see it, with its credit id.
 pub(crate) struct BucketView {
     pub bucket: Bucket,
     pub credit: u32,
 }
 
-/// A group.
+/// A group as the control side keeps it.
 #[derive(Clone)]
 pub(crate) struct GroupRec {
     pub spec: GroupMod,

@@ -1,4 +1,4 @@
-//! The groups of a bridge at the versions that packets may still read.
+//! The groups of a bridge, at all versions that packets may still read.
 
 use super::group::GroupRec;
 use super::liveness::Groups;
@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use sync::{Domain, Grace, Published};
 
-/// Groups and the first version that sees them, newest first: as far back as a reader may look.
+/// Groups, and the first version that has them; the newest is first. It goes back as far as a
+/// reader may look.
 pub(crate) type GroupsAt = Box<[(u64, Arc<Groups>)]>;
 
 /// The control side's copy of [`GroupsAt`].
@@ -14,10 +15,11 @@ pub(crate) type GroupsAt = Box<[(u64, Arc<Groups>)]>;
 pub(crate) struct GroupHistory(VecDeque<(Grace, u64, Arc<Groups>)>);
 
 impl GroupHistory {
-    /// Adds what is seen from `version` on; `grace` begins when it is published.
+    /// Adds the groups that are in use from `version` on. `grace` begins when that version is
+    /// published.
     pub fn push(&mut self, grace: Grace, version: u64, groups: Groups, domain: &Domain) {
         self.0.push_front((grace, version, Arc::new(groups)));
-        // A reader that begins after a grace period finds that version, or a later one.
+        // A reader that begins after a grace period finds that version or a later one.
         if let Some(i) = self.0.iter().position(|(g, _, _)| domain.passed(*g)) {
             self.0.truncate(i + 1);
         }
@@ -28,16 +30,16 @@ impl GroupHistory {
     }
 }
 
-/// The groups of a bridge.
+/// The groups of a bridge, as the control side keeps them.
 pub(crate) struct GroupTable {
     pub by_id: BTreeMap<u32, GroupRec>,
     pub index: Arc<Published<GroupsAt>>,
     pub history: GroupHistory,
-    /// The groups as packets see them now.
+    /// The groups that packets see now.
     pub shown: Groups,
     /// Number of changes of the bridge's ports so far.
     pub port_changes: u64,
-    /// Number of flows that name a group, by its id.
+    /// By group id: number of flows that use the group.
     pub refs: HashMap<u32, u32>,
 }
 

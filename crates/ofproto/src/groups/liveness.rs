@@ -1,9 +1,9 @@
 //! The groups of a bridge as packets see them, and which of them are live.
 //!
-//! A group is live when one of its buckets is; a bucket when it watches nothing, or a live port, or
-//! a live group. That is computed when a group or port changes, along the buckets that watch it,
-//! and read by packets as one bit per group: a packet never follows `watch_group`. Groups do not
-//! watch themselves through others ([`Switch::group_mod`](crate::Switch::group_mod) refuses that).
+//! A group is live if one of its buckets is; a bucket is live if it watches nothing, or a live
+//! port, or a live group. This is computed when a group or port changes, along the buckets that
+//! watch it. Packets read one bit per group, and never follow `watch_group`. Groups do not watch
+//! themselves through others ([`Switch::group_mod`](crate::Switch::group_mod) refuses that).
 
 use super::group::{BucketView, GroupView};
 use crate::work::step;
@@ -11,14 +11,14 @@ use openflow::{Action, Bucket, GROUP_ANY, OfPort, port};
 use rpds::{HashTrieMapSync, RedBlackTreeSetSync};
 use std::sync::Arc;
 
-/// What a bucket refers to.
+/// Something to which a bucket refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Link {
-    /// A port that it watches.
+    /// A port that the bucket watches.
     Port(OfPort),
-    /// A group that it watches.
+    /// A group that the bucket watches.
     Group(u32),
-    /// A group that its actions name.
+    /// A group that the bucket's actions use.
     Named(u32),
 }
 
@@ -29,14 +29,14 @@ fn watches(b: &Bucket) -> impl Iterator<Item = Link> + use<> {
     port.into_iter().chain(group)
 }
 
-/// All that it refers to.
+/// Everything to which a bucket refers.
 fn links(b: &Bucket) -> Vec<Link> {
     let mut named = Vec::new();
     names(&b.actions, &mut named);
     watches(b).chain(named.into_iter().map(Link::Named)).collect()
 }
 
-/// The groups that actions name.
+/// Adds the groups that actions use to `out`.
 pub(crate) fn names(actions: &[Action], out: &mut Vec<u32>) {
     for a in actions {
         step();
@@ -51,21 +51,21 @@ pub(crate) fn names(actions: &[Action], out: &mut Vec<u32>) {
 #[derive(Clone)]
 struct Entry {
     view: Arc<GroupView>,
-    /// Buckets that are live.
+    /// Number of live buckets.
     buckets: u32,
-    /// The liveness that was last passed on to groups that watch this one.
+    /// The liveness by which the buckets that watch this group were last updated.
     live: bool,
 }
 
-/// Groups by number. A copy costs nothing and shares what neither changes.
+/// Groups by number. A copy is cheap, as both copies share what is not changed.
 #[derive(Clone, Default)]
 pub(crate) struct Groups {
     groups: HashTrieMapSync<u32, Entry>,
-    /// Watched ports, and whether they were live when [`Groups::see_ports`] was called last.
+    /// Watched ports, and whether they were live at the last call of [`Groups::see_ports`].
     ports: HashTrieMapSync<OfPort, bool>,
-    /// What is referred to, by which group, and which of its buckets.
+    /// What buckets refer to, with the group and the number of the bucket.
     links: RedBlackTreeSetSync<(Link, u32, u32)>,
-    /// The ports' generation that `ports` is of.
+    /// The generation of the bridge's ports at that call.
     generation: u64,
 }
 
@@ -74,22 +74,22 @@ impl Groups {
         self.groups.get(&id).map(|e| &*e.view)
     }
 
-    /// Does the group exist, and has it a live bucket?
+    /// True if the group exists and has a live bucket.
     pub fn live(&self, id: u32) -> bool {
         self.groups.get(&id).is_some_and(|e| e.live)
     }
 
-    /// Does a bucket watch the group, or an action of a bucket name it?
+    /// True if a bucket watches the group, or an action of a bucket uses it.
     pub fn is_used(&self, id: u32) -> bool {
         self.has_users(Link::Group(id)) || self.has_users(Link::Named(id))
     }
 
-    /// Does a bucket watch the port?
+    /// True if a bucket watches the port.
     pub fn watches_port(&self, port: OfPort) -> bool {
         self.ports.contains_key(&port)
     }
 
-    /// Takes over which ports are live, if their `generation` is another than the last time; false:
+    /// Updates which ports are live, if their `generation` has changed since the last call. False:
     /// nothing changed.
     pub fn see_ports(&mut self, generation: u64, live: impl Fn(OfPort) -> bool) -> bool {
         if generation == self.generation {
@@ -102,7 +102,7 @@ impl Groups {
         !changed.is_empty()
     }
 
-    /// Adds a group, or puts it in the place of the one with its number.
+    /// Adds a group, or replaces the one with its number.
     pub fn insert(&mut self, id: u32, view: Arc<GroupView>, live: impl Fn(OfPort) -> bool) {
         let old = self.groups.get(&id).cloned();
         if let Some(old) = &old {
@@ -166,9 +166,9 @@ impl Groups {
         }
     }
 
-    /// What is watched becomes live, or no longer is: counts the buckets that this changes, and
-    /// goes on with the groups that it changes. All change in one direction, so each bucket is met
-    /// once for each of the two things it watches.
+    /// Updates the live buckets after what `first` names became live or not live, and continues
+    /// with the groups whose liveness changes by that. All changes are in one direction, so each
+    /// bucket is visited at most once for each of the two things that it watches.
     fn spread(&mut self, first: Link, live: bool) {
         let mut todo = vec![first];
         while let Some(w) = todo.pop() {

@@ -1,4 +1,4 @@
-//! Groups: what they are, and which of them are live.
+//! Groups, and which of them are live.
 
 pub(crate) mod group;
 pub(crate) mod history;

@@ -188,8 +188,8 @@ fn of_ports_with_as_many_the_same_give_up_as_in_ovs() {
     assert_eq!(left, [&old[..], &[(6, 23), (6, 24), (6, 25)]].concat());
 }
 
-/// Who walks a large table looks at few places a turn, finds what stays once, and nothing that is
-/// gone.
+/// An iteration over a large table reads few places a turn, finds each remaining entry once, and no
+/// removed entry.
 #[test]
 fn a_walk_over_the_table_looks_at_few_places_at_a_time() {
     const ENTRIES: u64 = 10_000;

@@ -1,10 +1,11 @@
-//! Groups and routers of one bridge, the writer's side: ages and limits, and what packets see.
+//! Multicast groups and routers of one bridge, as the control side keeps them: ages and limits, and
+//! the view that packets see.
 //!
-//! Every membership has a number in the order in which it was last reported. To report, to end and
-//! to let expire one membership costs the same, except for the logarithm of how many there are and
-//! the number of ports in its group. In a full table the port with the most memberships gives up
-//! its oldest: who reports many groups displaces no other port's. (OVS forgets the group of which
-//! no member was heard of for longest.)
+//! Every membership has a serial number in the order of reports. Reporting, ending and expiring a
+//! membership cost the same, except for the logarithm of their number and the number of ports in
+//! the group. In a full table the port with the most memberships loses its oldest, so a port that
+//! reports many groups displaces none of another port's. (OVS removes the group that was not
+//! reported for the longest time.)
 
 use crate::shares::Shares;
 use crate::types::McastConfig;
@@ -15,30 +16,30 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use sync::{Domain, Published};
 
-/// A port is a router's for so long after its last query, as in OVS.
+/// How long a port counts as a router's after its last query, ns, as in OVS.
 const ROUTER_AGE_NS_MAX: u64 = 180 * 1_000_000_000;
-/// Packets of a port, and what they say, that are heard per second, and at once. Each costs the
-/// control thread about a microsecond.
+/// Packets of a port, and memberships that they report, that are processed per second, and at once.
+/// Each costs the control thread about a microsecond.
 const HEARD_RATE_PER_SECOND: u64 = 2048;
 const HEARD_BURST_MAX: u64 = 4096;
 const HEARD_COST_NS: u64 = 1_000_000_000 / HEARD_RATE_PER_SECOND;
-/// Seconds that memberships may be given, and groups that a table may have, as in OVS.
+/// Limits of a membership's age in seconds, as in OVS.
 const AGING_SECONDS: (u32, u32) = (15, 3600);
 const GROUPS: (usize, usize) = (10, 1_000_000);
 
-/// A group in a VLAN; of IPv4 as an IPv4-mapped address.
+/// A group in a VLAN. IPv4 addresses are IPv4-mapped.
 pub(crate) type Group = (u16, Ipv6Addr);
 
-/// What packets see.
+/// Groups and routers as packets see them.
 #[derive(Clone, Default)]
 pub(crate) struct McastView {
-    /// The ports that have members.
+    /// The ports with members, by group.
     pub groups: HashTrieMapSync<Group, Arc<[OfPort]>>,
-    /// The ports that have routers, by VLAN.
+    /// The ports with routers, by VLAN.
     pub routers: HashTrieMapSync<u16, Arc<[OfPort]>>,
 }
 
-/// What decisions depend on and has changed.
+/// A change that decisions may depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Changed {
     Group(Ipv6Addr),
@@ -52,9 +53,9 @@ pub struct McastEntry {
     pub port: u32,
     /// VLAN id (0: untagged).
     pub vlan: u16,
-    /// None: a router is there.
+    /// The group; None: a router.
     pub group: Option<Ipv6Addr>,
-    /// When it last said so, ns.
+    /// When the membership or the router was last heard of, ns.
     pub used: u64,
 }
 
@@ -68,19 +69,19 @@ struct Member {
 /// A bridge's multicast groups and their members.
 pub(crate) struct McastTable {
     config: McastConfig,
-    /// Members of each group, the one first that reported longest ago.
+    /// Members of each group; the member that reported longest ago is first.
     groups: HashMap<Group, Vec<Member>>,
-    /// By the serial number of the membership.
+    /// Groups and ports of memberships, by serial number.
     members: BTreeMap<u64, (Group, OfPort)>,
-    /// The groups of each port, by the serial number of the membership; and how many they are.
+    /// The groups of each port, by the membership's serial number.
     by_port: BTreeMap<OfPort, BTreeMap<u64, Group>>,
     shares: Shares,
-    /// By the serial number of the latest membership.
+    /// Groups, by the serial number of their latest membership.
     order: BTreeMap<u64, Group>,
     routers: BTreeMap<(u16, OfPort), Member>,
-    /// Routers by the serial number of their latest query: the first is the oldest.
+    /// Routers, by the serial number of their latest query; the first is the oldest.
     router_order: BTreeMap<u64, (u16, OfPort)>,
-    /// When each port may fill its burst again, ns; and how much was not heard of all.
+    /// When each port may send a full burst again, ns.
     whole_at: BTreeMap<OfPort, u64>,
     not_heard: u64,
     serial: u64,
@@ -109,12 +110,13 @@ impl McastTable {
         }
     }
 
-    /// Ages and limits hold for what is there, too.
+    /// Sets ages and limits, also for memberships that exist already.
     pub fn configure(&mut self, config: McastConfig) {
         self.config = within(config);
     }
 
-    /// Is there time for one more packet of a port, or for one more thing that it says?
+    /// True if one more packet of a port, or one more membership that it reports, may be processed
+    /// now.
     pub fn hears(&mut self, port: OfPort, now: u64) -> bool {
         let at = self.whole_at.entry(port).or_default();
         let whole_at = now.max(*at) + HEARD_COST_NS;
@@ -126,7 +128,7 @@ impl McastTable {
         heard
     }
 
-    /// What was not heard.
+    /// Number of packets and memberships that were not processed.
     pub fn not_heard(&self) -> u64 {
         self.not_heard
     }
@@ -135,7 +137,7 @@ impl McastTable {
         self.routers.contains_key(&(vlan, port))
     }
 
-    /// A router's query came in.
+    /// Records a router's query.
     pub fn router(&mut self, vlan: u16, port: OfPort, now: u64) {
         let new = self.member(port, now);
         self.router_order.insert(new.serial, (vlan, port));
@@ -145,7 +147,7 @@ impl McastTable {
         }
     }
 
-    /// A member's report came in.
+    /// Records a member's report.
     pub fn join(&mut self, group: Group, port: OfPort, now: u64) {
         let new = self.member(port, now);
         if !self.groups.contains_key(&group) {
@@ -176,7 +178,7 @@ impl McastTable {
         }
     }
 
-    /// A member says that it leaves.
+    /// Records that a member leaves.
     pub fn leave(&mut self, group: Group, port: OfPort) {
         let Some(all) = self.groups.get_mut(&group) else { return };
         let Some(at) = all.iter().position(|m| m.port == port) else { return };
@@ -195,7 +197,7 @@ impl McastTable {
         Member { port, used, serial: self.serial }
     }
 
-    /// The oldest membership of the port with the most goes; false: there is none.
+    /// Removes the oldest membership of the port with the most; false: there is none.
     fn evict(&mut self) -> bool {
         let most = self.shares.most();
         let oldest =
@@ -204,7 +206,7 @@ impl McastTable {
         oldest.is_some()
     }
 
-    /// Forgets all behind a port.
+    /// Removes all memberships and routers of a port.
     pub fn remove_port(&mut self, port: OfPort) {
         let own: Vec<Group> =
             self.by_port.get(&port).map_or_else(Vec::new, |own| own.values().copied().collect());
@@ -222,15 +224,15 @@ impl McastTable {
         self.show_routers(vlan);
     }
 
-    /// Forgets all.
+    /// Removes everything.
     pub fn flush(&mut self) {
         while self.evict() {}
         let routers: Vec<_> = self.routers.keys().copied().collect();
         routers.into_iter().for_each(|(vlan, port)| self.drop_router(vlan, port));
     }
 
-    /// Removes what was not heard of for too long, and what a smaller limit leaves no room for: `n`
-    /// at most; says how many.
+    /// Removes memberships and routers that were not heard of for too long, and memberships beyond
+    /// the limit: at most `n`; returns how many.
     pub fn expire(&mut self, now: u64, n: usize) -> usize {
         let mut gone = 0;
         let age = u64::from(self.config.aging_s) * 1_000_000_000;
@@ -258,7 +260,7 @@ impl McastTable {
         gone
     }
 
-    /// All members, of the group first that was heard of longest ago, then all routers.
+    /// All memberships, those of the group that was heard of longest ago first, then all routers.
     pub fn entries(&self) -> Vec<McastEntry> {
         let members = self.order.values().flat_map(|group| {
             self.groups[group].iter().map(|m| McastEntry {
@@ -297,7 +299,7 @@ impl McastTable {
         self.changed.insert(Changed::Routers);
     }
 
-    /// Shows packets what is there now, and says what has changed since it was last shown.
+    /// Publishes the present state, and returns what has changed since it was last published.
     pub fn publish(&mut self) -> BTreeSet<Changed> {
         if !self.changed.is_empty() {
             self.published.publish(self.shown.clone());
@@ -407,8 +409,8 @@ mod tests {
         assert!(t.shown.groups.is_empty() && t.shown.routers.is_empty());
     }
 
-    /// A guest on a trunk can be a router in each VLAN: a turn ends those that it removes, and
-    /// looks at one more.
+    /// A guest on a trunk can be a router in each VLAN: a turn removes some, and reads one
+    /// more.
     #[test]
     fn routers_leave_oldest_first_and_some_a_turn() {
         const ROUTERS: u16 = 1000;

@@ -1,25 +1,27 @@
-//! What a packet of IGMP (RFC 1112, 2236, 3376) or MLD (RFC 2710, 3810) says of groups and routers.
+//! Parses packets of IGMP (RFC 1112, 2236, 3376) and MLD (RFC 2710, 3810): which groups they
+//! report, and routers.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::{IP_ICMPV6, IP_IGMP, checksum};
 
-/// IGMP's types: a router asks; hosts report (versions 1, 2 and 3); a host leaves.
+/// Types of IGMP messages: a router's query; reports of versions 1, 2 and 3; leave.
 const IGMP_QUERY: u8 = 0x11;
 const IGMP_V1_REPORT: u8 = 0x12;
 const IGMP_V2_REPORT: u8 = 0x16;
 const IGMP_LEAVE: u8 = 0x17;
 const IGMP_V3_REPORT: u8 = 0x22;
-/// ICMPv6's types: a router asks; a host reports (version 1), leaves, reports (version 2).
+/// Types of MLD messages in ICMPv6: a router's query; report of version 1, done, report of version
+/// 2.
 const MLD_QUERY: u8 = 130;
 const MLD_REPORT: u8 = 131;
 const MLD_DONE: u8 = 132;
 const MLD_V2_REPORT: u8 = 143;
-/// Types of the records of a report: the host has these sources only (is, becomes); of the others
-/// the first and the last.
+/// Types of the records of a report: the host wants these sources only (is, becomes); then the
+/// first and the last of the other types.
 const MODE_IS_INCLUDE: u8 = 1;
 const CHANGE_TO_INCLUDE: u8 = 3;
 const BLOCK_OLD_SOURCES: u8 = 6;
-/// The first bytes of each message, and of a record before the group's address.
+/// Bytes of each message's fixed part, and of a record in front of the group's address.
 const IGMP_LEN: usize = 8;
 const MLD_LEN: usize = 8;
 const RECORD_LEN: usize = 4;
@@ -27,9 +29,9 @@ const RECORD_LEN: usize = 4;
 /// What NORMAL does with a packet of IGMP or MLD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum McastKind {
-    /// A host says what it is a member of: for routers.
+    /// A host's report, which is sent to routers.
     Report,
-    /// A router asks: for all.
+    /// A router's query, which is sent to all.
     Query,
 }
 
@@ -53,7 +55,7 @@ impl McastKind {
     }
 }
 
-/// One thing that a packet says.
+/// One statement in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     /// The sender is a multicast router.
@@ -62,8 +64,8 @@ pub(crate) enum Said {
     Leave(Ipv6Addr),
 }
 
-/// What a frame says, in its order; nothing if it is not whole, or its checksum is wrong. Groups of
-/// IPv4 are IPv4-mapped addresses.
+/// The statements in a frame, in order. None if the frame is truncated or its checksum is wrong.
+/// Groups of IPv4 are IPv4-mapped addresses.
 pub(crate) fn read(frame: &[u8]) -> Vec<Said> {
     let mut out = Vec::new();
     let Some(l3) = wire::l3(frame) else { return out };
@@ -76,7 +78,7 @@ pub(crate) fn read(frame: &[u8]) -> Vec<Said> {
     out
 }
 
-/// What could be read before the packet ends is in `out`.
+/// Statements that were read before the packet's end are in `out`.
 fn igmp(bytes: &[u8], out: &mut Vec<Said>) -> Option<()> {
     let ip = wire::Ipv4::new(bytes)?;
     let m = ip.payload();
@@ -172,7 +174,7 @@ pub(crate) mod tests {
         frame.extend(src);
         frame.extend([224, 0, 0, 1, 0x94, 4, 0, 0]);
         frame.extend(m);
-        // Ethernet's padding.
+        // Padding to Ethernet's minimum length.
         frame.resize(frame.len().max(60), 0xaa);
         frame
     }
@@ -232,7 +234,7 @@ pub(crate) mod tests {
         let all = vec![Join(map(1)), Leave(map(2)), Join(map(3)), Join(map(5))];
         let m = [&[0x22, 0, 0, 0, 0, 0, 0, 5], records.as_slice()].concat();
         assert_eq!(read(&igmp_frame([10, 0, 0, 1], &m)), all);
-        // It says that there are more than the packet has.
+        // The message claims more records than the packet has.
         let m = [&[0x22, 0, 0, 0, 0, 0, 0xff, 0xff], records.as_slice()].concat();
         assert_eq!(read(&igmp_frame([10, 0, 0, 1], &m)), all);
         let records = [record(4, 0, 1, &v6(7).octets()), record(3, 0, 0, &v6(8).octets())].concat();

@@ -1,8 +1,8 @@
-//! Changes: staged under the next version, step by step if there is much to do, then shown all at
-//! once or undone.
+//! Changes of flows and groups. They are staged under the next version, in steps if there is much
+//! to do, and then committed at once or undone.
 //!
-//! One change is open at a time. Its initiator calls [`Switch::advance`] until it is done and
-//! may do other things in between; any other change of flows or groups runs it to its end first.
+//! One change is open at a time. The caller that began it calls [`Switch::advance`] until it is
+//! done, and may do other things in between. Any other change of flows or groups finishes it first.
 
 use crate::events::Event;
 use crate::switch::Switch;
@@ -18,34 +18,34 @@ use openflow::{FlowMod, FlowRemoved, MonitorUpdate, OfError, Removed};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Flows that a small change cleans up after its predecessors.
+/// Flows of earlier changes that a small change frees, at most.
 const CLEANUP_FLOWS_MAX: usize = 64;
-/// How many rules ahead the memory of those that are removed is fetched.
+/// How many rules ahead the memory of rules to be removed is prefetched.
 const PREFETCH_RULES: usize = 8;
-/// Retired memory is looked at after this many changes.
+/// Number of changes after which retired memory is freed.
 const RECLAIM_INTERVAL_CHANGES: u32 = 256;
 
 impl Switch {
-    /// Executes a flow-mod. It is visible to packets when this returns; cached decisions that
-    /// overlap it are in [`Switch::take_regions`].
+    /// Executes a flow-mod. When this returns packets see it; [`Switch::take_regions`] returns the
+    /// regions of the megaflows that it may have changed.
     pub fn flow_mod(&mut self, id: BridgeId, m: &FlowMod, now: u64) -> Result<(), OfError> {
         self.transact(id, now, |s, txn| s.stage_flow(txn, m))
     }
 
-    /// Executes all or nothing; packets see all at once. An error names the failed item.
+    /// Executes all items or none; packets see all at once. An error says which item failed.
     pub fn bundle(&mut self, id: BridgeId, items: Vec<BundleItem>, now: u64) -> Outcome {
         let items = Box::new(items.into_iter().map(Ok));
         self.begin(id, items, now).map_err(|e| (0, e))?;
         self.step(usize::MAX).unwrap_or(Ok(()))
     }
 
-    /// Opens a change of many steps; nothing happens before [`Switch::advance`].
+    /// Opens a change of many steps. Nothing is done before [`Switch::advance`].
     pub fn begin(&mut self, id: BridgeId, items: Items, now: u64) -> Result<Change, OfError> {
         let txn = self.start(id, now)?;
         Ok(self.open(txn, items))
     }
 
-    /// Goes on with a change for about `steps` flows; how it ended, once it has.
+    /// Continues a change for about `steps` flows. Returns its outcome when it has ended.
     pub fn advance(&mut self, change: &Change, steps: usize) -> Option<Outcome> {
         if let Some(i) = self.changes.outcomes.iter().position(|(c, _)| *c == change.0) {
             return Some(self.changes.outcomes.swap_remove(i).1);
@@ -56,12 +56,12 @@ impl Switch {
         }
     }
 
-    /// Is a change under way?
+    /// True if a change is open.
     pub fn busy(&self) -> bool {
         self.changes.open.is_some()
     }
 
-    /// Runs the open change to its end, for whoever began it to learn of later.
+    /// Runs the open change to its end; the caller that began it gets the outcome later.
     pub(crate) fn finish(&mut self) {
         if let Some(change) = self.changes.open.as_ref().map(|o| o.change)
             && let Some(outcome) = self.step(usize::MAX)
@@ -70,7 +70,7 @@ impl Switch {
         }
     }
 
-    /// Runs `stage` and shows or undoes what it did.
+    /// Runs `stage`, and commits or undoes what it staged.
     pub(crate) fn transact(
         &mut self,
         bridge: BridgeId,
@@ -136,7 +136,7 @@ impl Switch {
         Some(Ok(()))
     }
 
-    /// Stages at most `steps`; true: that was all.
+    /// Stages at most `steps` steps; true: nothing is left.
     fn stage_some(&mut self, open: &mut Open, steps: &mut usize) -> Result<bool, OfError> {
         while *steps > 0 {
             *steps -= 1;
@@ -163,7 +163,7 @@ impl Switch {
         }
     }
 
-    /// Changes one of the flows that the item at hand means; false: there is none left.
+    /// Changes the next flow that the current item selects; false: there is none left.
     fn stage_remaining(&mut self, txn: &mut Txn) -> bool {
         let mut remaining = std::mem::replace(&mut txn.remaining, Remaining::Nothing);
         let more = match &mut remaining {
@@ -188,7 +188,7 @@ impl Switch {
         more
     }
 
-    /// Packets see the change from here on.
+    /// Makes the change visible to packets.
     fn commit(&mut self, open: &mut Open) {
         let txn = &mut open.txn;
         if let Some(groups) = txn.groups.take() {
@@ -205,7 +205,7 @@ impl Switch {
         open.committed = true;
     }
 
-    /// Tells of at most `steps` flows; true: that was all.
+    /// Reports at most `steps` changed flows; true: nothing is left.
     fn notify_some(&mut self, open: &mut Open, steps: &mut usize) -> bool {
         while *steps > 0 {
             *steps -= 1;
@@ -238,7 +238,7 @@ impl Switch {
         }
     }
 
-    /// A flow is gone for good.
+    /// Reports that a flow was removed.
     fn notify_removed(&mut self, txn: &Txn, id: u32, reason: Removed) {
         let Some(rec) = self.slots.flow(id) else { return };
         let stats = self.stats_of(&rec.rule, rec, txn.now);
@@ -246,7 +246,7 @@ impl Switch {
         self.outbox.events.push(Event::FlowRemoved(txn.bridge, message));
     }
 
-    /// What readers of the old version may still see goes later ([`Switch::reclaim`]).
+    /// Keeps what readers of the old version may still use, to be freed by [`Switch::reclaim`].
     fn defer_frees(&mut self, txn: Txn) {
         let old = txn.undo.len() > CLEANUP_FLOWS_MAX
             || txn.undo.iter().any(|u| !matches!(u, Undo::Added(..)));
@@ -258,7 +258,7 @@ impl Switch {
         self.reclaim(CLEANUP_FLOWS_MAX);
     }
 
-    /// Frees what a change left behind and no reader can see any more, at most `n` flows of it.
+    /// Frees what changes left behind and no reader can use any more: at most `n` flows of it.
     pub fn reclaim(&mut self, n: usize) {
         self.changes.count = self.changes.count.wrapping_add(1);
         if self.changes.count.is_multiple_of(RECLAIM_INTERVAL_CHANGES) {
@@ -293,7 +293,7 @@ impl Switch {
         }
     }
 
-    /// Has [`Switch::reclaim`] anything to do?
+    /// True if [`Switch::reclaim`] has something to do.
     pub fn has_garbage(&self) -> bool {
         !self.changes.deferred.is_empty()
     }

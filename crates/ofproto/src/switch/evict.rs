@@ -1,6 +1,6 @@
-//! Eviction: a full table with eviction on gives up the flow that matters least instead of refusing
-//! a new one. Looks at every flow of the table, so it costs as much as the table's limit is high;
-//! only tables with a limit and eviction pay it.
+//! Eviction: a full table with eviction removes its least important flow instead of refusing a new
+//! one. It examines every flow of the table, so its cost grows with the table's limit; only tables
+//! with a limit and eviction have this cost.
 
 use crate::switch::Switch;
 use crate::tables::counters::FlowRec;
@@ -11,15 +11,15 @@ use openflow::{Match, OfError, Removed, Subfield};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Flows of one eviction group: how many, and the first to go: (importance, when it expires,
-/// itself).
+/// An eviction group: the number of its flows, and the one to be evicted first, by importance and
+/// expiry.
 #[derive(Default)]
 struct Group {
     flows: usize,
     first: Option<(u16, u64, Arc<FlowRule>)>,
 }
 
-/// When a flow expires if nothing happens, ns; None: never, and then it is not evicted either.
+/// When a flow expires if it is not used, ns. None: never; then it is not evicted either.
 fn expires(rec: &FlowRec) -> Option<u64> {
     let after = |since: u64, seconds: u16| since + u64::from(seconds) * 1_000_000_000;
     let hard = (rec.hard > 0).then(|| after(rec.modified, rec.hard));
@@ -35,7 +35,7 @@ fn bits(rule: &FlowRule, s: &Subfield) -> (u128, u128) {
 }
 
 impl Switch {
-    /// Makes room for one more flow in a full table.
+    /// Makes room for another flow in a full table.
     pub(crate) fn make_room(&mut self, txn: &mut Txn, table: u8) -> Result<(), OfError> {
         let evicts = self.of_bridge(txn.bridge)?.evicts(table);
         let victim = evicts.then(|| self.victim(txn.bridge, table, txn.version)).flatten();
@@ -44,7 +44,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Evicts what is above the limits, which may have become lower.
+    /// Evicts flows beyond the tables' limits, which may have become lower.
     pub fn shrink_tables(&mut self, id: BridgeId, now: u64) {
         for table in 0..N_TABLES as u8 {
             let over = |s: &Switch| s.bridge(id).is_ok_and(|b| b.evicts(table) && b.over(table));
@@ -57,8 +57,8 @@ impl Switch {
         }
     }
 
-    /// The flow to evict: of the eviction group with most flows the one of least importance, of
-    /// several the one that expires first. None if no flow of the table has a timeout.
+    /// The flow to evict: from the eviction group with the most flows, the flow of least
+    /// importance; of several the one that expires first. None: no flow of the table has a timeout.
     fn victim(&self, id: BridgeId, table: u8, version: u64) -> Option<Arc<FlowRule>> {
         let config = self.bridge(id).ok()?.config.tables.get(&table);
         let fields = config.map_or(&[][..], |t| &t.groups);

@@ -8,13 +8,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl Switch {
-    /// Removes what timed out, at most `n` flows and learned addresses of it; `now` in ns. Until
-    /// `known` all use of flows was credited: what was idle until then goes. Costs nothing for
-    /// flows without timeouts. True: there is more.
+    /// Removes flows and learned addresses that timed out, at most `n` of each; `now` in ns.
+    /// `known`: all use of flows up to then was credited, so flows that were idle until then are
+    /// removed. Flows without timeouts cost nothing. True: there are more.
     pub fn expire(&mut self, now: u64, known: u64, n: usize) -> bool {
         self.touch_meters(now);
         if self.busy() {
-            // What is about to change is looked at afterwards.
+            // A change is open: its flows are examined afterwards.
             return false;
         }
         let mut due: BTreeMap<BridgeId, Vec<(u32, Removed)>> = BTreeMap::new();
@@ -52,16 +52,16 @@ impl Switch {
         left == 0
     }
 
-    /// Is it time for a flow to go, and why? Sets its timer again if it is not.
+    /// Whether a flow times out now, and why. Sets its timer again if it does not.
     fn due(&mut self, id: u32, now: u64, known: u64) -> Option<(BridgeId, Removed)> {
         let rec = self.slots.flow(id)?;
         let (idle, hard) = deadlines(rec);
         let reason = match (idle, hard) {
-            // As in OVS, a flow that is exactly as old as that stays.
+            // As in OVS, a flow that is exactly as old as its timeout stays.
             (_, Some(at)) if at < now => Removed::HardTimeout,
             (Some(at), _) if at <= known.min(now) => Removed::IdleTimeout,
             _ => {
-                // Used since, or perhaps, or another flow has the id now.
+                // The flow was used since, or may have been, or another flow has the id now.
                 let at = idle.into_iter().chain(hard).min()?;
                 self.timers.push(Reverse((at.max(now + 1), id)));
                 return None;
@@ -70,7 +70,7 @@ impl Switch {
         Some((BridgeId(rec.bridge), reason))
     }
 
-    /// When [`Switch::expire`] next has a flow to look at, ns.
+    /// When [`Switch::expire`] next has a flow to examine, ns.
     pub fn next_expiry(&self) -> Option<u64> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }

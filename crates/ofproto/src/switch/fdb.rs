@@ -1,4 +1,4 @@
-//! Learned addresses of bridges.
+//! Learned addresses (FDB) of bridges.
 
 use super::Switch;
 use crate::mac_changes::Mac;
@@ -26,8 +26,8 @@ impl Switch {
         }
     }
 
-    /// The packet side met `n` packets on a datapath port of which it could not say what they
-    /// teach: too many waited.
+    /// Records that effects of `n` packets of a datapath port were dropped before they could be
+    /// learned, as too many waited.
     pub fn passed_over(&mut self, dp_port: u16, n: u64) {
         let published = self.shared.published.read(self.writer.pin());
         let found = published.dp_ports.get(usize::from(dp_port)).copied();
@@ -37,38 +37,37 @@ impl Switch {
         }
     }
 
-    /// Sightings of addresses that were not learned because their port showed too many, over all
-    /// ports (those of tunnels, which share a datapath port, included).
+    /// Number of addresses that were not learned because their port showed too many new ones,
+    /// summed over all ports (those of tunnels, which share a datapath port, included).
     pub fn macs_not_learned(&self) -> u64 {
         let all = self.bridges.iter().flatten();
         self.passed_over + all.flat_map(|b| b.macs.limited()).map(|(_, n)| n).sum::<u64>()
     }
 
-    /// Sightings of static addresses behind other ports than theirs.
+    /// Number of packets from static addresses that came in on other ports.
     pub fn macs_not_moved(&self) -> u64 {
         self.bridges.iter().flatten().map(|b| b.macs.stats().fixed_elsewhere).sum()
     }
 
-    /// Ports that showed more new addresses than they may teach, and how many sightings of such
-    /// there were since the last report, which is made once a minute for each port: (bridge, port,
-    /// sightings). `now` in ns.
+    /// Ports that showed too many new addresses since they were last reported: (bridge, port,
+    /// number of addresses not learned). Each port is reported once a minute. `now` in ns.
     pub fn take_limited(&mut self, now: u64) -> Vec<(BridgeId, OfPort, u64)> {
         let all = self.bridges.iter_mut().flatten();
         all.flat_map(|b| b.macs.take_limited(now).map(|(p, n)| (BridgeId(b.id), p, n))).collect()
     }
 
-    /// Sightings of addresses that were not learned because their port showed too many, by port.
+    /// By port: number of addresses that were not learned because the port showed too many.
     pub fn fdb_limited(&self, id: BridgeId) -> Result<Vec<(OfPort, u64)>, ConfigError> {
         Ok(self.bridge(id)?.macs.limited().collect())
     }
 
-    /// Addresses (`fdb/show`), the one first that was not seen for longest.
+    /// Addresses (`fdb/show`); the one that was not seen for the longest time is first.
     pub fn fdb(&self, id: BridgeId) -> Result<Vec<MacEntry>, ConfigError> {
         Ok(self.bridge(id)?.macs.entries())
     }
 
-    /// Addresses in no order, some at a time: looks at `looks` places from place `from` on, until
-    /// `each` has enough (false). The place that is next; None: that was all.
+    /// Some addresses, in no order: examines `looks` places from place `from` on, until `each`
+    /// returns false. Returns the place to continue from; None: there are no more.
     pub fn fdb_from(
         &self,
         id: BridgeId,
@@ -84,13 +83,13 @@ impl Switch {
         Ok(self.bridge(id)?.macs.stats())
     }
 
-    /// `fdb/stats-clear`.
+    /// Clears counters (`fdb/stats-clear`).
     pub fn fdb_clear_stats(&mut self, id: BridgeId) -> Result<(), ConfigError> {
         self.bridge_mut(id)?.macs.clear_stats();
         Ok(())
     }
 
-    /// Forgets what was learned (`fdb/flush`); static entries stay.
+    /// Removes learned addresses (`fdb/flush`); static entries stay.
     pub fn fdb_flush(&mut self, id: BridgeId) -> Result<(), ConfigError> {
         let (b, guard) = self.bridge_pinned(id)?;
         let gone = b.macs.flush(b.mac_index.writer(guard));
@@ -98,7 +97,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Adds a static entry (`fdb/add`); the one that it replaces.
+    /// Adds a static entry (`fdb/add`); returns the entry that it replaces.
     pub fn fdb_add(
         &mut self,
         id: BridgeId,
@@ -116,7 +115,7 @@ impl Switch {
         Ok(before)
     }
 
-    /// Removes an entry, static or learned (`fdb/del`); was there one?
+    /// Removes an entry, static or learned (`fdb/del`). False: there is none.
     pub fn fdb_del(&mut self, id: BridgeId, vlan: u16, mac: [u8; 6]) -> Result<bool, ConfigError> {
         let (b, guard) = self.bridge_pinned(id)?;
         let was = b.macs.remove(b.mac_index.writer(guard), vlan, mac);
@@ -124,7 +123,7 @@ impl Switch {
         Ok(was)
     }
 
-    /// Removes addresses that are too old, `n` of them at most; says how many.
+    /// Removes addresses that are too old, at most `n`; returns how many.
     pub(crate) fn expire_macs(&mut self, now: u64, n: usize) -> usize {
         let mut left = n;
         for b in self.bridges.iter_mut().flatten() {

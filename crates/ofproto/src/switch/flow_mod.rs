@@ -1,4 +1,4 @@
-//! Flow-mods: which flows they mean, and what is staged for each.
+//! Flow-mods: which flows a flow-mod selects, and what is staged for each.
 
 use crate::check;
 use crate::switch::Switch;
@@ -16,22 +16,22 @@ use openflow::{
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// A request that means more flows than this has one region, that of its match.
+/// Flows beyond which a request has one region, that of its match, instead of one for each flow.
 const REGION_FLOWS_MAX: usize = 1024;
 
-/// Is there the table that a flow-mod names?
+/// Checks that the table of a flow-mod exists.
 pub fn check_table(m: &FlowMod) -> Result<(), OfError> {
     match usize::from(m.table) {
         ..N_TABLES => Ok(()),
         _ if m.table == TABLE_ALL => Ok(()),
-        // As in OVS, where the last table is the switch's own.
+        // As in OVS, the last table is the switch's own.
         N_TABLES => Err(OfError::RequestEperm),
         _ => Err(OfError::BadTableId),
     }
 }
 
 impl Switch {
-    /// Keeps counts of flows per table and references per group.
+    /// Updates the number of flows per table and of references per group.
     pub(crate) fn note(&mut self, bridge: BridgeId, table: u8, flow: &Flow, added: bool) {
         let Ok(b) = self.bridge_mut(bridge) else { return };
         let step = |n: &mut u32| *n = if added { *n + 1 } else { n.saturating_sub(1) };
@@ -72,7 +72,7 @@ impl Switch {
 
     fn stage_add(&mut self, txn: &mut Txn, m: &FlowMod, table: u8) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
-        let matching = tlv::fitted(&b.tlv, &m.matching)?;
+        let matching = tlv::fitted(&b.options.tlv, &m.matching)?;
         check::instructions(b, table, &matching, &m.instructions)?;
         if m.buffer_id != NO_BUFFER {
             return Err(OfError::BufferUnknown);
@@ -93,7 +93,7 @@ impl Switch {
         let (mut count, mut used) = (Counter::default(), txn.now);
         if let Some(old) = old {
             if let Some(rec) = self.slots.flow(old.value().id) {
-                // As in OVS a flow that replaces another is as idle as that was.
+                // As in OVS, a flow that replaces another one keeps its idle time.
                 used = rec.used;
                 count = if keep { rec.count } else { count };
             }
@@ -127,7 +127,8 @@ impl Switch {
         Ok(())
     }
 
-    /// Puts a rule in; the record `id` must exist. `old`: the flow as it was before, if it existed.
+    /// Stages the insertion of a rule, whose record `id` exists. `old`: the flow before, if it
+    /// existed.
     fn stage_insert(
         &mut self,
         txn: &mut Txn,
@@ -158,7 +159,7 @@ impl Switch {
         txn.regions.push(r);
     }
 
-    /// One region for `n` flows within a match, of any table, if there are many.
+    /// Adds one region for `n` flows within a match, of any table, if these are many.
     fn cover(&mut self, txn: &mut Txn, m: &Match, n: usize) {
         let Ok(b) = self.bridge(txn.bridge) else { return };
         txn.covered = n > REGION_FLOWS_MAX;
@@ -168,7 +169,7 @@ impl Switch {
         }
     }
 
-    /// Takes a rule out, without an event for controllers or monitors.
+    /// Stages the removal of a rule, without an event for controllers or monitors.
     fn unlink(&mut self, txn: &mut Txn, table: u8, rule: &Arc<FlowRule>, record: Record) {
         rule.set_remove_version(txn.version);
         self.note(txn.bridge, table, rule.value(), false);
@@ -205,11 +206,12 @@ impl Switch {
             ..Select::all(&m.matching)
         };
         let rules = self.select(txn.bridge, &select, txn.version)?;
-        // OpenFlow 1.0 and 1.1 add what they do not find; later versions have no new cookie then.
+        // In OpenFlow 1.0 and 1.1 a modification adds the flow if there is none; in later versions
+        // it has no new cookie, which is how it is recognized.
         if rules.is_empty() && m.cookie_mask == 0 && m.cookie != u64::MAX {
             return self.stage_add(txn, m, from);
         }
-        // By table, so that each is checked once.
+        // By table, so that each table is checked once.
         for same in rules.chunk_by(|(a, _), (b, _)| a == b) {
             let b = self.of_bridge(txn.bridge)?;
             check::instructions(b, same[0].0, &m.matching, &m.instructions)?;
@@ -223,7 +225,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Replaces a rule's instructions, keeping its record.
+    /// Stages a rule with other instructions, which keeps its record.
     pub(crate) fn stage_rewrite(
         &mut self,
         txn: &mut Txn,
@@ -246,11 +248,12 @@ impl Switch {
             }
         }
         self.stage_insert(txn, table, rule, Some(old));
-        // Undone before the insertion is, so that the record is not taken for the new rule's.
+        // This is undone before the insertion is, so that the record is not taken for the new
+        // rule's.
         txn.undo.extend(before.map(|r| Undo::Record(id, Box::new(r))));
     }
 
-    /// The flows that a request means, with their tables.
+    /// The flows that a request selects, with their tables.
     pub(crate) fn select(
         &self,
         id: BridgeId,
@@ -258,7 +261,7 @@ impl Switch {
         version: u64,
     ) -> Result<Vec<(u8, Arc<FlowRule>)>, OfError> {
         let mut out = Vec::new();
-        let matching = tlv::fitted(&self.of_bridge(id)?.tlv, s.matching)?;
+        let matching = tlv::fitted(&self.of_bridge(id)?.options.tlv, s.matching)?;
         let s = &Select { matching: &matching, ..*s };
         for (n, t) in self.tables_of(id, s.table)? {
             let rules = match s.priority {
@@ -274,7 +277,7 @@ impl Switch {
         Ok(out)
     }
 
-    /// The tables in use that a request means.
+    /// The tables in use that a request selects.
     pub(crate) fn tables_of(
         &self,
         id: BridgeId,
@@ -289,7 +292,7 @@ impl Switch {
         Ok(tables.filter_map(|n| Some((n, b.tables.get(n)?))))
     }
 
-    /// Removes all flows, silently.
+    /// Removes all flows, without events.
     pub(crate) fn clear_flows(&mut self, id: BridgeId, now: u64) {
         let everything = Match::default();
         let all = Select::all(&everything);
@@ -298,7 +301,7 @@ impl Switch {
         }
     }
 
-    /// Removes all flows, groups and meters (`fail_mode` or controllers changed); flow-removed
+    /// Removes all flows, groups and meters (`fail_mode` or controllers changed), with flow-removed
     /// events as for a delete.
     pub fn flush_flows(&mut self, id: BridgeId, now: u64) -> Result<(), OfError> {
         self.flow_mod(id, &FlowMod::new(FlowModCommand::Delete, TABLE_ALL, Match::default()), now)?;
@@ -306,7 +309,7 @@ impl Switch {
         self.delete_meters(id, openflow::meter_id::ALL, now)
     }
 
-    /// Installs what a standalone bridge without controller has: everything is NORMAL.
+    /// Installs the flow of a standalone bridge without a controller: NORMAL for every packet.
     pub fn install_default_flow(&mut self, id: BridgeId, now: u64) -> Result<(), ConfigError> {
         if self.bridge(id)?.config.fail_mode == FailMode::Secure {
             return Ok(());
@@ -325,14 +328,14 @@ impl Switch {
         }
     }
 
-    /// What undoing a group change needs is kept with the other steps.
+    /// Adds what undoing a group change needs to the steps to undo.
     pub(crate) fn push_group_undo(txn: &mut Txn, undo: GroupUndo) {
         txn.undo.push(Undo::Group(Box::new(undo)));
         txn.regions.push(Region::ALL);
     }
 }
 
-/// When a flow times out if it is not used again, and when in any case, ns.
+/// When a flow times out if it is not used, and when in any case, ns.
 pub(crate) fn deadlines(rec: &FlowRec) -> (Option<u64>, Option<u64>) {
     const S: u64 = 1_000_000_000;
     let after = |since: u64, s: u16| (s != 0).then(|| since.saturating_add(u64::from(s) * S));

@@ -1,5 +1,5 @@
-//! Looking for the flows that a statistics request means, a bounded number at a time: a table may
-//! have a million, and others wait meanwhile.
+//! Searches the flows that a statistics request selects, a bounded number at a time: a table may
+//! have a million flows, and other work must not wait for that.
 
 use crate::switch::Switch;
 use crate::switch::flow_mod::wanted;
@@ -12,23 +12,23 @@ use openflow::{FlowSelect, OfError, TABLE_ALL};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Flows that one turn looks at: fewer than a million by far, each of which may be a line of memory
-/// that no cache has, and so many that what a turn costs besides does not count.
+/// Flows that one turn examines. Far fewer than a million, each of which may be a cache miss; and
+/// so many that the fixed cost of a turn does not matter.
 pub const FLOWS_TURN_MAX: usize = 4096;
 
-/// Flows that a request means, of which some have not been looked for yet.
+/// A search for the flows that a request selects.
 pub(crate) struct FlowSearch {
     pub bridge: BridgeId,
     pub select: FlowSelect,
     ahead: Ahead,
 }
 
-/// What is left to look at.
+/// What is left to be examined.
 enum Ahead {
-    /// Whatever the tables' indexes lead to, if it is not too much.
+    /// The flows that the tables' indexes lead to, if they are not too many.
     Indexes,
-    /// The records with these numbers. A flow has one number as long as it is there, and flows that
-    /// are newer than `version` are left out, so that none is met twice: not even one that replaced
+    /// The records with these numbers. A flow keeps its number as long as it exists, and flows that
+    /// are newer than `version` are left out, so no flow is found twice, not even one that replaced
     /// another.
     Records {
         version: u64,
@@ -38,27 +38,28 @@ enum Ahead {
 }
 
 impl FlowSearch {
-    /// Has it looked at everything?
+    /// True if everything was examined.
     pub fn is_over(&self) -> bool {
         matches!(self.ahead, Ahead::Nothing)
     }
 }
 
 impl Switch {
-    /// Begins to look for the flows that a request means.
+    /// Begins a search for the flows that a request selects.
     pub(crate) fn flow_search(
         &self,
         id: BridgeId,
         select: &FlowSelect,
     ) -> Result<FlowSearch, OfError> {
-        let matching = tlv::fitted(&self.of_bridge(id)?.tlv, &select.matching)?.into_owned();
+        let matching =
+            tlv::fitted(&self.of_bridge(id)?.options.tlv, &select.matching)?.into_owned();
         self.tables_of(id, select.table).map(drop)?;
         let select = FlowSelect { matching, ..select.clone() };
         Ok(FlowSearch { bridge: id, select, ahead: Ahead::Indexes })
     }
 
-    /// Looks at no more than [`FLOWS_TURN_MAX`] flows, and gives `each` the wanted ones as they are
-    /// now. Every flow that is there from the beginning to the end is given once.
+    /// Examines at most [`FLOWS_TURN_MAX`] flows, and calls `each` with the selected ones as they
+    /// are now. Every flow that exists from the beginning to the end is found once.
     pub(crate) fn search_on(
         &self,
         search: &mut FlowSearch,
@@ -94,7 +95,7 @@ impl Switch {
         }
     }
 
-    /// All flows that are wanted, by table and number; None if that takes too long.
+    /// All selected flows, by table and number; None: examining them would take too long.
     fn by_indexes(&self, search: &FlowSearch) -> Option<Vec<Arc<FlowRule>>> {
         let (version, select) = (self.version(), Select::from(&search.select));
         let mut looks = FLOWS_TURN_MAX;
@@ -108,7 +109,7 @@ impl Switch {
         Some(found)
     }
 
-    /// The flow with this number, if it is a wanted one and not newer than `version`.
+    /// The flow with this number, if it is selected and not newer than `version`.
     fn by_record(
         &self,
         search: &FlowSearch,
@@ -123,7 +124,7 @@ impl Switch {
         }
         let rule = match rec.rule.visible(self.version()) {
             true => rec.rule.clone(),
-            // A change that is not over has its next form there, or takes it away.
+            // An open change has put its next form there, or is removing it.
             false => self.successor(search.bridge, rec.table, &rec.rule)?,
         };
         let m = select.matching;

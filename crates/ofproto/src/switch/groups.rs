@@ -1,4 +1,4 @@
-//! Groups as the control side keeps them.
+//! Group-mods, and statistics of groups.
 
 use crate::bridge::Bridge;
 use crate::check;
@@ -16,15 +16,15 @@ use openflow::{
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Group ids from here on are reserved (`OFPG_MAX` + 1); `OFPG_ALL` is one of them.
+/// The first reserved group id (`OFPG_MAX` + 1); `OFPG_ALL` is one of them.
 const RESERVED: u32 = 0xffff_ff01;
-/// All groups, in a delete.
+/// The id for all groups, in a delete.
 const ALL: u32 = 0xffff_fffc;
-/// First and last bucket, in an insert or remove (`OFPG_BUCKET_*`).
+/// The ids for the first and the last bucket, in an insert or remove (`OFPG_BUCKET_*`).
 const BUCKET_FIRST: u32 = 0xffff_fffd;
 const BUCKET_LAST: u32 = 0xffff_fffe;
 const BUCKET_ALL: u32 = 0xffff_ffff;
-/// A failover bucket needs something to watch; limits of one group.
+/// Buckets of one group, at most.
 const GROUP_BUCKETS_MAX: usize = 1024;
 
 /// A group-mod that deletes all groups.
@@ -139,7 +139,7 @@ impl Switch {
         if used { self.delete_users(txn, &ids) } else { Ok(()) }
     }
 
-    /// Removes the flows that use a group that is gone.
+    /// Removes the flows that use a deleted group.
     fn delete_users(&mut self, txn: &mut Txn, gone: &HashSet<u32>) -> Result<(), OfError> {
         let everything = Match::default();
         let all = Select::all(&everything);
@@ -171,7 +171,7 @@ impl Switch {
         undo.taken.into_iter().for_each(|id| self.slots.release(id, 0));
     }
 
-    /// Packets see these groups from `version` on.
+    /// Makes these groups visible from `version` on.
     pub(crate) fn publish_groups(&mut self, id: BridgeId, version: u64, mut groups: Groups) {
         let domain = self.shared.domain.clone();
         let Ok(b) = self.bridge_mut(id) else { return };
@@ -181,7 +181,8 @@ impl Switch {
         b.groups.index.publish(b.groups.history.view());
     }
 
-    /// A port came, went or changed: groups that watch it may be live now, or no longer.
+    /// Updates groups after a port was added, removed or changed, as it may be live now, or not
+    /// live any more.
     pub(crate) fn ports_changed(&mut self, id: BridgeId) {
         let version = self.version();
         let Ok(b) = self.bridge_mut(id) else { return };
@@ -192,7 +193,7 @@ impl Switch {
         }
     }
 
-    /// Statistics of a group, or of all ([`ALL`]'s wire value 0xfffffffc).
+    /// Statistics of a group, or of all groups (`group` 0xfffffffc).
     pub fn group_stats(
         &self,
         id: BridgeId,
@@ -218,7 +219,7 @@ impl Switch {
         Ok(b.groups.by_id.iter().filter(|(id, _)| group == ALL || **id == group).map(one).collect())
     }
 
-    /// Groups as they were made (`group` as in [`Switch::group_stats`]).
+    /// Groups as they were defined (`group` as in [`Switch::group_stats`]).
     pub fn group_desc(&self, id: BridgeId, group: u32) -> Result<Vec<GroupMod>, OfError> {
         let b = self.of_bridge(id)?;
         let wanted = b.groups.by_id.iter().filter(|(id, _)| group == ALL || **id == group);
@@ -226,8 +227,8 @@ impl Switch {
     }
 }
 
-/// Would a group lead back to itself, if `next` says which groups a bucket leads to? Looks at each
-/// group once at most, and at none but itself if it is not `used` by any.
+/// True if a group would lead back to itself; `next` says to which groups a bucket leads. Visits
+/// each group at most once, and none but the group itself if no other uses it (`used`).
 fn loops(b: &Bridge, m: &GroupMod, used: bool, next: impl Fn(&Bucket, &mut Vec<u32>)) -> bool {
     let (mut todo, mut seen) = (Vec::new(), HashSet::new());
     m.buckets.iter().for_each(|b| next(b, &mut todo));

@@ -1,9 +1,9 @@
-//! Learned flows: what the control side does with what translations say packets teach.
+//! Learned flows: the control side executes the flow-mods that packets teach.
 //!
-//! A translation makes the flow-mod, and the control side executes it when it takes the decision's
-//! effects: at once for packet-outs and traces, in its next turn for packets of workers. A flow
-//! that is there already is renewed, as each look at the traffic of a cached decision does. What
-//! ports teach is bounded by port.
+//! A translation makes the flow-mod, and the control side executes it when it processes the
+//! decision's effects: at once for packet-outs and traces, in its next turn for packets of workers.
+//! A flow that exists already is renewed, as it is whenever the traffic of a megaflow is folded.
+//! How much a port can teach is limited by port.
 
 use crate::learned::{Fin, LearnedFlow, Place};
 use crate::switch::Switch;
@@ -17,8 +17,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Switch {
-    /// Flows that packets taught and that were not made: too many of one port, or during a long
-    /// change.
+    /// Number of flows that packets taught and that were not made: too many of one port, or during
+    /// a long change.
     pub fn flows_not_learned(&self) -> u64 {
         self.learned.limited
     }
@@ -36,20 +36,20 @@ impl Switch {
     }
 
     fn make_learned(&mut self, l: &LearnedFlow, used: u64) {
-        // What may be refused was checked when the learning flow came, except for a table of the
-        // switch's own.
+        // Errors were checked when the learning flow was added, except for a table of the switch's
+        // own.
         let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, used);
     }
 
-    /// Makes flows that waited for the end of a change, `n` of them at most. True: there are more,
-    /// and no change is under way.
+    /// Makes flows that waited for the end of a change, at most `n`. True: there are more, and no
+    /// change is open.
     pub fn learn_deferred(&mut self, n: usize) -> bool {
         for _ in 0..n {
             if self.busy() {
                 return false;
             }
             let Some((l, used)) = self.learned.deferred.pop() else { return false };
-            // Others that waited may have been the same, or as many as its limit says.
+            // Others that waited may have been the same, or may have reached its limit.
             if !self.renew(&l, used) && !self.is_limited(&l) {
                 self.make_learned(&l, used);
             }
@@ -57,10 +57,10 @@ impl Switch {
         !self.busy() && !self.learned.deferred.is_empty()
     }
 
-    /// Does this very flow exist? Then its timeouts begin again.
+    /// If this very flow exists, restarts its timeouts; true if so.
     fn renew(&mut self, l: &LearnedFlow, used: u64) -> bool {
         let Ok(b) = self.bridge(BridgeId(l.bridge)) else { return false };
-        let Ok(matching) = crate::tables::tlv::fitted(&b.tlv, &l.flow.matching) else {
+        let Ok(matching) = crate::tables::tlv::fitted(&b.options.tlv, &l.flow.matching) else {
             return false;
         };
         let (key, mask) = crate::tables::tlv::in_rule(&matching);
@@ -102,7 +102,7 @@ impl Switch {
         }
     }
 
-    /// A flow comes or goes: what its learn actions are owners of, and what they count.
+    /// Updates, when a flow is added or removed, what its learn actions own and count.
     pub(crate) fn note_learning(&mut self, id: BridgeId, table: u8, flow: &Flow, added: bool) {
         if let Ok(b) = self.bridge(id)
             && !b.learning.counts.is_empty()
@@ -135,7 +135,7 @@ impl Switch {
         }
     }
 
-    /// Some learn action limits the flows of a place.
+    /// Begins to count the flows of a place, which a learn action limits.
     fn count_from_now_on(&mut self, id: BridgeId, place: Place) {
         let version = self.version() + 1;
         let Ok(b) = self.bridge_mut(id) else { return };
@@ -151,7 +151,8 @@ impl Switch {
         b.learning.published.publish(b.learning.counts.clone());
     }
 
-    /// After a change: what its flows had taught goes with them, and is not learned any more.
+    /// After a change: removes the flows that removed flows had taught, and does not learn them any
+    /// more.
     pub(crate) fn after_change(&mut self, now: u64) {
         for (id, (table, cookie)) in std::mem::take(&mut self.learned.dead) {
             let owned =

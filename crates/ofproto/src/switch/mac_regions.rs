@@ -1,8 +1,8 @@
-//! Which cached decisions are affected when learned addresses come, move or go.
+//! Which megaflows are affected when learned addresses are added, moved or removed.
 //!
-//! Few addresses: those of packets from or to them. Too many in one VLAN of a bridge: all of
-//! packets in that VLAN of that bridge. Never those of bridges that have nothing to do with it: who
-//! floods one bridge with addresses does not cost another tenant's bridge its cached decisions.
+//! With few addresses: the megaflows of packets from or to these. With too many in one VLAN of a
+//! bridge: all megaflows of packets in that VLAN of that bridge. Never those of unrelated bridges:
+//! flooding one bridge with addresses does not cost another tenant's bridge its megaflows.
 
 use crate::mac_changes::Changed;
 use crate::switch::Switch;
@@ -12,7 +12,7 @@ use flow::{Key, at};
 use std::collections::BTreeSet;
 
 impl Switch {
-    /// Says which cached decisions may be others now because of learned addresses.
+    /// Adds the regions of megaflows that may be wrong now because of learned addresses.
     pub(crate) fn take_mac_regions(&mut self, out: &mut Vec<Region>) {
         for changed in std::mem::take(&mut self.outbox.macs).drain() {
             match changed {
@@ -32,8 +32,8 @@ impl Switch {
         }
     }
 
-    /// The packets that a bridge's NORMAL may decide about, those of one VLAN if its packets can be
-    /// recognized, by the port that they come in on.
+    /// Adds the regions of packets that a bridge's NORMAL may decide about, by input port; with
+    /// `vlan`, those of one VLAN if its packets can be recognized.
     fn bridge_regions(&self, bridge: u32, vlan: Option<u16>, out: &mut Vec<Region>) {
         if self.bridge(BridgeId(bridge)).is_err() {
             return;
@@ -57,8 +57,8 @@ impl Switch {
         }
     }
 
-    /// Bridges that packets of others may come to: by patch ports, or as the network under tunnels.
-    /// All that have a part in it count as linked to each other.
+    /// Bridges to which packets of other bridges may come: by patch ports, or as the network under
+    /// tunnels. All such bridges count as linked to each other.
     fn linked_bridges(&self) -> BTreeSet<u32> {
         let routes = &self.tunnels.underlay.routes;
         let all = self.bridges.iter().flatten();

@@ -1,4 +1,4 @@
-//! Multicast snooping of bridges: what packets of IGMP and MLD teach.
+//! Multicast snooping of bridges: memberships and routers are learned from packets of IGMP and MLD.
 
 use super::Switch;
 use crate::mcast::members::{Changed, McastEntry, McastTable};
@@ -10,7 +10,7 @@ use flow::{Key, Mask, at};
 use openflow::OfPort;
 
 impl Switch {
-    /// A packet of IGMP or MLD has come in, at `now` (ns).
+    /// Handles a packet of IGMP or MLD that came in at `now` (ns).
     pub fn snoop_mcast(&mut self, to: &McastContext, frame: &[u8], now: u64) {
         let Ok(b) = self.bridge(to.bridge) else { return };
         let Some(port) = b.ports.get(&to.port).map(|p| p.mcast) else { return };
@@ -18,7 +18,7 @@ impl Switch {
         if port.flood || !table.hears(to.port, now) {
             return;
         }
-        // What comes is sent there anyway.
+        // A router's port gets all multicast anyway.
         let silent = |t: &McastTable| t.is_router(to.vlan, to.port);
         for said in messages::read(frame) {
             if !table.hears(to.port, now) {
@@ -29,7 +29,7 @@ impl Switch {
                 Said::Join(group) if !silent(table) => {
                     table.join((to.vlan, group), to.port, now);
                 }
-                // Behind a port that gets reports are more hosts than one.
+                // Behind a port that gets reports there are several hosts.
                 Said::Leave(group) if !port.flood_reports => {
                     table.leave((to.vlan, group), to.port);
                 }
@@ -39,8 +39,8 @@ impl Switch {
         self.publish_mcast(to.bridge);
     }
 
-    /// Packets of IGMP and MLD, and what they say, that were passed over because their port sent
-    /// too many.
+    /// Number of packets of IGMP and MLD, and of reported memberships, that were ignored because
+    /// their port sent too many.
     pub fn mcast_not_heard(&self) -> u64 {
         self.mcast.values().map(McastTable::not_heard).sum()
     }
@@ -50,7 +50,7 @@ impl Switch {
         Some(self.mcast.get(&id.0)?.entries())
     }
 
-    /// Forgets members and routers (`mdb/flush`); false: the bridge does not snoop.
+    /// Removes members and routers (`mdb/flush`); false: the bridge does not snoop.
     pub fn mdb_flush(&mut self, id: BridgeId) -> bool {
         let Some(table) = self.mcast.get_mut(&id.0) else { return false };
         table.flush();
@@ -70,14 +70,14 @@ impl Switch {
         }
     }
 
-    /// A port goes, or is in other VLANs now.
+    /// Removes members and routers behind a port that is removed, or is in other VLANs now.
     pub(super) fn forget_mcast(&mut self, id: BridgeId, port: OfPort) {
         let Some(table) = self.mcast.get_mut(&id.0) else { return };
         table.remove_port(port);
         self.publish_mcast(id);
     }
 
-    /// Removes what is too old, `n` members and routers at most; says how many.
+    /// Removes members and routers that are too old, at most `n`; returns how many.
     pub(super) fn expire_mcast(&mut self, now: u64, n: usize) -> usize {
         let mut left = n;
         let all: Vec<u32> = self.mcast.keys().copied().collect();
@@ -97,7 +97,7 @@ impl Switch {
     }
 }
 
-/// The packets that NORMAL may send elsewhere.
+/// The region of packets that NORMAL may send to other ports after this change.
 fn to_group(changed: Changed) -> Region {
     let (mut key, mut mask) = (Key::ZERO, Mask::ZERO);
     match changed {

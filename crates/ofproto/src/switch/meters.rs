@@ -1,4 +1,4 @@
-//! Meters as the control side keeps them.
+//! Meter-mods, and statistics of meters.
 
 use crate::meter_table::MeterRec;
 use crate::switch::Switch;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 const PKTPS: u16 = 2;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Does a change of this meter change what packets to controllers meet?
+/// True if packets to controllers go through this meter.
 fn is_virtual(id: u32) -> bool {
     matches!(id, meter_id::SLOWPATH | meter_id::CONTROLLER)
 }
@@ -28,7 +28,7 @@ fn bands(m: &MeterMod) -> Vec<BandConfig> {
 }
 
 impl Switch {
-    /// Executes a meter-mod. Deleting a meter deletes the flows that name it; changing one resets
+    /// Executes a meter-mod. Deleting a meter deletes the flows that use it. Changing one resets
     /// its counters and fills its buckets, as in OVS.
     pub fn meter_mod(&mut self, id: BridgeId, m: &MeterMod, now: u64) -> Result<(), OfError> {
         let exists = self.of_bridge(id)?.meters.by_id.contains_key(&m.id);
@@ -94,7 +94,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes the flows that name a meter that goes.
+    /// Removes the flows that use a deleted meter.
     fn delete_metered(&mut self, txn: &mut Txn, gone: &HashSet<u32>) -> Result<(), OfError> {
         let everything = Match::default();
         let all = Select::all(&everything);
@@ -119,7 +119,7 @@ impl Switch {
         Ok(self.meters_of(id, which)?.map(stats).collect())
     }
 
-    /// Meters as they were made (`which` as in [`Switch::meter_stats`]).
+    /// Meters as they were defined (`which` as in [`Switch::meter_stats`]).
     pub fn meter_config(&self, id: BridgeId, which: u32) -> Result<Vec<MeterMod>, OfError> {
         Ok(self.meters_of(id, which)?.map(|(_, rec)| rec.spec.clone()).collect())
     }
@@ -136,7 +136,7 @@ impl Switch {
         Ok(table.iter().filter(move |(id, _)| which == meter_id::ALL || **id == which))
     }
 
-    /// Keeps the clocks of meters that see no packets; cheap unless it is time.
+    /// Keeps the clocks of meters that have no packets up to date. Cheap unless that is due.
     pub(crate) fn touch_meters(&mut self, now: u64) {
         let now_ms = now / NS_PER_MS;
         if now_ms < self.meters_touched_ms + METER_TOUCH_MS {

@@ -1,5 +1,5 @@
-//! Mirrors (database table `Mirror`): which packets of a bridge are sent a second time, and where
-//! to. Translation makes the copies (`translate::mirror`).
+//! Mirrors (database table `Mirror`): which packets of a bridge are copied, and to where.
+//! Translation makes the copies (`translate::mirror`).
 
 use crate::bridge::Bridge;
 use crate::mirroring::{MIRRORS_MAX, MirrorSpec, MirrorTo, MirrorView, Placed, Target};
@@ -9,8 +9,8 @@ use crate::tables::counters::{Counter, Slot};
 use crate::types::{BridgeId, ConfigError};
 use action::Region;
 
-/// The mirrors of a bridge by their bits, none if there are none; marks the bundles, whose names
-/// are `names`. A mirror whose port is not there mirrors nothing.
+/// The mirrors of a bridge by their bits; marks the mirrored bundles, whose names are `names`. A
+/// mirror whose ports do not exist mirrors nothing.
 pub(crate) fn view(
     b: &Bridge,
     bundles: &mut [Bundle],
@@ -44,8 +44,8 @@ fn one(placed: &Placed, names: &[&str]) -> Option<MirrorView> {
 }
 
 impl Switch {
-    /// Gives a bridge these mirrors and no others. Those that are there already keep their places
-    /// and counters; returns those for which there is no place ([`MIRRORS_MAX`]).
+    /// Sets a bridge's mirrors. Mirrors that exist already keep their bits and counters. Returns
+    /// those for which there is no bit left ([`MIRRORS_MAX`]).
     pub fn set_mirrors(
         &mut self,
         id: BridgeId,
@@ -85,7 +85,7 @@ impl Switch {
         Ok(left_out)
     }
 
-    /// What a mirror has mirrored, (packets, bytes) as they were received; None: there is no such
+    /// Packets and bytes that a mirror has copied, as they were received; None: there is no such
     /// mirror.
     pub fn mirror_counters(&self, id: BridgeId, mirror: u128) -> Option<(u64, u64)> {
         let places = &self.bridge(id).ok()?.mirrors;

@@ -1,4 +1,4 @@
-//! The switch: owned by the control side, the only writer of all that packets see.
+//! The switch. The control side owns it, and is the only writer of what packets see.
 
 mod change;
 mod evict;
@@ -51,13 +51,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Guard, Published, Writer};
 
-/// The network under the tunnels, as the control side knows it.
+/// The network under the tunnels.
 #[derive(Default)]
 pub(crate) struct Tunnels {
-    /// Routes, next hops and source ports of tunnels, as they are published.
+    /// Routes, next hops and source ports of tunnels, as published.
     pub underlay: Underlay,
     pub neighbours: Neighbours,
-    /// Questions for next hops that were not taken yet.
+    /// Solicitations of next hops that were not taken yet.
     pub solicitations: Vec<Solicitation>,
 }
 
@@ -72,25 +72,25 @@ pub struct Switch {
     pub(crate) rewritten: Rewritten,
     pub(crate) changes: Changes,
     pub(crate) tunnels: Tunnels,
-    /// Packets that taught no address because their port is in no bridge, or in several.
+    /// Number of packets that taught no address because their port is in no bridge, or in several.
     pub(crate) passed_over: u64,
-    /// Flows with timeouts: when to look at each again (ns), and its credit id.
+    /// Flows with timeouts: when each is next to be examined (ns), and its credit id.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
     pub(crate) sweep: Sweep,
     pub(crate) meter_numbers: MeterNumbers,
     pub(crate) meters_touched_ms: u64,
     pub(crate) learned: Learned,
-    /// Members of multicast groups, of bridges that snoop.
+    /// Members of multicast groups, by bridge, for bridges that snoop.
     pub(crate) mcast: BTreeMap<u32, McastTable>,
     /// The timeout policies of zones that have one.
     pub(crate) zone_timeouts: Arc<BTreeMap<u16, u32>>,
-    /// What texts call states that packets to controllers are in.
+    /// Numbers by which texts name the frozen states of packets to controllers.
     pub(crate) state_numbers: StateNumbers,
 }
 
 impl Switch {
-    /// A switch without bridges, which frees what is retired in the domain of `writer`. Threads
-    /// that call [`Pipeline::resolve`] are readers of it.
+    /// A switch without bridges. Memory that it retires is freed in the domain of `writer`, of
+    /// which threads that call [`Pipeline::resolve`] are readers.
     pub fn new(writer: Writer) -> Switch {
         let domain = writer.domain().clone();
         let shared = Shared {
@@ -122,33 +122,34 @@ impl Switch {
         }
     }
 
-    /// The pipeline that PMD threads resolve packets by.
+    /// The pipeline that PMD threads call.
     pub fn pipeline(&self) -> Arc<dyn Pipeline> {
         Arc::new(Pipe::new(self.shared.clone()))
     }
 
-    /// What is published stays while this lives.
+    /// A guard: what is published stays as long as it lives.
     pub fn pin(&self) -> Guard<'_> {
         self.writer.pin()
     }
 
-    /// What a decision on this thread reads.
+    /// What a decision made on this thread reads.
     pub(crate) fn reading(&self) -> View<'_> {
         View::new(&self.shared, self.writer.pin())
     }
 
-    /// Drops what was retired in the domain, by any writer, and all readers are done with.
+    /// Frees memory that was retired in the domain, by any writer, and that no reader uses any
+    /// more.
     pub fn free_retired(&mut self) {
         self.writer.reclaim();
     }
 
-    /// Takes the counters of misses in tables of which a miss means something else since the last
-    /// call: decisions that are credited to them may have changed.
+    /// Takes the counters of table misses that are handled otherwise since the last call: megaflows
+    /// that are credited to them may be wrong.
     pub fn take_missed(&mut self) -> Vec<Range<u32>> {
         std::mem::take(&mut self.outbox.missed)
     }
 
-    /// Takes the regions of packets whose cached decisions may have changed since the last call.
+    /// Takes the regions of packets whose megaflows may be wrong since the last call.
     pub fn take_regions(&mut self) -> Vec<Region> {
         let mut regions = self.outbox.take_regions();
         self.take_mac_regions(&mut regions);
@@ -160,7 +161,7 @@ impl Switch {
         std::mem::take(&mut self.outbox.events)
     }
 
-    /// A new bridge without ports and flows. `now`: monotonic, in ns.
+    /// Adds a bridge without ports and flows. `now`: monotonic, in ns.
     pub fn add_bridge(
         &mut self,
         name: &str,
@@ -208,7 +209,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes a bridge with everything in it; no events.
+    /// Removes a bridge and everything in it, without events.
     pub fn remove_bridge(&mut self, id: BridgeId, now: u64) -> Result<(), ConfigError> {
         self.bridge_mut(id)?;
         self.finish();
@@ -236,7 +237,7 @@ impl Switch {
         Ok(())
     }
 
-    /// All bridges, with names.
+    /// All bridges, with their names.
     pub fn bridges(&self) -> impl Iterator<Item = (BridgeId, &str)> {
         self.bridges.iter().flatten().map(|b| (BridgeId(b.id), b.name.as_str()))
     }
@@ -251,21 +252,21 @@ impl Switch {
         self.bridge(id).ok().map(|b| &b.config)
     }
 
-    /// Whether some controller wants packets whose TTL expired ([`openflow::Reason::InvalidTtl`]):
-    /// otherwise they are dropped as `ttl_expired` and not handed over. Holds at once for cached
-    /// decisions, too.
+    /// Sets whether some controller wants packets whose TTL expired
+    /// ([`openflow::Reason::InvalidTtl`]). If none does they are dropped as `ttl_expired` and not
+    /// punted. This affects existing megaflows at once.
     pub fn set_expired_wanted(&mut self, id: BridgeId, on: bool) -> Result<(), ConfigError> {
         self.bridge_mut(id)?.expired_wanted.store(on, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Whether changes of a bridge's flows become [`Event::Flow`].
+    /// Sets whether changes of a bridge's flows become [`Event::Flow`].
     pub fn set_monitored(&mut self, id: BridgeId, on: bool) -> Result<(), ConfigError> {
         self.bridge_mut(id)?.monitored = on;
         Ok(())
     }
 
-    /// The datapath counted: `used` is when the last of these packets came, ns.
+    /// Credits traffic that the datapath counted; `used`: when the last of these packets came, ns.
     pub fn credit(&mut self, id: u32, packets: u64, bytes: u64, used: u64) {
         let (bridge, table, hit) = match self.slots.get_mut(id) {
             Some(Slot::Flow(f)) => {
@@ -291,7 +292,8 @@ impl Switch {
         }
     }
 
-    /// A decision with these effects was made, or its flow saw traffic again (`used`, ns).
+    /// Processes the effects of a decision that was made, or whose megaflow had traffic again
+    /// (`used`, ns).
     pub fn effects(&mut self, effects: &Arc<dyn Any + Send + Sync>, used: u64) {
         let Some(e) = effects.downcast_ref::<Effects>() else { return };
         for l in &e.learns {
@@ -311,7 +313,7 @@ impl Switch {
         self.bridges.get_mut(id.index()).and_then(Option::as_mut).ok_or(ConfigError::NoBridge)
     }
 
-    /// A bridge to change, and what is published to read.
+    /// A bridge to be changed, and a guard to read what is published.
     pub(crate) fn bridge_pinned(
         &mut self,
         id: BridgeId,
@@ -320,7 +322,8 @@ impl Switch {
         Ok((bridge.ok_or(ConfigError::NoBridge)?, self.writer.pin()))
     }
 
-    /// For OpenFlow requests: a vanished bridge has no connection that could ask.
+    /// A bridge, for an OpenFlow request. An error cannot be seen: a removed bridge has no
+    /// connections.
     pub(crate) fn of_bridge(&self, id: BridgeId) -> Result<&Bridge, OfError> {
         self.bridge(id).map_err(|_| OfError::BadType)
     }
@@ -333,7 +336,7 @@ impl Switch {
         self.shared.version()
     }
 
-    /// Sets which timeout policies zones have; decisions that commit are made anew.
+    /// Sets the timeout policies of zones; decisions that commit connections are made anew.
     pub fn set_zone_timeouts(&mut self, policies: BTreeMap<u16, u32>) {
         if *self.zone_timeouts != policies {
             self.zone_timeouts = Arc::new(policies);

@@ -1,4 +1,4 @@
-//! Which tunnel options are a bridge's fields: requests that read and change that.
+//! Requests that read and change which Geneve options a bridge's fields are.
 
 use super::Switch;
 use crate::tables::table::names;
@@ -17,15 +17,15 @@ impl Switch {
     pub fn tlv_table_mod(&mut self, id: BridgeId, m: &TlvTableMod) -> Result<(), OfError> {
         self.finish();
         let b = self.of_bridge(id)?;
-        let new = b.tlv.changed(m)?;
-        let gone = b.tlv.fields.keys().filter(|i| !new.fields.contains_key(i));
+        let new = b.options.tlv.changed(m)?;
+        let gone = b.options.tlv.fields.keys().filter(|i| !new.fields.contains_key(i));
         let gone = gone.fold(0u64, |all, i| all | 1 << i);
         if gone != 0 && self.uses_options(id, gone)? {
             return Err(OfError::TlvInvalidDel);
         }
         let b = self.of_bridge_mut(id)?;
-        b.tun_masks.retain(|masks| masks.iter().all(|t| gone >> t.index & 1 == 0));
-        b.tlv = Arc::new(new);
+        b.options.masks.retain(|masks| masks.iter().all(|t| gone >> t.index & 1 == 0));
+        b.options.tlv = Arc::new(new);
         self.publish();
         self.outbox.region(Region::ALL);
         Ok(())
@@ -37,18 +37,19 @@ impl Switch {
         Ok(tables.any(|(_, t)| !t.within(&any, &any, version, |r| names(r, fields)).is_empty()))
     }
 
-    /// The bytes that options may have, how many fields there are, and which options they are.
+    /// The bytes that options may have in total, the number of fields, and the option of each field
+    /// in use.
     pub fn tlv_table(&self, id: BridgeId) -> Result<(u32, u16, Vec<TlvMap>), OfError> {
-        let maps = self.of_bridge(id)?.tlv.fields.values().copied().collect();
+        let maps = self.of_bridge(id)?.options.tlv.fields.values().copied().collect();
         Ok((OPTIONS_BYTES_MAX as u32, TUN_METADATAS.into(), maps))
     }
 
-    /// A flow with these fields comes: packets have to be looked up under their masks.
+    /// Records the masks of a new flow's fields: packets have to be looked up under them.
     pub(crate) fn note_options(&mut self, id: BridgeId, fields: &[TunMetadata]) {
         let masks = masks_of(fields);
         let Ok(b) = self.bridge_mut(id) else { return };
-        if !fields.is_empty() && !b.tun_masks.contains(&masks) {
-            b.tun_masks.push(masks);
+        if !fields.is_empty() && !b.options.masks.contains(&masks) {
+            b.options.masks.push(masks);
             self.publish();
         }
     }

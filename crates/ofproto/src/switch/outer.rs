@@ -1,4 +1,4 @@
-//! Which changes concern the outer packets of tunnels.
+//! Which changes affect the outer packets of tunnels.
 
 use crate::outer_changes::OuterChanges;
 use crate::published::PublishedState;
@@ -6,7 +6,7 @@ use crate::switch::Switch;
 use std::collections::BTreeSet;
 
 impl Switch {
-    /// The changes since the last call that may concern outer packets; None: there are none.
+    /// The changes since the last call that may affect outer packets; None: there are none.
     pub(crate) fn take_outer_changes(&mut self) -> Option<OuterChanges> {
         let mut changes = std::mem::take(&mut self.outbox.outer);
         let published = self.shared.published.read(self.pin());
@@ -24,7 +24,7 @@ impl Switch {
         (!changes.is_empty()).then_some(changes)
     }
 
-    /// Bridges that outer packets may come to: those of the devices that have addresses, and what
+    /// Bridges through which outer packets may go: those of devices with addresses, and those that
     /// patch ports lead to from there.
     fn outer_bridges(&self, published: &PublishedState) -> BTreeSet<u32> {
         let devices: BTreeSet<_> = self.routes().addresses().iter().map(|(d, ..)| &**d).collect();

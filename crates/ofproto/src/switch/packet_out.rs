@@ -1,4 +1,4 @@
-//! Packets from controllers.
+//! Packet-outs, and packets that controllers resume.
 
 use crate::check;
 use crate::events::StagedPacket;
@@ -18,17 +18,17 @@ use openflow::{
 use std::sync::Arc;
 use sync::Published;
 
-/// Where and when a packet is decided about.
+/// Where and when a controller's packet is decided about.
 struct Run<'a> {
     bridge: &'a BridgeView,
     version: u64,
-    /// Pipeline fields are in lines 4 and 5; tunnel options.
+    /// Pipeline fields (lines 4 and 5 of the key), and tunnel options.
     pipeline: &'a Match,
     key: &'a Key,
 }
 
 impl Switch {
-    /// Decides about a packet in the middle of a change.
+    /// Decides about a packet within an open change.
     pub(crate) fn stage_packet(
         &self,
         txn: &mut Txn,
@@ -48,7 +48,7 @@ impl Switch {
         Ok(())
     }
 
-    /// The packets of bundles that were committed since the last call, in order.
+    /// Takes the packets of bundles that were committed since the last call, in order.
     pub fn take_packets(&mut self) -> Vec<StagedPacket> {
         std::mem::take(&mut self.outbox.packets)
     }
@@ -69,8 +69,8 @@ impl Switch {
         check_conntrack(&p.actions, &Match::new(*key, *key))
     }
 
-    /// Decides what the datapath does with a controller's packet. `key` is the packet's, as the
-    /// parser made it. The decision is for this packet only; its credits and effects count.
+    /// Decides about a controller's packet. `key` is the packet's, as parsed. The decision is for
+    /// this packet only; its credits and effects count.
     pub fn packet_out(
         &mut self,
         id: BridgeId,
@@ -81,7 +81,7 @@ impl Switch {
         Ok(self.run_actions(id, &p.actions, &p.matching, key, &mut None))
     }
 
-    /// Runs actions on a packet, with pipeline fields (lines 4 and 5) and tunnel options of
+    /// Executes actions on a packet, with the pipeline fields (lines 4 and 5) and tunnel options of
     /// `pipeline`.
     pub(crate) fn run_actions(
         &self,
@@ -121,13 +121,14 @@ impl Switch {
         out
     }
 
-    /// Decides what the datapath does with a packet that a controller of bridge `on` gave back,
-    /// from where its pipeline paused. `key` is the packet's. The decision is for this packet only;
-    /// its credits and effects count.
+    /// Decides about a packet that a controller of bridge `on` resumes, from where its pipeline was
+    /// paused. `key` is the packet's. The decision is for this packet only; its credits and effects
+    /// count.
     ///
-    /// Errors: [`OfError::ResumeStale`] if it did not pause in that bridge as long as this daemon
-    /// runs, `BadPacket` for one without Ethernet header, those of [`check_any`]. A controller
-    /// writes the continuation: it could name a bridge of others.
+    /// Errors: [`OfError::ResumeStale`] if the pipeline was not paused in that bridge during this
+    /// daemon's life, `BadPacket` for a packet without Ethernet header, and those of [`check_any`].
+    /// These are checked because a controller writes the continuation, and could name another
+    /// bridge.
     pub fn resume(&self, on: BridgeId, r: &Resume, key: &Key) -> Result<Decision, OfError> {
         let c = &r.continuation;
         let view = self.reading();
@@ -154,7 +155,7 @@ impl Switch {
         Ok(out)
     }
 
-    /// Decides as a PMD thread would, without caching anything.
+    /// Decides as a PMD thread would, without storing a megaflow.
     pub fn resolve(&self, key: &Key, out: &mut Decision) {
         let view = self.reading();
         let request = Request { key, options: &[], packet: &[] };
@@ -168,7 +169,7 @@ impl Switch {
     }
 }
 
-/// Controllers' packets have an Ethernet header.
+/// Checks that a controller's packet has an Ethernet header.
 fn ethernet(fields: &Match) -> Result<(), OfError> {
     match fields.key.u32(at::PACKET_TYPE) {
         packet_type::ETHERNET => Ok(()),

@@ -7,7 +7,7 @@ use crate::types::*;
 use action::Region;
 use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
 
-/// `OFPPR_*`.
+/// Reasons of port-status messages (`OFPPR_*`).
 const ADDED: u8 = 0;
 
 const DELETED: u8 = 1;
@@ -28,7 +28,7 @@ fn describe(spec: &PortSpec) -> Box<PortDesc> {
     })
 }
 
-/// Bits a port-mod may change.
+/// Bits of a port's config that a port-mod may change.
 const CONFIGURABLE: u32 = port_config::PORT_DOWN
     | port_config::NO_STP
     | port_config::NO_RECV
@@ -64,7 +64,7 @@ impl Switch {
         self.put_port(id, spec, ADDED)
     }
 
-    /// Changes a port (found by its OpenFlow number).
+    /// Changes a port, which is found by its OpenFlow number.
     pub fn update_port(&mut self, id: BridgeId, spec: PortSpec) -> Result<(), ConfigError> {
         self.check_port(id, &spec)?;
         match self.bridge(id)?.ports.get(&spec.of_port) {
@@ -100,7 +100,7 @@ impl Switch {
         match old {
             Some(old) if old == desc => {}
             Some(old) => events.push(Event::PortStatus(id, reason, desc, Some(old))),
-            // As in OVS a port is added first and becomes live afterwards.
+            // As in OVS a port is added first, and becomes live afterwards.
             None => {
                 let state = desc.state & !port_state::LIVE;
                 let first = Box::new(PortDesc { state, ..(*desc).clone() });
@@ -118,8 +118,8 @@ impl Switch {
         Ok(())
     }
 
-    /// May decisions be others when a port becomes `spec`? Not if its link alone changes, which a
-    /// tenant can have as often as it likes, and nothing asks for that.
+    /// True if decisions may change when a port becomes `spec`. They do not if only its link
+    /// changes, which a tenant can cause as often as it likes.
     fn port_decides(&self, id: BridgeId, spec: &PortSpec) -> Result<bool, ConfigError> {
         let b = self.bridge(id)?;
         let Some(old) = b.ports.get(&spec.of_port) else { return Ok(true) };
@@ -127,7 +127,7 @@ impl Switch {
         Ok(!spec.differs_in_link_only(old) || old.live() != spec.live() && asked())
     }
 
-    /// Removes a port and what was learned behind it. Flows that name it stay.
+    /// Removes a port and addresses learned behind it. Flows that refer to it stay.
     pub fn remove_port(&mut self, id: BridgeId, of_port: OfPort) -> Result<(), ConfigError> {
         let (b, guard) = self.bridge_pinned(id)?;
         let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
@@ -141,7 +141,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Says which interfaces of a port carry packets; None: the first that is live.
+    /// Sets which interfaces of a port carry packets; None: the first that is live.
     pub fn set_bond(
         &mut self,
         id: BridgeId,
@@ -161,8 +161,8 @@ impl Switch {
         Ok(())
     }
 
-    /// What a patch or tunnel port received and sent so far, as (packets, bytes); None for other
-    /// ports. The counts stay with the number: a port that comes back under it goes on counting.
+    /// Packets and bytes that a patch or tunnel port has received and sent; None for other ports.
+    /// Counts are kept by number: a port that is added again under its number continues them.
     pub fn patch_counters(&self, id: BridgeId, of_port: OfPort) -> Option<[(u64, u64); 2]> {
         let b = self.bridge(id).ok()?;
         let base = *b.patch_counts.get(&of_port)?;
@@ -173,22 +173,22 @@ impl Switch {
         Some([base, base + 1].map(|id| self.slots.count(id)).map(|c| (c.packets, c.bytes)))
     }
 
-    /// A port as it is now.
+    /// A port's present properties.
     pub fn port(&self, id: BridgeId, of_port: OfPort) -> Option<&PortSpec> {
         self.bridge(id).ok()?.ports.get(&of_port)
     }
 
-    /// All ports of a bridge, ascending by number.
+    /// All ports of a bridge, by ascending number.
     pub fn ports(&self, id: BridgeId) -> impl Iterator<Item = &PortSpec> {
         self.bridge(id).ok().into_iter().flat_map(|b| b.ports.values())
     }
 
-    /// Descriptions for OpenFlow.
+    /// Descriptions of a bridge's ports for OpenFlow.
     pub fn port_descs(&self, id: BridgeId) -> Vec<PortDesc> {
         self.ports(id).map(|p| *describe(p)).collect()
     }
 
-    /// Handles a port-mod; the caller reads the port's new `config` for what the driver must do.
+    /// Executes a port-mod. The caller reads the port's new `config` to configure the device.
     pub fn port_mod(&mut self, id: BridgeId, m: &PortMod) -> Result<(), OfError> {
         let b = self.of_bridge(id)?;
         let mut spec = b.ports.get(&m.port).cloned().ok_or(OfError::PortModBadPort)?;

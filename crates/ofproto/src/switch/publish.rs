@@ -1,4 +1,4 @@
-//! What packets see of bridges and ports, made anew when one of them changes.
+//! Bridges and ports as packets see them, made anew when one of them changes.
 
 use super::{Switch, mirrors};
 use crate::bridge::Bridge;
@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 impl Switch {
-    /// Publishes bridges and ports anew.
+    /// Publishes bridges and ports as they are now.
     pub(crate) fn publish(&mut self) {
         let mut published =
             PublishedState { timeouts: self.zone_timeouts.clone(), ..PublishedState::default() };
@@ -29,13 +29,13 @@ impl Switch {
             }
             published.bridges.push(view);
         }
-        let tables = self.bridges.iter().flatten().map(|b| &b.tlv);
+        let tables = self.bridges.iter().flatten().map(|b| &b.options.tlv);
         let kinds: BTreeSet<u32> = tables.flat_map(|t| t.kinds()).collect();
         published.options = kinds.into_iter().collect();
         self.shared.published.publish(published);
     }
 
-    /// What packets see of a bridge as it is now.
+    /// A bridge as packets see it.
     pub(crate) fn view(&self, b: &Bridge) -> BridgeView {
         self.view_with(b, &self.patch_ends())
     }
@@ -87,13 +87,13 @@ impl Switch {
             mcast: self.mcast.get(&b.id).map(|t| t.published.clone()),
             expired_wanted: b.expired_wanted.clone(),
             miss_base: b.miss_base,
-            tlv: b.tlv.clone(),
-            tun_masks: b.tun_masks.as_slice().into(),
+            tlv: b.options.tlv.clone(),
+            tun_masks: b.options.masks.as_slice().into(),
             mirrors,
         }
     }
 
-    /// All patch ports by name: of several with one name the first.
+    /// All patch ports by name; of several with one name the first.
     fn patch_ends(&self) -> PatchEnds<'_> {
         let mut ends = PatchEnds::new();
         for b in self.bridges.iter().flatten() {
@@ -105,10 +105,10 @@ impl Switch {
     }
 }
 
-/// Patch ports and their bridges by name.
+/// Patch ports and their bridges, by name.
 type PatchEnds<'a> = HashMap<&'a str, (u32, &'a PortSpec)>;
 
-/// The other end of a patch port: it must exist and lead back.
+/// The peer of a patch port: it must exist and name this port as its own peer.
 fn peer(bridge: &Bridge, spec: &PortSpec, ends: &PatchEnds<'_>) -> Option<(u32, OfPort)> {
     let (id, peer) = ends.get(spec.patch_peer.as_deref()?)?;
     let back = peer.patch_peer.as_deref() == Some(&spec.name);

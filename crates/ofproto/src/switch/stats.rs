@@ -15,30 +15,31 @@ use std::sync::Arc;
 
 const NS: u64 = 1_000_000_000;
 
-/// Selected flows of which some may not have been read yet ([`Switch::dump`]). Every flow that is
-/// there from the beginning to the end is given once, whatever else changes meanwhile.
+/// Flows that a request selects, which are read part by part ([`Switch::dump`]). Every flow that
+/// exists from the beginning to the end is returned once, whatever else changes meanwhile.
 pub struct Dump {
     search: FlowSearch,
-    /// The rules that were found and not read yet, as they were then, by table.
+    /// Rules that were found and not returned yet, by table.
     found: BTreeMap<u8, VecDeque<Arc<FlowRule>>>,
 }
 
 impl Dump {
-    /// Bytes that it keeps to remember the flows that were found; flows that went meanwhile are
-    /// kept besides.
+    /// Memory that this keeps to remember the flows that were found, bytes. Flows that are removed
+    /// meanwhile are kept in addition.
     pub fn held(&self) -> usize {
         self.found.values().map(|rules| rules.capacity() * size_of::<Arc<FlowRule>>()).sum()
     }
 }
 
-/// Sums over selected flows of which some may not have been counted yet ([`Switch::aggregate`]).
+/// Sums over the flows that a request selects, which are counted part by part
+/// ([`Switch::aggregate`]).
 pub struct Aggregate {
     search: FlowSearch,
-    /// Packets of the flows that count them.
+    /// Packets of flows that count them.
     pub packets: u64,
-    /// Bytes of the flows that count them.
+    /// Bytes of flows that count them.
     pub bytes: u64,
-    /// How many flows.
+    /// Number of flows.
     pub flows: u32,
 }
 
@@ -57,7 +58,7 @@ impl<'a> From<&'a FlowSelect> for Select<'a> {
 }
 
 impl Switch {
-    /// Statistics of a flow: `rule` is what it does and `rec` its record.
+    /// Statistics of a flow with this rule and record.
     pub(crate) fn stats_of(&self, rule: &FlowRule, rec: &FlowRec, now: u64) -> FlowStats {
         let flow = rule.value();
         let kept = |flag, n| if rec.flags & flag == 0 { n } else { u64::MAX };
@@ -80,23 +81,23 @@ impl Switch {
         }
     }
 
-    /// The flows that a statistics request means, to be read piece by piece.
+    /// Begins to read the flows that a request selects.
     pub fn dump(&self, id: BridgeId, select: &FlowSelect) -> Result<Dump, OfError> {
         let mut dump = Dump { search: self.flow_search(id, select)?, found: BTreeMap::new() };
         self.find_more(&mut dump);
         Ok(dump)
     }
 
-    /// Looks for flows for a turn.
+    /// Searches flows for one turn.
     fn find_more(&self, dump: &mut Dump) {
         self.search_on(&mut dump.search, &mut |rec, rule| {
             dump.found.entry(rec.table).or_default().push_back(rule.clone());
         });
     }
 
-    /// Gives the next `n` flows to `each`, by table, as they are now, without those that went
-    /// meanwhile; none while it looks for them, [`FLOWS_TURN_MAX`](crate::FLOWS_TURN_MAX) at a
-    /// time. False: there are no more.
+    /// Calls `each` with the next `n` flows, by table, as they are now, without flows that were
+    /// removed meanwhile. The search comes first, [`FLOWS_TURN_MAX`](crate::FLOWS_TURN_MAX) flows
+    /// with each call: until it ends there are no flows. False: there are no more.
     pub fn dump_next(
         &self,
         dump: &mut Dump,
@@ -121,7 +122,8 @@ impl Switch {
             left -= 1;
             let rule = match rule.visible(version) {
                 true => Some(rule),
-                // Modified or replaced: the flow that has its place, if it is still a wanted one.
+                // The flow was modified or replaced: the flow in its place counts, if it is still
+                // selected.
                 false => self
                     .successor(dump.search.bridge, table, &rule)
                     .filter(|r| wanted(&Select::from(&dump.search.select), r)),
@@ -148,7 +150,7 @@ impl Switch {
         Ok(())
     }
 
-    /// The selected flows.
+    /// All selected flows.
     pub fn flow_stats(
         &self,
         id: BridgeId,
@@ -160,12 +162,13 @@ impl Switch {
         Ok(out)
     }
 
-    /// Begins to count the flows that a request means.
+    /// Begins to sum up the flows that a request selects.
     pub fn aggregate(&self, id: BridgeId, s: &FlowSelect) -> Result<Aggregate, OfError> {
         Ok(Aggregate { search: self.flow_search(id, s)?, packets: 0, bytes: 0, flows: 0 })
     }
 
-    /// Counts on, over [`FLOWS_TURN_MAX`](crate::FLOWS_TURN_MAX) flows at most. False: that is all.
+    /// Continues with at most [`FLOWS_TURN_MAX`](crate::FLOWS_TURN_MAX) flows. False: the sums are
+    /// complete.
     pub fn aggregate_next(&self, sums: &mut Aggregate) -> bool {
         let Aggregate { search, packets, bytes, flows } = sums;
         self.search_on(search, &mut |rec, _| {
@@ -177,7 +180,7 @@ impl Switch {
         !search.is_over()
     }
 
-    /// All tables of a bridge.
+    /// Statistics of all tables of a bridge.
     pub fn table_stats(&self, id: BridgeId) -> Result<Vec<TableStats>, OfError> {
         let b = self.of_bridge(id)?;
         Ok((0..N_TABLES as u8).map(|table| b.table_stats(table)).collect())
@@ -226,14 +229,14 @@ impl Switch {
         Ok(())
     }
 
-    /// How many flows a bridge has.
+    /// Number of flows of a bridge.
     pub fn n_flows(&self, id: BridgeId) -> Result<usize, ConfigError> {
         Ok(self.bridge(id)?.table_recs.iter().map(|r| r.active as usize).sum())
     }
 }
 
 impl Bridge {
-    /// A table as it is now.
+    /// Statistics of a table.
     pub fn table_stats(&self, table: u8) -> TableStats {
         let (rec, config) = (&self.table_recs[usize::from(table)], self.config.tables.get(&table));
         TableStats {

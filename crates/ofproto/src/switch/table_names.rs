@@ -1,4 +1,4 @@
-//! Names that controllers give tables. Those of the database (`Flow_Table.name`) go before them.
+//! Names that controllers give tables. Names in the database (`Flow_Table.name`) take precedence.
 
 use crate::bridge::Bridge;
 use crate::switch::Switch;
@@ -8,8 +8,8 @@ use openflow::{OfError, TableCommand, TableFeatures, TableStats};
 use std::collections::BTreeMap;
 
 impl Switch {
-    /// Names tables as a table features request says, whose `tables` are by number. It may change
-    /// nothing else, and all of it is refused if a part is: [`OfError::TableFeaturesEperm`].
+    /// Names tables as a table features request says; `tables` is sorted by number. It may change
+    /// nothing else: otherwise all of it is refused with [`OfError::TableFeaturesEperm`].
     pub fn name_tables(
         &mut self,
         id: BridgeId,
@@ -19,7 +19,7 @@ impl Switch {
         let b = self.of_bridge_mut(id)?;
         let asked = match command {
             TableCommand::Modify => true,
-            // All of them: none can be taken away.
+            // All of them: no table can be removed.
             TableCommand::Replace => tables.len() == N_TABLES,
             TableCommand::Enable | TableCommand::Disable => false,
         };
@@ -36,7 +36,7 @@ impl Switch {
 }
 
 impl Bridge {
-    /// The name that a table has in the database.
+    /// The name that the database gives a table.
     pub fn configured_name(&self, table: u8) -> Option<&str> {
         let config = self.config.tables.get(&table)?;
         Some(config.name.as_str()).filter(|name| !name.is_empty())
@@ -49,7 +49,8 @@ impl Bridge {
         &name[..name.floor_char_boundary(TableFeatures::NAME_BYTES_MAX)]
     }
 
-    /// The database gives tables names: controllers' are gone, also when it takes its own back.
+    /// Removes the names that controllers gave, because the database gives names, or takes its own
+    /// back.
     pub fn forget_names(&mut self) {
         for (table, _) in self.config.tables.iter().filter(|(_, t)| !t.name.is_empty()) {
             if let Some(rec) = self.table_recs.get_mut(usize::from(*table)) {
@@ -58,8 +59,8 @@ impl Bridge {
         }
     }
 
-    /// Can a table be what a controller wants, if it gets another name at most? No name at all is
-    /// always granted, and leaves one of the database as it is.
+    /// True if a table can be as a controller wants it with no more than another name. An empty
+    /// name is always granted, and keeps one of the database.
     fn can_be(&self, wanted: &TableFeatures) -> bool {
         if usize::from(wanted.table) >= N_TABLES {
             return false;

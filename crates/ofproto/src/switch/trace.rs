@@ -1,4 +1,4 @@
-//! `ofproto/trace`: the way of a packet, in OVS's layout.
+//! `ofproto/trace`: the translation of a packet as text, in OVS's layout.
 
 use super::Switch;
 use crate::trace::recorder::Recorder;
@@ -10,7 +10,7 @@ use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Op, Punt, Request};
 use flow::{Key, at, flow_text, megaflow_text};
 
-/// Why the switch itself reads the packet, as ovs-vswitchd says it; None: it does not.
+/// Why the switch itself reads the packet, in ovs-vswitchd's words; None: it does not.
 fn taken_because(op: &Op) -> Option<&'static str> {
     let Op::Punt(p) = op else { return None };
     let snooped = "Uses action(s) not supported by datapath.";
@@ -19,8 +19,8 @@ fn taken_because(op: &Op) -> Option<&'static str> {
 }
 
 impl Switch {
-    /// What happens to a packet with this key that comes from `at::OF_IN_PORT` (and, where it is
-    /// one, `at::IN_PORT` is set to its datapath port).
+    /// Traces a packet with this key that comes in on the OpenFlow port in `at::OF_IN_PORT`
+    /// (`at::IN_PORT` is set to its datapath port, if it has one).
     ///
     /// Nothing is learned, counted or sent.
     pub fn trace(
@@ -35,7 +35,8 @@ impl Switch {
         Ok(self.reports(&key, &out, recorder, style.ct_next))
     }
 
-    /// As [`Switch::trace`], as if the packet were real: what it teaches is learned at `now` (ns).
+    /// As [`Switch::trace`], but the packet counts as real: what it teaches is learned at `now`
+    /// (ns).
     pub fn trace_learning(
         &mut self,
         id: BridgeId,
@@ -73,7 +74,7 @@ impl Switch {
         Ok((key, out, recorder.unwrap_or_default()))
     }
 
-    /// A packet that was looked up before.
+    /// Traces a packet that was recirculated.
     pub(super) fn trace_frozen(
         &self,
         key: &Key,
@@ -85,7 +86,8 @@ impl Switch {
         resolve(view, self.version(), &request, out, recorder)
     }
 
-    /// From table 0 on, with the registers and the port that the caller gave, real or not.
+    /// Traces from table 0 on, with the registers and the port that the caller gave, whether that
+    /// port exists or not.
     pub(super) fn trace_tables(
         &self,
         id: BridgeId,
@@ -104,15 +106,15 @@ impl Switch {
         x.run();
     }
 
-    /// The name of the port that packets come from or go to by this number; None: it is none, or
-    /// that of several tunnels.
+    /// The name of the port with this datapath number; None: there is none, or several tunnels
+    /// share it.
     fn dp_port_name(&self, no: flow::PortNo) -> Option<String> {
         let ports = self.bridges.iter().flatten().flat_map(|b| b.ports.values());
         let mut own = ports.filter(|p| p.dp_port == Some(no) && p.tunnel.is_none());
         own.next().map(|p| p.name.clone())
     }
 
-    /// Does a lookup with this identifier go on with something?
+    /// True if there is a frozen state with this recirculation id.
     pub fn knows_recirculation(&self, id: u32) -> bool {
         self.shared.frozen.get(self.writer.pin(), id).is_some()
     }
@@ -131,7 +133,7 @@ impl Switch {
         let done = done.filter(|d| *d != flow).unwrap_or_else(|| "unchanged".into());
         let mut mask = out.mask;
         if key.u16(at::VLAN) == 0 {
-            // An untagged packet has no tag to match on; the datapath knows that anyway.
+            // An untagged packet has no tag to match on, which the datapath knows anyway.
             mask.set_u16(at::VLAN, 0);
         }
         if key.u16(at::VLAN1) == 0 {
@@ -144,7 +146,7 @@ impl Switch {
             false => self.punt_text(p).replace("dont_send=0", "dont_send=1"),
         };
         let style = action::OpsText { punt: &punt, port: &dp_names };
-        // What the switch takes is no action in ovs-vswitchd.
+        // What the switch itself reads is no action in ovs-vswitchd.
         let asked = r.slow.then_some("Uses action(s) not supported by datapath.");
         let taken = asked.or_else(|| out.ops.iter().find_map(taken_because));
         let ops = out.ops.iter().filter(|op| taken_because(op).is_none()).cloned();

@@ -1,4 +1,4 @@
-//! Packets that connection tracking has looked up again, in a trace.
+//! In a trace: packets that are looked up again after connection tracking.
 
 use super::Switch;
 use crate::trace::recorder::{Fork, Recorder};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 const DEFAULT_STATE: u8 = 0x21;
 
 impl Switch {
-    /// A trace, and those of the packets that were looked up again, one after the other.
+    /// Appends a trace, and those of the packets that are looked up again, one after the other.
     pub(super) fn reports(
         &self,
         key: &Key,
@@ -38,7 +38,7 @@ impl Switch {
     }
 }
 
-/// Says what is looked up again; the key of that.
+/// Announces the packet that is looked up again; returns its key.
 fn announce(fork: &Fork, state: Option<u8>, text: &mut String) -> Key {
     let (mut key, line) = (fork.key, "=".repeat(79));
     key.set_u8(at::CT_STATE, state.unwrap_or(DEFAULT_STATE));
@@ -59,7 +59,7 @@ fn announce(fork: &Fork, state: Option<u8>, text: &mut String) -> Key {
     key
 }
 
-/// The first address and port of the range become the packet's.
+/// Gives the packet the first address and port of the range.
 fn translate(nat: &Nat, key: &mut Key) {
     let sides = [
         (NAT_SRC, at::IP_SRC, at::IPV6_SRC, at::TP_SRC),
@@ -77,7 +77,7 @@ fn translate(nat: &Nat, key: &mut Key) {
     }
 }
 
-/// Addresses and ports, if the translation is about addresses.
+/// Addresses and ports as text, if NAT changes addresses.
 fn tuple(nat: &Nat, key: &Key) -> String {
     let (src, dst) = (key.u16(at::TP_SRC), key.u16(at::TP_DST));
     match nat.first {

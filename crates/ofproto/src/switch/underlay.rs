@@ -1,4 +1,4 @@
-//! The switch's part of tunnels: routes, neighbours and what changes with them.
+//! The underlay of tunnels: routes, neighbours, and what changes with them.
 
 use crate::switch::Switch;
 use crate::translate::effects::{Effects, Hop, Snooped};
@@ -17,8 +17,8 @@ impl Switch {
         &self.tunnels.underlay.routes
     }
 
-    /// Changes the routing table. Decisions that would be others are made anew; all, when it is
-    /// addresses that changed: packets to those are ours.
+    /// Changes the routing table. Decisions that would change are made anew; if addresses changed,
+    /// all are, as packets to these addresses are for this host.
     pub fn change_routes<T>(&mut self, f: impl FnOnce(&mut Routes) -> T) -> T {
         let before = self.tunnels.underlay.routes.clone();
         let out = f(&mut self.tunnels.underlay.routes);
@@ -30,9 +30,9 @@ impl Switch {
         out
     }
 
-    /// Did the underlay, or what outer packets meet, change since the last call, and with it
-    /// decisions for which the answer says yes to their effects? Called after
-    /// [`Switch::take_regions`], which knows the addresses that changed.
+    /// A predicate on effects: true for decisions that may be wrong since the underlay, or the
+    /// tables that outer packets pass, changed after the last call; None: nothing changed. Called
+    /// after [`Switch::take_regions`], which knows the addresses that changed.
     pub fn take_stale(&mut self) -> Option<impl Fn(&(dyn Any + Send + Sync)) -> bool + use<>> {
         self.publish_neighbours();
         let underlay = std::mem::take(&mut self.outbox.underlay);
@@ -49,7 +49,7 @@ impl Switch {
         })
     }
 
-    /// UDP source ports of encapsulated packets: the first, and one behind the last.
+    /// UDP source ports of encapsulated packets: the first, and the one behind the last.
     pub fn tunnel_source_ports(&self) -> (u16, u16) {
         let SourcePorts(min, max) = self.tunnels.underlay.source_ports;
         (min, max)
@@ -62,20 +62,20 @@ impl Switch {
         self.outbox.region(Region::ALL);
     }
 
-    /// Known next hops: port, address, what is known.
+    /// The known next hops: port, address, and what is known of it.
     pub fn neighbours(&self) -> impl Iterator<Item = (&str, IpAddr, &Neighbour)> {
         self.tunnels.neighbours.all().iter().map(|((port, ip), n)| (port.as_str(), *ip, n))
     }
 
-    /// Sets the hardware address of a next hop behind a port's device by hand, at `now` (ns):
+    /// Sets the hardware address of a next hop behind a port's device statically, at `now` (ns):
     /// neither the kernel nor packets change it.
     pub fn set_neighbour(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], now: u64) {
         self.learn_neighbour(port, ip, mac, How::User, now);
         self.publish_neighbours();
     }
 
-    /// The kernel knows this next hop; `sure`: it has confirmed it. Published when changes are next
-    /// taken.
+    /// Records a next hop that the kernel knows; `sure`: the kernel has confirmed it. It is
+    /// published when changes are next taken.
     pub fn kernel_neighbour(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], sure: bool, now: u64) {
         self.learn_neighbour(port, ip, mac, How::Kernel { sure }, now);
     }
@@ -86,55 +86,55 @@ impl Switch {
         self.outbox.underlay |= learned == Learned::Matters;
     }
 
-    /// What packets said of next hops and was passed over, because their port says too much.
+    /// Number of announcements of next hops that were ignored because their port sent too many.
     pub fn neighbours_limited(&self) -> u64 {
         self.tunnels.neighbours.limited()
     }
 
-    /// Announcements of next hops that were passed over since they were last reported, by port;
-    /// each port is reported once a minute. `now` in ns.
+    /// Announcements of next hops that were ignored since they were last reported, by port. Each
+    /// port is reported once a minute. `now` in ns.
     pub fn take_limited_neighbours(&mut self, now: u64) -> Vec<(String, u64)> {
         self.tunnels.neighbours.take_limited(now)
     }
 
-    /// Forgets all next hops.
+    /// Removes all next hops.
     pub fn flush_neighbours(&mut self) {
         self.tunnels.neighbours.clear();
         self.publish_underlay();
         self.outbox.underlay = true;
     }
 
-    /// Forgets the next hops behind ports that no longer exist.
+    /// Removes the next hops behind ports that do not exist any more.
     pub(crate) fn forget_neighbours(&mut self, ports: &[&str]) {
         if self.tunnels.neighbours.forget(ports) {
             self.publish_underlay();
         }
     }
 
-    /// Seconds without use after which a next hop is forgotten.
+    /// Seconds without use after which a next hop is removed.
     pub fn neighbour_aging(&self) -> u32 {
         (self.tunnels.neighbours.aging_ns / 1_000_000_000) as u32
     }
 
-    /// Sets after how many seconds without use a next hop that is learned from now on is forgotten.
+    /// Sets the seconds without use after which a next hop that is learned from now on is removed.
     pub fn set_neighbour_aging(&mut self, seconds: u32) {
         self.tunnels.neighbours.aging_ns = u64::from(seconds) * 1_000_000_000;
     }
 
-    /// Questions for next hops that are due.
+    /// Takes the solicitations of next hops that are due.
     pub fn take_solicitations(&mut self) -> Vec<Solicitation> {
         std::mem::take(&mut self.tunnels.solicitations)
     }
 
-    /// The port that a decapsulated packet comes in on, by datapath port and tunnel fields.
+    /// The port on which a decapsulated packet comes in, by datapath port and tunnel fields.
     pub fn tunnel_receiver(&self, key: &Key) -> Option<(BridgeId, OfPort)> {
         let published = self.shared.published.read(self.writer.pin());
         debug_assert!(key.u16(at::IN_PORT) != flow::NO_PORT);
         published.tunnels.receiver(key).map(|(b, p)| (BridgeId(b), p))
     }
 
-    /// The device by which a tunnel's packets leave now: port name. None: no route, or it depends
-    /// on the flow.
+    /// The port by which a tunnel's packets leave now. None: there is no route, or it depends on
+    /// the flow.
     pub fn egress(&self, spec: &PortSpec) -> Option<&str> {
         let tunnel = spec.tunnel.as_ref()?;
         let Remote::Ip(to) = tunnel.remote else { return None };
@@ -146,8 +146,8 @@ impl Switch {
         Some(&self.tunnels.underlay.routes.lookup(to, mark, from)?.device)
     }
 
-    /// A decision sends to this next hop: it is asked for if that is due, and the decision is made
-    /// anew if it knew another hardware address.
+    /// Processes that a decision sends to this next hop: solicits it if that is due, and has the
+    /// decision made anew if it has another hardware address.
     pub(crate) fn hop(&mut self, h: &Hop, now: u64) {
         let port = self.bridges.get(h.bridge as usize).and_then(|b| b.as_ref()?.ports.get(&h.port));
         let Some(port) = port else { return };
@@ -158,7 +158,7 @@ impl Switch {
             self.tunnels.solicitations.push(Solicitation { bridge, port, frame });
         }
         if self.tunnels.neighbours.get(&port.name, h.next) != h.used {
-            // The decision is older than what is known now.
+            // The decision is older than the present knowledge.
             self.outbox.underlay = true;
         }
     }
@@ -174,7 +174,8 @@ impl Switch {
         }
     }
 
-    /// Lets translation see what changed about next hops since the last time, however much that is.
+    /// Publishes what changed about next hops since the last time; how much that is does not
+    /// matter.
     fn publish_neighbours(&mut self) {
         if std::mem::take(&mut self.outbox.neighbours) {
             self.publish_underlay();

@@ -1,11 +1,12 @@
-//! Conjunctive matches (ovs-actions(7), "conjunction"): flows that are clauses of a match, and a
-//! flow that matches `conj_id` for all packets for which every clause of that id has a flow.
+//! Conjunctive matches (ovs-actions(7), "conjunction"). Some flows are clauses of a match; one flow
+//! matches on `conj_id`, and takes the packets for which every clause of that id has a matching
+//! flow.
 //!
-//! Clauses stand beside the flows that packets can hit, in a classifier of their own. A lookup that
-//! found a flow asks it for all clauses of higher priority. From the highest such priority down,
-//! the first id with all its clauses there is looked up as `conj_id`; what that finds is the
-//! answer, of any priority. The product of the clauses is never made: ten thousand addresses
-//! and a hundred ports are 10,100 flows.
+//! Clauses are in a classifier of their own, apart from the flows that packets can hit. A lookup
+//! that found a flow searches there for all matching clauses of higher priority. From the highest
+//! such priority down, the first id of which all clauses match is looked up as `conj_id`; the
+//! result, of any priority, is the answer. The product of the clauses is never built: ten thousand
+//! addresses and a hundred ports are 10,100 flows.
 
 use crate::tables::instructions::Clause;
 use crate::tables::table::{FlowRule, Table};
@@ -13,14 +14,14 @@ use crate::work::step;
 use flow::{Key, Mask, at};
 use sync::Guard;
 
-/// Clauses that one lookup collects, and steps that it takes: as many as one packet may cause.
-/// Beyond, the lookup says that it took too many, and the packet is dropped.
+/// Clauses that one lookup collects, and steps that it takes, at most. With more the packet is
+/// dropped. The number is that of steps that one packet may cause.
 const CLAUSES_MAX: usize = 65_536;
 
-/// Clauses with the priorities that they have for a packet.
+/// The clauses that match a packet, with their priorities.
 #[derive(Default)]
 struct Collected {
-    /// The complement of the priority, so that the highest is first.
+    /// Complement of the priority (so that the highest sorts first), and the clause.
     all: Vec<(u16, Clause)>,
     too_many: bool,
 }
@@ -35,7 +36,7 @@ impl Collected {
         }
     }
 
-    /// Ids that have all their clauses at one priority, those of the highest priority first.
+    /// The ids of which all clauses match at one priority, by falling priority.
     fn complete(&mut self) -> impl Iterator<Item = u32> + '_ {
         self.all.sort_unstable();
         let same =
@@ -49,7 +50,8 @@ impl Collected {
 }
 
 impl Table {
-    /// The answer when there are clauses and the best ordinary rule is `hard`. Adds to `steps`.
+    /// The result of a lookup with conjunctive matches, where `hard` is the best ordinary rule.
+    /// Adds to `steps`.
     #[cold]
     pub(crate) fn conjunctive<'a>(
         &'a self,
@@ -70,7 +72,7 @@ impl Table {
         for id in found.complete() {
             step();
             *steps += 1;
-            // More than any packet may take: the caller drops it.
+            // No packet may take this many steps: the caller drops it.
             if *steps > CLAUSES_MAX {
                 return None;
             }

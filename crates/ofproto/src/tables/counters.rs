@@ -5,7 +5,7 @@ use crate::tables::table::FlowRule;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A freed id is not given out again for this long: cached decisions may still credit it.
+/// Time for which a freed id is not used again, ns: megaflows may still credit it.
 const QUARANTINE_NS: u64 = 10_000_000_000;
 
 /// Packets and bytes.
@@ -15,7 +15,7 @@ pub(crate) struct Counter {
     pub bytes: u64,
 }
 
-/// What changes about a flow while its rule stays.
+/// The part of a flow that changes while its rule stays.
 #[derive(Clone)]
 pub(crate) struct FlowRec {
     pub rule: Arc<FlowRule>,
@@ -25,7 +25,7 @@ pub(crate) struct FlowRec {
     pub idle: u16,
     pub hard: u16,
     pub importance: u16,
-    /// The first version that has the flow.
+    /// The first version of the tables that has the flow.
     pub born: u64,
     pub created: u64,
     pub modified: u64,
@@ -38,29 +38,29 @@ pub(crate) enum Slot {
     Flow(FlowRec),
     /// A group or a bucket.
     Count(Counter),
-    /// Packets that a table had no flow for.
+    /// Packets without a flow in a table.
     Miss {
         bridge: u32,
         table: u8,
     },
 }
 
-/// Slots that are allocated together.
+/// Number of slots that are allocated together.
 const CHUNK: usize = 4096;
 
-/// The slots, dense, in chunks: growing moves none.
+/// All slots, in chunks: growing moves none.
 #[derive(Default)]
 pub(crate) struct Slots {
     chunks: Vec<Vec<Slot>>,
-    /// When the id of a flow, group or bucket was freed, ns, and the id.
+    /// Freed ids of flows, groups and buckets, and when they were freed, ns.
     free: VecDeque<(u64, u32)>,
-    /// When the ids of a removed bridge's tables were freed, ns, and the first of these consecutive
-    /// ids.
+    /// Freed ids of removed bridges' tables, of each bridge the first one, and when they were
+    /// freed, ns.
     free_tables: VecDeque<(u64, u32)>,
 }
 
 impl Slots {
-    /// An id for `slot`; `now` decides whether an old one may be used again.
+    /// A new id for `slot`. `now`: the time, by which a freed id may be used again or not.
     pub fn alloc(&mut self, slot: Slot, now: u64) -> u32 {
         match self.free.front() {
             Some((at, _)) if at.saturating_add(QUARANTINE_NS) <= now => {
@@ -72,7 +72,7 @@ impl Slots {
         }
     }
 
-    /// All ids are below.
+    /// A bound: all ids are below it.
     pub fn len(&self) -> usize {
         self.chunks.len().saturating_sub(1) * CHUNK + self.chunks.last().map_or(0, Vec::len)
     }
@@ -81,7 +81,7 @@ impl Slots {
         self.chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)
     }
 
-    /// The slot of an id that was given out.
+    /// The slot of an id in use.
     fn at(&mut self, id: u32) -> &mut Slot {
         &mut self.chunks[id as usize / CHUNK][id as usize % CHUNK]
     }
@@ -99,7 +99,7 @@ impl Slots {
         id
     }
 
-    /// The first of `n` consecutive ids that were never used.
+    /// Allocates `n` consecutive ids that were never used; returns the first.
     pub fn push_run(&mut self, n: usize, slot: impl Fn(usize) -> Slot) -> u32 {
         let base = self.len() as u32;
         (0..n).for_each(|i| {
@@ -108,7 +108,8 @@ impl Slots {
         base
     }
 
-    /// An id for the misses of each table of a bridge: table t has the returned one plus t.
+    /// Allocates an id for the misses of each table of a bridge: table t has the returned id plus
+    /// t.
     pub fn alloc_tables(&mut self, bridge: u32, now: u64) -> u32 {
         let slot = |t| Slot::Miss { bridge, table: t as u8 };
         match self.free_tables.front() {
@@ -122,13 +123,13 @@ impl Slots {
         }
     }
 
-    /// Takes back what [`Slots::alloc_tables`] gave.
+    /// Frees the ids that [`Slots::alloc_tables`] returned.
     pub fn release_tables(&mut self, base: u32, now: u64) {
         (0..N_TABLES as u32).for_each(|t| *self.at(base + t) = Slot::Free);
         self.free_tables.push_back((now, base));
     }
 
-    /// The id that [`Slots::alloc`] will give next.
+    /// The id that [`Slots::alloc`] will return next.
     pub fn next(&self, now: u64) -> u32 {
         match self.free.front() {
             Some((at, id)) if at.saturating_add(QUARANTINE_NS) <= now => *id,

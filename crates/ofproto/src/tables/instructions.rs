@@ -1,4 +1,4 @@
-//! What a list of instructions names: ports, groups, meters, learn actions, clauses.
+//! What instructions refer to: ports, groups, meters, learn actions, clauses.
 
 use openflow::{Action, Instruction, Learn, OfPort, port};
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ fn actions_of(list: &[Instruction]) -> impl Iterator<Item = &Action> {
     })
 }
 
-/// Do the instructions send packets to the port?
+/// True if the instructions send packets to the port.
 pub fn outputs_to(list: &[Instruction], p: OfPort) -> bool {
     actions_of(list).any(|a| match a {
         Action::Output { port, .. } | Action::Enqueue { port, .. } => *port == p,
@@ -19,7 +19,7 @@ pub fn outputs_to(list: &[Instruction], p: OfPort) -> bool {
     })
 }
 
-/// Do the instructions send packets to the group?
+/// True if the instructions send packets to the group.
 pub fn uses_group(list: &[Instruction], group: u32) -> bool {
     let mut found = false;
     for_each_group(list, &mut |g| found |= g == group);
@@ -50,7 +50,7 @@ fn group_in(a: &Action, f: &mut dyn FnMut(u32)) {
     }
 }
 
-/// The meter that a flow's packets go through before anything else.
+/// The meter that the packets of a flow go through first.
 pub(crate) fn meter_of(list: &[Instruction]) -> Option<u32> {
     list.iter().find_map(|i| match i {
         Instruction::Meter(id) => Some(*id),
@@ -62,7 +62,7 @@ pub(crate) fn meter_of(list: &[Instruction]) -> Option<u32> {
     })
 }
 
-/// The learn actions of instructions, those of clones included.
+/// The learn actions of instructions, also those in clones.
 pub(crate) fn learns(list: &[Instruction]) -> Vec<&Learn> {
     fn inside<'a>(a: &'a Action, out: &mut Vec<&'a Learn>) {
         match a {
@@ -80,17 +80,17 @@ pub(crate) fn learns(list: &[Instruction]) -> Vec<&Learn> {
     out
 }
 
-/// One `conjunction` action.
+/// A `conjunction` action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Clause {
     pub id: u32,
-    /// Number of clauses.
+    /// Number of clauses of the conjunction.
     pub n: u8,
-    /// Number of this clause, from 0 on.
+    /// Index of this clause, from 0.
     pub k: u8,
 }
 
-/// The clauses that a flow is; None: it is an ordinary flow.
+/// The clauses that a flow stands for; None: it is an ordinary flow.
 pub(crate) fn clauses(list: &[Instruction]) -> Option<Box<[Clause]>> {
     let [Instruction::Apply(actions)] = list else { return None };
     let clause = |a: &Action| match *a {

@@ -1,4 +1,4 @@
-//! Flow tables: rules, what they say about tunnel options, and their counters.
+//! Flow tables: rules, their matches on tunnel options, and their counters.
 
 pub(crate) mod conjunction;
 pub(crate) mod counters;

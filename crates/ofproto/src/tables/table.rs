@@ -8,29 +8,30 @@ use openflow::{Action, Instruction, Match, OfPort, packet_type, port};
 use std::sync::{Arc, OnceLock};
 use sync::{Domain, Guard};
 
-/// Tables that controllers can use.
+/// Number of tables that controllers can use.
 pub const N_TABLES: usize = 254;
 
-/// What a rule carries besides match and priority; never changes (a modify makes a new rule).
+/// The data of a rule besides match and priority. It never changes: modifying a flow makes a new
+/// rule.
 pub(crate) struct Flow {
-    /// Index of its counters and timeouts in the switch; also the credit id.
+    /// Index of the flow's counters and timeouts; also its credit id.
     pub id: u32,
-    /// What it does, if `translate::plain` can do that.
+    /// What the instructions do, if `translate::plain` can execute them.
     pub plain: Plain,
-    /// Do the instructions name groups?
+    /// True if the instructions use groups.
     pub groups: bool,
-    /// The meter that they name.
+    /// The meter that the instructions use first.
     pub meter: Option<u32>,
-    /// The clauses of conjunctive matches that it stands for; packets cannot hit such a rule.
+    /// The clauses of conjunctive matches that the flow stands for. Packets cannot hit such a rule.
     pub clauses: Option<Box<[Clause]>>,
-    /// Do they learn?
+    /// True if the instructions have learn actions.
     pub learns: bool,
-    /// True if controllers get a flow-removed message when it goes (SEND_FLOW_REM).
+    /// True if controllers get a flow-removed message when the flow is removed (SEND_FLOW_REM).
     pub reports_removal: bool,
     pub cookie: u64,
-    /// The part of its match about tunnel options, if there is one.
+    /// The part of its match on tunnel options, if there is one.
     pub tun: Option<Arc<Vec<TunMetadata>>>,
-    /// Shared by the flows of one modification.
+    /// The instructions, which all flows of one modification share.
     pub instructions: Arc<[Instruction]>,
 }
 
@@ -61,7 +62,7 @@ impl Flow {
     }
 }
 
-/// Instructions that are only an output to a port and a goto.
+/// Instructions that are only an output to a port, a goto, or both.
 #[derive(Clone, Copy)]
 pub(crate) enum Plain {
     Yes { output: Option<OfPort>, next: Option<u8> },
@@ -79,7 +80,7 @@ impl Plain {
             [Instruction::Apply(actions)] => actions,
             _ => return Plain::No,
         };
-        // An OpenFlow 1.0 `goto_table` is a resubmission at the end.
+        // In OpenFlow 1.0 a `goto_table` is a resubmission at the end.
         let (actions, next) = match actions {
             [
                 first @ ..,
@@ -107,23 +108,24 @@ pub(crate) fn match_of(rule: &FlowRule) -> Match {
     Match { key, mask, tun: tun_of(rule).to_vec() }
 }
 
-/// What a rule says about options.
+/// The tunnel options that a rule matches on.
 pub(crate) fn tun_of(rule: &FlowRule) -> &[TunMetadata] {
     rule.value().tun.as_deref().map_or(&[], Vec::as_slice)
 }
 
-/// Does a rule say of each of these fields at least as much?
+/// True if a rule matches on each of these fields at least as narrowly.
 pub(crate) fn within(rule: &FlowRule, wide: &[TunMetadata]) -> bool {
     let narrow = tun_of(rule);
     wide.iter().all(|w| tlv::get(narrow, w.index).is_some_and(|n| n.within(w)))
 }
 
-/// Can one packet match both the rule and the match, as far as tunnel options go?
+/// True if one packet can match both the rule and the match, as far as tunnel options are
+/// concerned.
 pub(crate) fn overlap(rule: &FlowRule, fields: &[TunMetadata]) -> bool {
     fields.iter().all(|f| tlv::get(tun_of(rule), f.index).is_none_or(|r| r.overlaps(f)))
 }
 
-/// Does a flow name one of these fields?
+/// True if a flow uses one of these fields.
 pub(crate) fn names(rule: &FlowRule, fields: u64) -> bool {
     let mut found = tun_of(rule).iter().any(|t| fields >> t.index & 1 != 0);
     for i in rule.value().instructions.iter() {
@@ -135,23 +137,22 @@ pub(crate) fn names(rule: &FlowRule, fields: u64) -> bool {
     found
 }
 
-/// Places of a classifier that a lookup may look at without taking a step, as tables of few masks
-/// have no more.
+/// Places of a classifier that a lookup may visit without taking a step: as many as with few masks.
 const PLACES_FREE: usize = 16;
-/// Places that it looks at in a step: some 100 ns.
+/// Places that a lookup visits in one step, which takes some 100 ns.
 const PLACES_PER_STEP: usize = 4;
 
-/// The steps of a lookup that has looked at so many places.
+/// The steps of a lookup that visited this many places.
 fn steps_of(places: usize) -> usize {
     places.saturating_sub(PLACES_FREE) / PLACES_PER_STEP
 }
 
-/// One flow table: one writer, many readers.
+/// A flow table: one writer, many readers.
 pub(crate) struct Table {
     rules: Classifier<Flow>,
-    /// Clauses of conjunctive matches.
+    /// Flows that are clauses of conjunctive matches.
     clauses: Classifier<Flow>,
-    /// Rules for packets without an Ethernet header.
+    /// Flows for packets without an Ethernet header.
     bare: Classifier<Flow>,
 }
 
@@ -162,8 +163,8 @@ impl Table {
         Table { rules: Classifier::new(domain), clauses, bare }
     }
 
-    /// The best rule for `key` at `version`; what was looked at is added to `wc`, and to `steps`
-    /// what conjunctive matches and very many masks took.
+    /// The best rule for `key` at `version`. Adds the bits that were read to `wc`, and the
+    /// steps for conjunctive matches and very many masks to `steps`.
     #[inline]
     pub fn lookup<'a>(
         &'a self,
@@ -196,19 +197,19 @@ impl Table {
         rule
     }
 
-    /// What a lookup takes at most because of how many masks there are.
+    /// The most steps that a lookup takes because of the number of masks.
     pub fn steps_max(&self, guard: Guard<'_>) -> usize {
         steps_of(self.rules.places(guard))
     }
 
-    /// Are there clauses of conjunctive matches?
+    /// True if there are clauses of conjunctive matches.
     #[inline]
     pub fn has_clauses(&self) -> bool {
         !self.clauses.is_empty()
     }
 
-    /// Calls `each` with every clause of a conjunctive match that matches `key` and has at least
-    /// the priority `least`; the steps that it takes to find them.
+    /// Calls `each` with every clause that matches `key` and has at least priority `least`. Returns
+    /// the steps that this took.
     pub fn clauses_for(
         &self,
         guard: Guard<'_>,
@@ -222,8 +223,8 @@ impl Table {
         steps_of(self.clauses.places(guard))
     }
 
-    /// The best rules for some keys, without conjunctive matches, at most [`classifier::BATCH`];
-    /// says which words of keys were looked at, a bit each.
+    /// The best rules for at most [`classifier::BATCH`] keys, without conjunctive matches. Returns
+    /// which words of keys were read, a bit each.
     pub fn lookup_all<'a>(
         &'a self,
         guard: Guard<'a>,
@@ -234,13 +235,13 @@ impl Table {
         self.rules.lookup_all(guard, keys, version, found)
     }
 
-    /// Prefetches what looking these keys up will read.
+    /// Prefetches what a lookup of these keys reads.
     pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
         self.rules.prepare(guard, keys)
     }
 
-    /// The best rule for a packet without an Ethernet header: one that names its type. As in OVS
-    /// all others are about packets that have one.
+    /// The best rule for a packet without an Ethernet header: one that matches on the packet type.
+    /// As in OVS, all other rules are for packets with one.
     pub fn lookup_bare<'a>(
         &'a self,
         guard: Guard<'a>,
@@ -257,7 +258,7 @@ impl Table {
         [&self.rules, &self.clauses, &self.bare]
     }
 
-    /// Where the rule stands.
+    /// The classifier in which the rule is.
     fn home(&self, rule: &FlowRule) -> &Classifier<Flow> {
         match rule {
             r if r.value().clauses.is_some() => &self.clauses,
@@ -270,12 +271,12 @@ impl Table {
         self.home(&rule).insert(rule);
     }
 
-    /// Takes a rule out; returns the table's handle on it, to be retired.
+    /// Removes a rule; returns the table's handle on it, to be retired.
     pub fn unlink(&self, rule: &Arc<FlowRule>) -> Option<Unlinked<Flow>> {
         self.home(rule).unlink(rule)
     }
 
-    /// The rule with exactly this match and priority.
+    /// The rule with this very match and priority.
     pub fn find_exact(
         &self,
         key: &Key,
@@ -287,7 +288,7 @@ impl Table {
         self.all().into_iter().find_map(here)
     }
 
-    /// The rules at least as specific as (`key`,`mask`) that `want` accepts.
+    /// The rules at least as specific as (`key`, `mask`) that `want` accepts.
     pub fn within(
         &self,
         key: &Key,
@@ -301,8 +302,8 @@ impl Table {
         self.all().into_iter().flat_map(pick).flatten().collect()
     }
 
-    /// As [`Table::within`], unless more than `looks` rules would have to be looked at; they are
-    /// taken off it.
+    /// As [`Table::within`]; None if more than `looks` rules would have to be examined. Subtracts
+    /// the examined rules from `looks`.
     pub fn within_few(
         &self,
         m: &Match,
@@ -318,7 +319,7 @@ impl Table {
         Some(found)
     }
 
-    /// Is there a rule of this priority that shares packets with a match?
+    /// True if a rule of this priority can match the same packets as the match.
     pub fn overlaps(&self, m: &Match, priority: u16, version: u64) -> bool {
         let mut rules =
             self.all().into_iter().flat_map(|c| c.overlapping(&m.key, &m.mask, priority));
@@ -326,7 +327,7 @@ impl Table {
     }
 }
 
-/// All tables of a bridge; one that was never used does not exist.
+/// The tables of a bridge. A table that was never used does not exist.
 pub(crate) struct Tables {
     domain: Domain,
     tables: [OnceLock<Table>; N_TABLES],
@@ -337,13 +338,13 @@ impl Tables {
         Tables { domain, tables: [const { OnceLock::new() }; N_TABLES] }
     }
 
-    /// The table, if it was ever used.
+    /// A table; None: it was never used.
     #[inline]
     pub fn get(&self, table: u8) -> Option<&Table> {
         self.tables.get(usize::from(table))?.get()
     }
 
-    /// The table, made on first use. `table` is below [`N_TABLES`].
+    /// A table, which is made when it is first used. `table` is below [`N_TABLES`].
     pub fn make(&self, table: u8) -> &Table {
         self.tables[usize::from(table)].get_or_init(|| Table::new(self.domain.clone()))
     }

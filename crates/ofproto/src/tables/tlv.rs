@@ -1,10 +1,10 @@
-//! Options of Geneve headers: which of them the fields `tun_metadataN` of a bridge are, how they
-//! are read and written, and how flows match them.
+//! Geneve options: which option each field `tun_metadataN` of a bridge is, how options are read and
+//! written, and how flows match on them.
 //!
-//! Options are not in keys. What a flow says about them is in its rule as a digest of (fields,
-//! masks, values), at [`at::TUN_MATCH`]; a packet that has options is looked up once for each set
-//! of masks that flows of its bridge use, with the digest of its own values under them. Packets
-//! without options are looked up once, as always.
+//! Options are not in keys. A rule's match on options is a digest of (fields, masks, values) in its
+//! key, at [`at::TUN_MATCH`]. A packet with options is looked up once for each set of masks that
+//! flows of its bridge use, with the digest of its own values under these masks. Packets without
+//! options are looked up once.
 
 use flow::{Field, Key, Mask, TunMetadata, at};
 use openflow::{Action, Match, OfError, Subfield, TlvMap, TlvTableMod, Zone};
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
-/// Bytes that all options of a bridge's fields may have together, as in OVS.
+/// Bytes of all fields of a bridge together, at most, as in OVS.
 pub(crate) const OPTIONS_BYTES_MAX: usize = 256;
-/// Bytes of all options of a packet, with their headers (RFC 8926, section 3.4).
+/// Bytes of all options of a packet with their headers, at most (RFC 8926, section 3.4).
 const HEADER_OPTIONS_BYTES_MAX: usize = 252;
-/// Bit of an option's type: a receiver that does not know the option must drop the packet
-/// (RFC 8926, section 3.5).
+/// Bit of an option's type: a receiver that does not know the option must drop the packet (RFC
+/// 8926, section 3.5).
 const CRITICAL: u8 = 0x80;
 
-/// The options that a bridge's fields are.
+/// The options of a bridge's fields.
 #[derive(Clone, Default)]
 pub(crate) struct TlvTable {
     pub fields: BTreeMap<u8, TlvMap>,
@@ -60,18 +60,18 @@ impl TlvTable {
         self.fields.values().find(|m| (m.class, m.kind) == (class, kind))
     }
 
-    /// Bytes of a field; None: it is no option's.
+    /// Bytes of a field; None: it stands for no option.
     pub fn len_of(&self, index: u8) -> Option<usize> {
         self.fields.get(&index).map(|m| usize::from(m.len))
     }
 
-    /// Class and type of each option, as one number.
+    /// Class and type of each option, combined in one number.
     pub fn kinds(&self) -> impl Iterator<Item = u32> {
         self.fields.values().map(|m| u32::from(m.class) << 8 | u32::from(m.kind))
     }
 
-    /// The fields of a packet with these options. None: they are malformed, one has another length
-    /// than its field, or one is not known and critical.
+    /// The fields of a packet with these options. None: the options are malformed, one has another
+    /// length than its field, or an unknown one is critical.
     pub fn read(&self, mut options: &[u8]) -> Option<Vec<TunMetadata>> {
         let mut found: Vec<TunMetadata> = Vec::new();
         while !options.is_empty() {
@@ -106,7 +106,7 @@ impl TlvTable {
     }
 }
 
-/// Gives a packet a field, or another value of it.
+/// Sets a field of a packet.
 pub(crate) fn set(fields: &mut Vec<TunMetadata>, t: TunMetadata) {
     match fields.binary_search_by_key(&t.index, |f| f.index) {
         Ok(i) => fields[i] = t,
@@ -114,12 +114,12 @@ pub(crate) fn set(fields: &mut Vec<TunMetadata>, t: TunMetadata) {
     }
 }
 
-/// A packet's field.
+/// A field of a packet.
 pub(crate) fn get(fields: &[TunMetadata], index: u8) -> Option<&TunMetadata> {
     fields.binary_search_by_key(&index, |f| f.index).ok().map(|i| &fields[i])
 }
 
-/// The fields of a match, values left out: a set of masks.
+/// The fields and masks of a match, without values.
 pub(crate) type Masks = Arc<[TunMetadata]>;
 
 pub(crate) fn masks_of(fields: &[TunMetadata]) -> Masks {
@@ -127,14 +127,15 @@ pub(crate) fn masks_of(fields: &[TunMetadata]) -> Masks {
     fields.iter().map(zero).collect()
 }
 
-/// What stands for a match's fields in a rule's key. Never 0; no
-/// sender can find two matches with the same digest.
+/// What stands for a match's fields in a rule's key. Never 0. A sender cannot find two matches with
+/// the same digest without the secret.
 fn digest(fields: &[TunMetadata]) -> u64 {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     SECRET.hash_one(fields).max(1)
 }
 
-/// The digest of a packet's fields under some masks; None: it lacks one of the fields.
+/// The digest of a packet's fields under these masks; None: the packet does not have all of the
+/// fields.
 pub(crate) fn digest_under(masks: &Masks, fields: &[TunMetadata]) -> Option<u64> {
     let one = |m: &TunMetadata| {
         let value = &get(fields, m.index)?.value;
@@ -143,7 +144,7 @@ pub(crate) fn digest_under(masks: &Masks, fields: &[TunMetadata]) -> Option<u64>
     masks.iter().map(one).collect::<Option<Vec<_>>>().map(|all| digest(&all))
 }
 
-/// Key and mask of a match as rules have them.
+/// Key and mask of a match, as in rules.
 pub(crate) fn in_rule(m: &Match) -> (Key, Mask) {
     let (mut key, mut mask) = (m.key, m.mask);
     if !m.tun.is_empty() {
@@ -153,7 +154,7 @@ pub(crate) fn in_rule(m: &Match) -> (Key, Mask) {
     (key, mask)
 }
 
-/// A match with fields as long as their options are. Errors: `FlowInvalidTlvField`.
+/// The match with fields of the length of their options. Errors: `FlowInvalidTlvField`.
 pub(crate) fn fitted<'m>(table: &TlvTable, m: &'m Match) -> Result<Cow<'m, Match>, OfError> {
     if m.tun.is_empty() {
         return Ok(Cow::Borrowed(m));
@@ -166,7 +167,7 @@ pub(crate) fn fitted<'m>(table: &TlvTable, m: &'m Match) -> Result<Cow<'m, Match
     Ok(Cow::Owned(Match { tun, ..m.clone() }))
 }
 
-/// Are all options that an action names the bridge's? Errors: `FlowInvalidTlvField`,
+/// Checks that all options of an action are fields of the bridge. Errors: `FlowInvalidTlvField`,
 /// `ActBadSetLen`.
 pub(crate) fn check(table: &TlvTable, a: &Action) -> Result<(), OfError> {
     let mut result = Ok(());
@@ -178,7 +179,7 @@ pub(crate) fn check(table: &TlvTable, a: &Action) -> Result<(), OfError> {
     result
 }
 
-/// The options that an action names, with the end of the bits.
+/// Calls `f` with each option that an action uses, and the end of the bits that it uses.
 pub(crate) fn each_field(a: &Action, f: &mut dyn FnMut(u8, usize)) {
     let mut sub = |s: &Subfield| {
         if let Field::TunMetadata(i) = s.field {

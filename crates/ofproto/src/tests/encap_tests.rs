@@ -254,7 +254,7 @@ fn a_trace_shows_the_packet_s_type() {
     assert!(trace("in_port=1,udp,dl_vlan=3").ends_with(end));
 }
 
-/// What is looked at in headers of ours is not looked at in the packet's.
+/// Fields read in headers that we pushed are not in the packet's mask.
 #[test]
 fn one_megaflow_is_for_all_frames_that_go_into_an_entry() {
     let mut lab = Lab::new();
@@ -272,7 +272,7 @@ fn one_megaflow_is_for_all_frames_that_go_into_an_entry() {
     assert!(ops_text(&d.ops).ends_with(",13),14"), "{:?}", d.ops);
     let addresses = (d.mask.get::<6>(at::ETH_DST), d.mask.get::<6>(at::ETH_SRC));
     assert_eq!((addresses, d.mask.u32(at::IP_SRC)), (([0; 6], [0xff; 6]), 0));
-    // An entry behind the packet's own header: addresses are looked at, what is behind is not.
+    // An entry behind the packet's own header: addresses are read, the fields behind them are not.
     let push = [Action::PushMpls { ethertype: 0x8847 }, label(2), resubmit(1), resubmit(2)];
     lab.add(flow(0, 100, "in_port=3", apply(push.to_vec())));
     let d = lab.decide(&packet(&UDP.replace("in_port=1", "in_port=3")));

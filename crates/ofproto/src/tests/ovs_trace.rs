@@ -202,7 +202,7 @@ fn normal_form(text: &str) -> String {
     text.lines().filter(wanted).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The number of a controller's state is that of whoever counts them.
+/// The number of a controller's state differs between implementations, so it is removed.
 fn without_state_id(line: String) -> String {
     match line.split_once(",recirc_id=").and_then(|(a, b)| Some((a, b.split_once(",rule")?.1))) {
         Some((before, behind)) => format!("{before},rule{behind}"),

@@ -147,7 +147,7 @@ fn random_flow(r: &mut Rng) -> FlowMod {
     flow(table, r.below(4) as u16, &random_match(r), list)
 }
 
-/// Another packet of the same megaflow: bits that were not looked at change.
+/// Another packet of the same megaflow: bits that were not read change.
 fn neighbour(r: &mut Rng, key: &Key, d: &Decision) -> Key {
     let mut free = flow::packet_mask(key);
     for (i, w) in free.words.iter_mut().enumerate() {

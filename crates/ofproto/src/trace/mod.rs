@@ -1,4 +1,4 @@
-//! Traces: what a translation notes of its steps, and how that is printed.
+//! Traces: the recorded steps of a translation, and how they are printed.
 
 pub(crate) mod recorder;
 
@@ -13,21 +13,21 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 
-/// Options of the header of a traced packet's tunnel.
+/// Options of a traced packet's tunnel header.
 pub enum Options {
     /// The options' bytes, as in the header.
     Bytes(Vec<u8>),
-    /// Fields `tun_metadataN` that the options are mapped to.
+    /// Fields `tun_metadataN`.
     Fields(Vec<TunMetadata>),
 }
 
-/// What a trace takes for granted, and how it writes.
+/// What a trace assumes, and how it is printed.
 #[derive(Clone, Copy, Default)]
 pub struct TraceStyle<'a> {
-    /// What connection tracking says of the packet, one time after the other
-    /// ([`at::CT_STATE`](flow::at::CT_STATE)); afterwards that it begins a connection.
+    /// `ct_state` of the packet after each `ct` in turn ([`at::CT_STATE`](flow::at::CT_STATE));
+    /// after these, that it begins a connection.
     pub ct_next: &'a [u8],
-    /// Ports are named rather than numbered.
+    /// True: ports are named, not numbered.
     pub names: bool,
 }
 
@@ -37,12 +37,12 @@ impl Default for Options {
     }
 }
 
-/// States that have a number at a time.
+/// States that have a number at the same time, at most.
 const NUMBERED_STATES_MAX: usize = 1024;
 
-/// The numbers of states that controllers get to know with packets, in texts: equal states of one
-/// bridge have one, in the order in which texts named them first. The numbers of too many are
-/// forgotten.
+/// Numbers by which texts name the states that controllers get with packets. Equal states of one
+/// bridge have the same number; numbers are in the order in which texts first named the states. If
+/// there are too many, all numbers are forgotten.
 #[derive(Default)]
 pub(crate) struct StateNumbers(Mutex<BTreeMap<u64, u32>>);
 
@@ -64,7 +64,7 @@ impl StateNumbers {
 }
 
 impl Switch {
-    /// `userspace(...)` as OVS's datapath prints it, for packets to controllers.
+    /// The text of a punt to controllers, as OVS's datapath prints it: `userspace(...)`.
     pub fn punt_text(&self, p: &Punt) -> String {
         if p.context.is::<BfdContext>() {
             return "userspace(pid=0,slow_path(bfd))".into();
@@ -100,7 +100,7 @@ impl Switch {
     }
 }
 
-/// Of a sample, as OVS's datapath prints it.
+/// The text of a sample, as OVS's datapath prints it.
 fn sample_text(sample: &SampleContext) -> String {
     match &sample.what {
         Sampled::Sflow(note) => {

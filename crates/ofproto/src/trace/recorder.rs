@@ -1,4 +1,4 @@
-//! The steps of a translation as a trace shows them.
+//! Records the steps of a translation for a trace.
 
 use crate::translate::frozen_store::Kept;
 use crate::types::BridgeId;
@@ -7,10 +7,10 @@ use openflow::Nat;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Lookups after connection tracking that one trace shows.
+/// Lookups after connection tracking that one trace shows, at most.
 pub(crate) const FORKS_MAX: usize = 64;
 
-/// A step. Bridges and tables contain others.
+/// A step. Steps that are bridges and tables contain other steps.
 pub(crate) struct Node {
     pub text: String,
     pub kind: StepKind,
@@ -28,26 +28,27 @@ pub(crate) enum StepKind {
     Error,
 }
 
-/// Collects the steps of a translation.
+/// The recorded steps of a translation.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// The open containers, outermost first; the first stands for the whole.
+    /// Steps that are not ended, outermost first; the first contains all.
     pub open: Vec<Node>,
     pub done: Vec<Node>,
     pub final_key: Option<Key>,
-    /// The options of the packet at first and at last, and what was looked at of them.
+    /// The options of the received packet, those that it has at the end, and the bits that were
+    /// read.
     pub options: [Vec<TunMetadata>; 3],
-    /// What NORMAL learns is said, since it will be kept.
+    /// True: NORMAL's learning is shown, since it will be kept.
     pub learning: bool,
-    /// The bridge whose ports are named in texts; None: they have numbers.
+    /// The bridge whose ports are named; None: ports are numbered.
     pub names: Option<BridgeId>,
     /// Why the translation failed, in OVS's words.
     pub failed: Option<&'static str>,
-    /// A flow asks for the slow path.
+    /// True: the translation needs ovs-vswitchd's slow path.
     pub slow: bool,
-    /// Copies of the packet that connection tracking has looked up again.
+    /// Copies of the packet that are looked up again after connection tracking.
     pub forks: VecDeque<Fork>,
-    /// How many more such copies this trace may look up, at most [`FORKS_MAX`] at first.
+    /// How many more copies this trace may look up; at first [`FORKS_MAX`].
     pub forks_left: usize,
 }
 
@@ -77,7 +78,7 @@ impl Recorder {
         }
     }
 
-    /// A step that contains none.
+    /// Records a step that contains no others.
     pub fn step(&mut self, text: String) {
         self.open(StepKind::Table, text);
         self.close();
@@ -93,7 +94,7 @@ impl Recorder {
     }
 }
 
-/// A step that another follows, and every action, is indented more.
+/// Prints steps. A step that another one follows, and every action, is indented more.
 pub(crate) fn print(nodes: &[Node], level: usize, out: &mut String) {
     for (i, node) in nodes.iter().enumerate() {
         let leaf = !matches!(node.kind, StepKind::Bridge | StepKind::Table);
@@ -116,13 +117,12 @@ pub(crate) fn print(nodes: &[Node], level: usize, out: &mut String) {
     }
 }
 
-/// A copy of a packet that connection tracking has looked up again.
+/// A copy of a packet that is looked up again after connection tracking.
 pub(crate) struct Fork {
-    /// The packet's key when it was copied, with the id of the frozen state and the connection's
-    /// zone.
+    /// The packet's key when it was copied, with the frozen state's id and the connection's zone.
     pub key: Key,
-    /// The translation that was asked for.
+    /// The NAT that was asked for.
     pub nat: Option<Nat>,
-    /// Keeps the state there.
+    /// Keeps the state alive.
     pub _kept: Arc<Kept>,
 }

@@ -1,4 +1,4 @@
-//! Actions, one after the other.
+//! Executes actions, one after the other.
 
 use super::choose::Multipath;
 use crate::fields::{self, VLAN_PRESENT};
@@ -10,13 +10,14 @@ use telemetry::Drop;
 use wire::ETH_QINQ;
 
 impl<'a> Xlate<'a, '_> {
-    /// Runs actions until one ends the list.
+    /// Executes actions until one ends the list.
     pub(super) fn actions<I: Iterator<Item = &'a Action> + Clone>(&mut self, list: I) {
         self.actions_then(list, &[]);
         self.end.stopped = false;
     }
 
-    /// As [`Xlate::actions`], of a flow that goes on with `then`; true: that has been done, too.
+    /// Executes the actions of a flow whose next instructions are `then`. True: an action executed
+    /// these, too.
     pub(super) fn actions_then<I>(&mut self, mut list: I, then: &'a [Instruction]) -> bool
     where
         I: Iterator<Item = &'a Action> + Clone,
@@ -46,7 +47,7 @@ impl<'a> Xlate<'a, '_> {
         false
     }
 
-    /// An action that means the same when it runs outside its table.
+    /// The action in a form that means the same outside its table.
     fn bound(&self, a: &Action) -> Action {
         match a {
             Action::Resubmit { in_port, table: None, ct } => {
@@ -66,7 +67,7 @@ impl<'a> Xlate<'a, '_> {
                 (self.end.paused, self.end.rest) = (Some(a), Some(Vec::new()));
             }
             A::Controller { max_len, reason, id, userdata, meter, .. } => {
-                // Without anything of its own it is an output to the controller.
+                // Without any of its own properties it is an output to the controller.
                 let plain = *id == 0 && userdata.is_empty() && *reason == Reason::Action;
                 let reason = if plain { self.run.origin.reason() } else { *reason };
                 let (max_len, id, meter) = (*max_len, *id, *meter);
@@ -129,7 +130,8 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// The set actions of OpenFlow 1.0 and 1.1: nothing happens where the field is not there.
+    /// Executes a set action of OpenFlow 1.0 or 1.1, which does nothing if the packet does not have
+    /// the field.
     fn set_header(&mut self, a: &Action) {
         use Action as A;
         match a {
@@ -146,7 +148,7 @@ impl<'a> Xlate<'a, '_> {
             A::SetMplsTc(v) => self.put_if(Field::MplsTc, (*v).into()),
             A::SetMplsTtl(v) => self.put_if(Field::MplsTtl, (*v).into()),
             A::SetTunnel { id, .. } => self.put(Field::TunId, (*id as u32).into()),
-            // Notes and queues do nothing to the packet; the rest is refused by every flow-mod.
+            // Notes and queues do not change the packet; flow-mods with other actions are refused.
             _ => {}
         }
     }
@@ -188,7 +190,7 @@ impl<'a> Xlate<'a, '_> {
         self.tag_follows(field);
     }
 
-    /// A VLAN id or priority can only be written to a tag.
+    /// Ensures that there is a tag: VLAN id and priority can only be written to one.
     fn tag_follows(&mut self, field: Field) {
         if matches!(field, Field::VlanVid | Field::VlanPcp) && self.is_ethernet() {
             self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_PRESENT);
@@ -196,7 +198,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Reads a run of bits, and remembers that it did.
+    /// Reads a range of bits, and adds it to what the decision depends on.
     pub(super) fn read_bits(&mut self, s: Subfield) -> u128 {
         if let Field::TunMetadata(index) = s.field {
             return self.read_tun_metadata(index, s);
@@ -225,7 +227,7 @@ impl<'a> Xlate<'a, '_> {
         self.tag_follows(d.field);
     }
 
-    /// Options are longer than a value: piece by piece.
+    /// Copies bits of options, which are longer than a value, in parts.
     fn copy_bits(&mut self, src: Subfield, dst: Subfield) {
         let starts = (0..src.bits).step_by(128);
         let piece =
@@ -293,7 +295,7 @@ impl<'a> Xlate<'a, '_> {
         self.expired();
     }
 
-    /// No action of this flow follows; tables that led here go on, as in OVS.
+    /// Ends this flow's actions after a TTL expired; tables that led here continue, as in OVS.
     fn expired(&mut self) {
         self.end.stopped = true;
         self.packet.set.clear();
@@ -309,7 +311,8 @@ impl<'a> Xlate<'a, '_> {
         if outer & VLAN_PRESENT != 0 {
             self.wc.set_u16(at::VLAN1, 0xffff);
         }
-        // The key has room for two tags: the innermost goes out of sight, so this one goes in now.
+        // The key has room for two tags: the innermost leaves the key, so this one is committed
+        // now.
         let full = self.key.u16(at::VLAN1) & VLAN_PRESENT != 0;
         if full {
             self.commit();
@@ -317,8 +320,8 @@ impl<'a> Xlate<'a, '_> {
             self.op(action::Op::PushVlan { tpid: ethertype, tci: VLAN_PRESENT });
         }
         self.key.set_u16(at::VLAN1, outer);
-        // A new tag has the id and priority of the one behind it (OpenFlow 1.3, table 6); like
-        // OVS, zero.
+        // A new tag takes id and priority of the tag behind it (OpenFlow 1.3, table 6); as in OVS,
+        // zero.
         self.key.set_u16(at::VLAN, VLAN_PRESENT);
         let inner = if flags & flow::flag::VLAN_88A8 != 0 { flow::flag::VLAN1_88A8 } else { 0 };
         let own = if ethertype == ETH_QINQ { flow::flag::VLAN_88A8 } else { 0 };
@@ -378,7 +381,7 @@ impl<'a> Xlate<'a, '_> {
         let saved = self.save();
         let (set, stack) = (self.packet.set.clone(), self.packet.stack.clone());
         self.actions(inner.iter());
-        // A clone is a pipeline of its own: it ends as one.
+        // A clone is a pipeline of its own, at whose end the action set is executed.
         self.run_set();
         self.freeze();
         (self.packet.set, self.packet.stack) = (set, stack);
@@ -400,7 +403,7 @@ pub(super) fn ones(bits: u16) -> u128 {
     if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
 }
 
-/// Does an action look at, or write, what is behind a popped MPLS header?
+/// True if an action reads or writes what is behind a popped MPLS header.
 fn needs_parse(a: &Action) -> bool {
     use Action as A;
     let deep = |f: Field| fields::prereq(f) != fields::Prereq::None && f != Field::VlanPcp;

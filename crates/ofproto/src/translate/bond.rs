@@ -1,4 +1,5 @@
-//! Bonds as NORMAL sees them: what their interfaces may bring, and by which of them packets leave.
+//! Bonds in NORMAL: which packets their interfaces may receive, and by which interfaces packets
+//! leave.
 
 use crate::published::{Bundle, PortView};
 use crate::translate::xlate::Xlate;
@@ -8,7 +9,7 @@ use flow::{Field, PortNo, at};
 use wire::ETH_ARP;
 
 impl<'a> Xlate<'a, '_> {
-    /// May a packet to `dst` in a VLAN of the bridge enter by this interface of its port?
+    /// True if a packet to `dst` in a VLAN of the bridge may enter by this interface of its port.
     pub(super) fn bond_admits(
         &mut self,
         from: &Bundle,
@@ -42,7 +43,8 @@ impl<'a> Xlate<'a, '_> {
         known.is_some_and(|p| p.bundle != input.bundle)
     }
 
-    /// A broadcast ARP packet from an address about itself: its host says where it is now.
+    /// True for a broadcast ARP packet in which a host announces its own address: it says where the
+    /// host is now.
     fn is_gratuitous_arp(&mut self, dst: [u8; 6]) -> bool {
         if self.key.u16(at::ETH_TYPE) != ETH_ARP || dst != [0xff; 6] {
             return false;
@@ -52,7 +54,7 @@ impl<'a> Xlate<'a, '_> {
         Field::ArpSpa.get(&self.key) == Field::ArpTpa.get(&self.key)
     }
 
-    /// Sends the packet as it is.
+    /// Sends the packet, as it is, to the interface of a bond that it leaves by.
     pub(super) fn output_member(&mut self, b: &'a Bundle) {
         let bridge = self.bridge;
         match b.bond.as_ref().map(|bond| bond.output) {
@@ -68,7 +70,8 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Sends to all interfaces of a bond at once: the datapath chooses one for each packet.
+    /// Sends the packet to a number that stands for all interfaces of a bond: the datapath chooses
+    /// one for each packet.
     fn output_spread(&mut self, b: &'a Bundle, no: PortNo) {
         if !self.spend(1) {
             return;

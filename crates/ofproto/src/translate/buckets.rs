@@ -1,4 +1,4 @@
-//! Groups.
+//! Executes groups.
 
 use super::set::in_order;
 use crate::fields;
@@ -44,8 +44,8 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// A bucket works on a copy of the packet, its actions as an action set of their own. What its
-    /// tables write to the packet's action set, and push, stays, as in OVS.
+    /// Executes a bucket on a copy of the packet, with the bucket's actions as an action set of
+    /// their own. What tables do to the packet's action set, and what they push, stays, as in OVS.
     fn bucket(&mut self, b: &'a BucketView) {
         if !self.spend(1) {
             return;
@@ -68,7 +68,7 @@ impl<'a> Xlate<'a, '_> {
         self.isolate(mark);
     }
 
-    /// Is what the bucket watches alive? One that watches nothing is.
+    /// True if the port or group that the bucket watches is live, or if it watches none.
     fn live(&mut self, groups: &Groups, b: &BucketView) -> bool {
         let b = &b.bucket;
         if !self.spend(1) {
@@ -81,7 +81,7 @@ impl<'a> Xlate<'a, '_> {
         port || groups.live(b.watch_group)
     }
 
-    /// The bucket with the highest weighted hash: a change of buckets moves few flows.
+    /// Selects the bucket with the highest weighted hash: so a change of buckets moves few flows.
     fn select(&mut self, groups: &Groups, group: &'a GroupView) -> Option<&'a BucketView> {
         let basis = match group.selection_fields.is_empty() {
             true => hash_headers(&self.key, &mut self.wc),
@@ -97,14 +97,15 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// A bucket's score for a packet: the highest of all belongs to each bucket in proportion to its
-/// weight (weighted rendezvous hashing: `ln(u) / weight` for u evenly in (0, 1)).
+/// A bucket's score for a packet. Each bucket has the highest score for a share of packets in
+/// proportion to its weight (weighted rendezvous hashing: `ln(u) / weight` for u uniformly in (0,
+/// 1)).
 fn score(hash: u64, weight: u16) -> f64 {
     let u = ((hash >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     u.ln() / f64::from(weight)
 }
 
-/// The hash of two fields, alike when they change places.
+/// A hash of two fields that is the same when they are exchanged.
 pub(super) fn pair(a: Field, b: Field, key: &Key, wc: &mut Mask) -> u64 {
     a.unwildcard(wc);
     b.unwildcard(wc);
@@ -130,8 +131,9 @@ fn hash_fields(list: &[Field], key: &Key, wc: &mut Mask) -> u64 {
     })
 }
 
-/// Addresses, protocol and ports; both directions of a connection have the same hash. The Ethernet
-/// addresses of IP packets are left out: a connection keeps its bucket when a router takes over.
+/// A hash of addresses, protocol and ports, the same for both directions of a connection. The
+/// Ethernet addresses of IP packets are left out: a connection keeps its bucket when another router
+/// takes over.
 fn hash_headers(key: &Key, wc: &mut Mask) -> u64 {
     let mut pair = |a: Field, b: Field| pair(a, b, key, wc);
     let eth_type = key.u16(at::ETH_TYPE);

@@ -1,4 +1,4 @@
-//! What one packet may cause: a translation that exceeds it drops the packet
+//! Limits of what one packet may cause. A translation that exceeds them drops the packet
 //! ([`Drop::DepthLimit`]).
 
 use crate::translate::state::DEPTH_MAX;
@@ -7,28 +7,28 @@ use crate::work;
 use action::Op;
 use telemetry::Drop;
 
-/// Lookups within lookups, in whatever direction: with OVN some 30 for each logical switch or
-/// router on the way. OVS has no such bound; here 8 MiB of stack, which the main thread has, are
-/// enough in every build.
+/// Depth of nested lookups, in whatever direction. With OVN there are some 30 for each logical
+/// switch or router on the way. OVS has no such limit; here 8 MiB of stack, which the main thread
+/// has, are enough in every build.
 const NESTED_LOOKUPS_MAX: usize = 512;
-/// Table lookups of one translation: OVS's number.
+/// Table lookups of one translation, at most: OVS's number.
 const RESUBMITS_MAX: usize = 4096;
-/// Steps of one translation: actions, buckets, outputs, questions whether a bucket is live. Sixteen
-/// for each table lookup: no pipeline that OVS completes has come near that, and the worst takes a
-/// few ms.
+/// Steps of one translation, at most: actions, buckets, outputs, checks whether a bucket is live.
+/// Sixteen for each table lookup: no pipeline that OVS completes has come near that, and it takes a
+/// few ms at worst.
 const TRANSLATION_STEPS_MAX: usize = 16 * RESUBMITS_MAX;
-/// Operations of one decision: OVS ends at 64 kB of them, 16 bytes each.
+/// Operations of one decision, at most: OVS ends at 64 kB of them, 16 bytes each.
 const OPS_MAX: usize = 4096;
-/// Counters of one decision: a flow, or a group and its bucket, for each table lookup.
+/// Counters of one decision, at most: a flow, or a group and its bucket, for each table lookup.
 const CREDITS_MAX: usize = 2 * RESUBMITS_MAX;
-/// Values on the stack: OVS ends at 64 kB of them, 16 bytes each.
+/// Values on the stack, at most: OVS ends at 64 kB of them, 16 bytes each.
 const STACK_VALUES_MAX: usize = 4096;
-/// Entries of the action set and the stack that are copied or looked through in one step.
+/// Entries of the action set and the stack that are copied or searched in one step.
 const STEP_ENTRIES_MAX: usize = 16;
 
 impl Xlate<'_, '_> {
-    /// Is it too deep, or were there too many table lookups, to go into another table, group or
-    /// bridge?
+    /// True if the translation is too deep, or had too many table lookups, to enter another table,
+    /// group or bridge.
     pub(super) fn is_too_much(&mut self) -> bool {
         if self.spent.depth >= DEPTH_MAX {
             self.give_up("Recursion too deep", || {
@@ -44,7 +44,7 @@ impl Xlate<'_, '_> {
         self.end.failed.is_some()
     }
 
-    /// Takes steps; false: there are none left, and the packet is dropped.
+    /// Takes steps; false: too few are left, and the packet is dropped.
     #[inline]
     pub(super) fn spend(&mut self, steps: usize) -> bool {
         work::step();
@@ -57,12 +57,12 @@ impl Xlate<'_, '_> {
         self.end.failed.is_none()
     }
 
-    /// [`Xlate::spend`] for looking through, or copying, the action set and the stack.
+    /// As [`Xlate::spend`], for searching or copying the action set and the stack.
     pub(super) fn spend_on_lists(&mut self) -> bool {
         self.spend((self.packet.set.len() + self.packet.stack.len()) / STEP_ENTRIES_MAX)
     }
 
-    /// Is there room on the stack?
+    /// True if the stack has room.
     pub(super) fn has_stack(&mut self) -> bool {
         if self.packet.stack.len() >= STACK_VALUES_MAX {
             self.give_up("Stack too deep", || "resubmits yielded over 64 kB of stack".into());
@@ -70,7 +70,7 @@ impl Xlate<'_, '_> {
         self.end.failed.is_none()
     }
 
-    /// Counts this packet on a counter.
+    /// Credits this packet to a counter.
     pub(super) fn credit(&mut self, id: u32) {
         match self.answer.decision.credits.len() < CREDITS_MAX {
             true => self.answer.decision.credits.push(id),
@@ -78,7 +78,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// Has the datapath do something.
+    /// Adds an operation to the decision.
     pub(super) fn op(&mut self, op: Op) {
         self.spent.ops += 1;
         match self.spent.ops <= OPS_MAX {
@@ -87,7 +87,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// The bridge has as many states of recirculations as it may have.
+    /// Drops the packet: the bridge has as many frozen states as it may have.
     pub(super) fn too_many_states(&mut self) {
         if self.end.failed.is_none() {
             self.trace_error("No recirculation context", || "no recirculation id is free".into());

@@ -1,7 +1,7 @@
-//! Choosing by hash: the multipath and bundle actions (ovs-actions(7)).
+//! Choosing a port by hash: the multipath and bundle actions (ovs-actions(7)).
 //!
-//! Hashes are our own: a packet may take another link than ovs-vswitchd gives it, and flows spread
-//! alike.
+//! The hash functions are Weft's own: a packet may take another link than ovs-vswitchd gives it,
+//! but flows spread alike.
 
 use super::buckets::{mix, pair};
 use crate::fields;
@@ -9,15 +9,15 @@ use crate::translate::xlate::Xlate;
 use flow::{Field, Key, Mask, at, frag};
 use openflow::{Bundle, OfPort, Subfield, hash_fields, port};
 
-/// Tries of `iter_hash` before it takes what is left over: each fails with a probability of at most
+/// Attempts of `iter_hash` before it takes the remainder: each fails with a probability of at most
 /// a half.
 const ITER_HASHES_MAX: u32 = 64;
-/// More than this, or less than there are links, is no size for `iter_hash`.
+/// Size beyond which `iter_hash` is not possible; nor is it if there are fewer places than links.
 const ITER_SIZE_MAX: u32 = 65_536;
 /// `OFPP_NONE`.
 const NONE: OfPort = port::ANY;
 
-/// What a multipath action chooses by.
+/// The parameters of a multipath action.
 #[derive(Clone, Copy)]
 pub(super) struct Multipath {
     pub fields: u16,
@@ -62,7 +62,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// May a bundle choose the port?
+    /// True if a bundle action may choose the port.
     fn lives(&self, p: OfPort) -> bool {
         match p {
             port::IN_PORT | port::TABLE | port::NORMAL | port::FLOOD | port::ALL | port::LOCAL => {
@@ -73,17 +73,17 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// One of `n` links, by the algorithms of ovs-actions(7).
+/// Chooses one of `n` links by an algorithm of ovs-actions(7).
 fn link(algorithm: u16, hash: u64, n: u32, arg: u32) -> u32 {
     let short = (hash >> 32) as u32;
     match algorithm {
         // modulo_n
         0 => short % n,
-        // hash_threshold: as many equal parts as there are links
+        // hash_threshold: as many equal parts of the range as there are links
         1 => ((u64::from(short) * u64::from(n)) >> 32) as u32,
         // hrw: the highest random weight
         2 => (0..n).max_by_key(|i| mix(hash, u64::from(*i))).unwrap_or(0),
-        // iter_hash: a size that stays when links come, and another hash where there is no link
+        // iter_hash: a range that stays when links are added; hashes again where there is no link
         _ => {
             let size = if (n..=ITER_SIZE_MAX).contains(&arg) { arg } else { n.next_power_of_two() };
             let mut tries = (0..ITER_HASHES_MAX).map(|i| (mix(hash, i.into()) >> 32) as u32 % size);
@@ -92,7 +92,7 @@ fn link(algorithm: u16, hash: u64, n: u32, arg: u32) -> u32 {
     }
 }
 
-/// The hash of what [`hash_fields`] says; marks what it looks at.
+/// The hash that [`hash_fields`] names; adds the bits that it reads to `wc`.
 fn hash_of(what: u16, basis: u16, key: &Key, wc: &mut Mask) -> u64 {
     let one = |f: Field, key: &Key, wc: &mut Mask| {
         f.unwildcard(wc);

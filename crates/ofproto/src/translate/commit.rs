@@ -1,4 +1,5 @@
-//! From header changes to operations: the difference between `key` and `base`, group by group.
+//! Turns header changes into operations: the difference between `key` and `base`, by groups of
+//! fields.
 
 use crate::fields::{self, VLAN_PRESENT};
 use crate::translate::state::Headers;
@@ -7,7 +8,7 @@ use action::{Op, Rewrite};
 use flow::{Field, Key, Mask, at, flag};
 use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_RARP, ETH_VLAN};
 
-/// The fields that one set operation covers.
+/// Fields that one set operation covers: offsets and lengths.
 type Group = &'static [(usize, usize)];
 
 const ETHERNET: Group = &[(at::ETH_SRC, 6), (at::ETH_DST, 6)];
@@ -20,7 +21,7 @@ const L4: Group = &[(at::TP_SRC, 2), (at::TP_DST, 2)];
 const ND: Group = &[(at::ND_TARGET, 16), (at::ARP_SHA, 6), (at::ARP_THA, 6)];
 const MPLS: Group = &[(at::MPLS, 4)];
 
-/// How far operations were.
+/// A position in the list of operations, with the packet's state there.
 pub(super) struct Mark {
     ops: usize,
     base: Key,
@@ -29,7 +30,7 @@ pub(super) struct Mark {
 }
 
 impl Xlate<'_, '_> {
-    /// Emits what turns the packet as it is into the packet as the actions want it.
+    /// Adds the operations that turn the packet as it is into the packet that the actions made.
     pub(super) fn commit(&mut self) {
         if self.key.words[..32] == self.base.words[..32] {
             return;
@@ -52,7 +53,8 @@ impl Xlate<'_, '_> {
         self.committed();
     }
 
-    /// The packet is as the actions want it, except for addresses that it must not have.
+    /// Records that the packet is as the actions made it, except for addresses that it must not
+    /// have.
     fn committed(&mut self) {
         let addresses = self.base.get::<12>(at::ETH_DST);
         self.base = self.key;
@@ -61,8 +63,8 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// A header just added takes its addresses itself; those of a packet that is to have no
-    /// Ethernet header stay as they are.
+    /// A header that was just added takes its addresses itself. A packet that shall have no
+    /// Ethernet header keeps its addresses.
     fn commit_addresses(&mut self) {
         if !self.is_ethernet() {
             return;
@@ -76,7 +78,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// One set operation for what differs in a group, with the bits that were looked at.
+    /// Adds a set operation for the differences in a group, with the bits that were read.
     fn set_group(&mut self, group: Group) -> bool {
         let differs = |&(at, len): &(usize, usize)| {
             self.key.bytes()[at..at + len] != self.base.bytes()[at..at + len]
@@ -84,7 +86,7 @@ impl Xlate<'_, '_> {
         if !group.iter().any(differs) {
             return false;
         }
-        // ICMP's type and code go together, in their 8 bits.
+        // ICMP's type and code share a group, with their own 8 bits each.
         let icmp = group[0].0 == at::TP_SRC && matches!(self.key.u8(at::PROTO), 1 | 58);
         if icmp {
             self.wc.set_u8(at::TP_SRC + 1, 0xff);
@@ -105,7 +107,7 @@ impl Xlate<'_, '_> {
                 set.key.bytes_mut()[i] = self.key.bytes()[i] & mask;
             }
         }
-        // Not written, but says what the fields are (IPv4, ARP and MPLS share places).
+        // Not written: it says which fields these are (IPv4, ARP and MPLS share places).
         set.key.set_u16(at::ETH_TYPE, self.key.u16(at::ETH_TYPE));
         if matches!(group[0].0, at::TP_SRC | at::ND_TARGET) {
             self.wc.set_u8(at::PROTO, 0xff);
@@ -115,7 +117,7 @@ impl Xlate<'_, '_> {
         true
     }
 
-    /// A label just pushed takes the change itself.
+    /// A label that was just pushed takes the change itself.
     fn set_mpls(&mut self) -> bool {
         let new = self.key.u32(at::MPLS);
         if new == self.base.u32(at::MPLS) {
@@ -159,7 +161,7 @@ impl Xlate<'_, '_> {
             true => {
                 self.wc.set_u32(at::MPLS, !0);
                 if self.packet.layers.labels > 1 {
-                    // The key has no place for it any more.
+                    // The key has no room for this any more.
                     self.wc.set_u32(at::IP_DST, !0);
                 }
                 self.key.u32(at::MPLS) & !0x100
@@ -184,7 +186,7 @@ impl Xlate<'_, '_> {
         self.op(Op::PushMpls { ethertype, lse });
     }
 
-    /// Explicit null, bottom of stack, TC and TTL from the IP header.
+    /// The first label: explicit null, bottom of stack, TC and TTL from the IP header.
     fn first_label(&mut self, eth_type: u16) -> u32 {
         let label: u32 = if eth_type == ETH_IPV6 { 2 } else { 0 };
         let (mut tc, mut ttl) = (0, 64);
@@ -224,7 +226,7 @@ impl Xlate<'_, '_> {
         self.op(Op::PopMpls { ethertype });
     }
 
-    /// Where the operations are now, for [`Xlate::isolate`].
+    /// The present position, for [`Xlate::isolate`].
     pub(super) fn mark(&self) -> Mark {
         Mark {
             ops: self.answer.decision.ops.len(),
@@ -234,9 +236,8 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// If the operations since `mark` changed the packet's layers, or what connection tracking says
-    /// of it, which no later commit could undo, or if a meter among them may end the packet, they
-    /// work on a copy.
+    /// Executes the operations since `mark` on a copy, if later commits could not undo them: they
+    /// changed the packet's layers or its `ct` fields, or a meter among them may drop the packet.
     pub(super) fn isolate(&mut self, mark: Mark) {
         self.back_to(mark.own);
         let layers = |op: &Op| {
@@ -254,14 +255,14 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// Forgets everything above Ethernet and VLAN tags.
+    /// Clears all fields above Ethernet and VLAN tags.
     pub(super) fn clear_layers(&mut self) {
         self.key.bytes_mut()[at::IP_SRC..at::VLAN1].fill(0);
         self.key.bytes_mut()[at::IPV6_SRC..at::TUN_DST].fill(0);
     }
 }
 
-/// (TPID, TCI) of the tags, outermost first.
+/// TPID and TCI of the tags, outermost first.
 fn tags(key: &Key) -> Vec<(u16, u16)> {
     let flags = key.u8(at::FLAGS);
     let tag = |at, bit| {

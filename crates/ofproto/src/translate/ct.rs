@@ -1,4 +1,4 @@
-//! Connection tracking: `ct`, `ct_clear`, and the lookup of the packet that it tracked.
+//! Connection tracking: `ct`, `ct_clear`, and the lookup of the tracked packet.
 
 use crate::fields;
 use crate::tables::table::FlowRule;
@@ -12,10 +12,10 @@ use openflow::conntrack::{
     Zone,
 };
 
-/// What connection tracking says of a packet, except for its mark: line 3 of a key.
+/// The `ct` fields of a packet except the mark: line 3 of a key.
 const TRACKED: std::ops::Range<usize> = at::CT_LABEL..at::CT_ZONE + 2;
 
-/// Clears what connection tracking said of the packet from its key.
+/// Clears the `ct` fields of a key.
 pub(crate) fn forget(key: &mut Key) {
     key.set_u8(at::CT_STATE, 0);
     key.set_u32(at::CT_MARK, 0);
@@ -23,8 +23,8 @@ pub(crate) fn forget(key: &mut Key) {
 }
 
 impl<'a> Xlate<'a, '_> {
-    /// The `ct` action: a copy of the packet goes on in a table as connection tracking sees it, the
-    /// packet itself as one that was not tracked.
+    /// The `ct` action: a copy of the packet continues in a table as a tracked packet; the packet
+    /// itself continues as one that was not tracked.
     pub(super) fn conntrack(&mut self, ct: &'a Conntrack) {
         let zone = match ct.zone {
             Zone::Number(zone) => zone,
@@ -44,7 +44,7 @@ impl<'a> Xlate<'a, '_> {
         self.trace_detail(|| UNTRACKED.into());
     }
 
-    /// What the actions in a `ct` ask for: bits of mark and label that they write, a translation.
+    /// What the actions in a `ct` ask for: bits of mark and label to be written, NAT.
     fn connection(&mut self, ct: &'a Conntrack) -> Ct {
         let (key, wc) = (self.key, self.wc);
         Field::CtMark.set(&mut self.wc, 0);
@@ -86,7 +86,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Has a copy of the packet looked up in `table` once it is tracked.
+    /// Adds operations by which a tracked copy of the packet is looked up in `table`.
     fn fork(&mut self, table: u8, zone: u16, actions: &'a [Action]) {
         self.packet.ct.tracked = true;
         let state = State { table, cookie: 0, ..self.state(Vec::new()) };
@@ -106,7 +106,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// From here on tables see a packet that was not tracked.
+    /// From here on, tables see a packet that was not tracked.
     pub(super) fn untrack(&mut self) {
         self.packet.ct.tracked = false;
         forget(&mut self.key);
@@ -124,7 +124,7 @@ impl<'a> Xlate<'a, '_> {
         self.packet.ct.original = false;
     }
 
-    /// A lookup of [`Xlate::resubmit_original`].
+    /// The lookup of [`Xlate::resubmit_original`].
     pub(super) fn lookup_original(&mut self, table: u8) -> Option<&'a FlowRule> {
         let v6 = self.key.u16(at::ETH_TYPE) == wire::ETH_IPV6;
         swap_tuples(&mut self.key, v6);
@@ -136,7 +136,8 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// Exchanges the packet's addresses, protocol and ports and those of its connection's first packet.
+/// Exchanges the packet's addresses, protocol and ports with those of its connection's first
+/// packet.
 fn swap_tuples(key: &mut Key, v6: bool) {
     let addresses = match v6 {
         true => [(at::IPV6_SRC, at::CT_IPV6_SRC, 16), (at::IPV6_DST, at::CT_IPV6_DST, 16)],
@@ -152,7 +153,7 @@ fn swap_tuples(key: &mut Key, v6: bool) {
 const UNTRACKED: &str =
     "Sets the packet to an untracked state, and clears all the conntrack fields.";
 
-/// A translation in the datapath's words.
+/// NAT, in the datapath's terms.
 fn translation(nat: &openflow::Nat) -> Nat {
     let side = match nat.flags {
         f if f & NAT_SRC != 0 => NatSide::Source,

@@ -1,4 +1,4 @@
-//! Effects of decisions for the control side, and what a packet-in says about its packet.
+//! Effects of decisions for the control side, and the contexts of punts.
 
 use crate::learned::{Fin, LearnedFlow};
 use crate::tunnel::Underlay;
@@ -17,21 +17,21 @@ pub(crate) struct Learn {
     pub port: OfPort,
 }
 
-/// A next hop that a decision sends tunnelled packets to.
+/// A next hop to which a decision sends tunnelled packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
-    /// The datapath port that the packet came in on.
+    /// The datapath port on which the packet came in.
     pub from: PortNo,
     pub bridge: u32,
     pub port: OfPort,
-    /// Our own address.
+    /// The switch's own address.
     pub source: IpAddr,
     pub next: IpAddr,
-    /// Its hardware address as the decision knew it.
+    /// The next hop's hardware address when the decision was made.
     pub used: Option<[u8; 6]>,
 }
 
-/// What a decision found out about the underlay.
+/// What a decision asked the underlay, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub dst: IpAddr,
@@ -40,7 +40,7 @@ pub(crate) struct Asked {
     pub answer: Option<crate::tunnel::Answer>,
 }
 
-/// A next hop that was heard of.
+/// A neighbour that was heard of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snooped {
     pub port: String,
@@ -49,33 +49,33 @@ pub(crate) struct Snooped {
     pub how: crate::tunnel::neighbours::How,
 }
 
-/// A flow that is exported: the decision is about its packets only, except for parts of it (TCP
-/// flags) that other decisions are about.
+/// A flow that is exported. The decision is about packets of this flow only, but others (of other
+/// TCP flags) may be about the same flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowExport {
-    /// The bridge that it came in on.
+    /// The bridge on which the flow came in.
     pub bridge: crate::BridgeId,
-    /// What its packets have in common.
+    /// The fields that its packets have in common.
     pub flow: netflow::IpFlow,
-    /// Where they went: an OpenFlow port, or one of [`netflow::output`].
+    /// Where its packets went: an OpenFlow port, or a value of [`netflow::output`].
     pub output: u16,
     /// TCP flags of these packets.
     pub tcp_flags: u8,
 }
 
 impl FlowExport {
-    /// The flow that the packets of a decision belong to, by its effects.
+    /// The flow of a decision's packets, from its effects.
     pub fn of(effects: &(dyn std::any::Any + Send + Sync)) -> Option<&FlowExport> {
         effects.downcast_ref::<Effects>()?.export.as_deref()
     }
 }
 
-/// What the control side does when a decision is used: [`Decision::effects`].
+/// What the control side does when a decision is used: [`action::Decision::effects`].
 #[derive(Default)]
 pub(crate) struct Effects {
     pub learns: Vec<Learn>,
     pub hops: Vec<Hop>,
-    /// Bridges whose tables outer packets met.
+    /// Bridges whose tables outer packets passed.
     pub outer_bridges: Vec<u32>,
     pub snooped: Vec<Snooped>,
     pub asked: Vec<Asked>,
@@ -94,54 +94,53 @@ impl Effects {
             && self.asked.is_empty()
     }
 
-    /// Would the underlay give another answer now?
+    /// True if the underlay would give another answer now.
     pub fn is_stale(&self, now: &Underlay) -> bool {
         self.asked.iter().any(|a| now.answer(a.dst, a.mark, a.source) != a.answer)
     }
 }
 
-/// Whose packet it is: the context of a [`action::Punt`] of an LACP packet.
+/// The context of a [`action::Punt`] of an LACP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LacpContext {
     /// The bridge.
     pub bridge: crate::BridgeId,
-    /// The port that it came in on.
+    /// The port on which the packet came in.
     pub port: OfPort,
 }
 
-/// Whose packet it is: the context of a [`action::Punt`] of a BFD control packet.
+/// The context of a [`action::Punt`] of a BFD control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BfdContext {
     /// The bridge.
     pub bridge: crate::BridgeId,
-    /// The port that it came in on.
+    /// The port on which the packet came in.
     pub port: OfPort,
 }
 
-/// Whose packet it is: the context of a [`action::Punt`] of a packet of IGMP or MLD.
+/// The context of a [`action::Punt`] of a packet of IGMP or MLD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct McastContext {
     /// The bridge.
     pub bridge: crate::BridgeId,
     /// The VLAN in that bridge.
     pub vlan: u16,
-    /// The port that it came in on.
+    /// The port on which the packet came in.
     pub port: OfPort,
 }
 
-/// What is known of a sampled packet: the context of a [`action::Punt`] of class
-/// [`action::PuntClass::Sample`].
+/// The context of a [`action::Punt`] of class [`action::PuntClass::Sample`].
 #[derive(Clone, Debug)]
 pub struct SampleContext {
     /// The bridge.
     pub bridge: crate::BridgeId,
-    /// The port that it came in on.
+    /// The port on which the packet came in.
     pub in_port: OfPort,
-    /// For whom it is.
+    /// Which collectors get it, and what they want to know.
     pub what: Sampled,
 }
 
-/// For whom a packet is sampled, and what they want to know of it.
+/// Which collectors a sample is for, and what they want to know.
 #[derive(Clone, Debug)]
 pub enum Sampled {
     /// sFlow.
@@ -152,44 +151,44 @@ pub enum Sampled {
     Set(SetNote),
 }
 
-/// Where a packet was sampled for IPFIX.
+/// What IPFIX wants to know of a sampled packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpfixNote {
-    /// The port that it is about to leave by; None: it has just come in.
+    /// The port to which the packet is sent; None: it was sampled as it came in.
     pub output: Option<(OfPort, PortNo)>,
-    /// It goes nowhere.
+    /// True if the packet is dropped.
     pub dropped: bool,
 }
 
-/// What an action that samples packets says.
+/// The parameters of an action that samples packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetNote {
     /// The collector set.
     pub set: u32,
-    /// One packet of `65536 / probability`.
+    /// A packet is sampled with probability `probability / 65536`.
     pub probability: u16,
     /// `obs_domain_id`.
     pub domain: u32,
     /// `obs_point_id`.
     pub point: u32,
-    /// The port that it is about to leave by, if the action says so.
+    /// The port to which the packet is sent, if the action names it.
     pub output: Option<(OfPort, PortNo)>,
-    /// As the action says it: 1 the packet comes in, 2 it goes out, 0 `output` says that.
+    /// The action's direction: 1 ingress, 2 egress, 0 as `output` says.
     pub direction: u8,
 }
 
-/// How a packet went that was sampled as it came in.
+/// What sFlow wants to know of a packet that was sampled as it came in.
 #[derive(Clone, Debug, Default)]
 pub struct SflowNote {
-    /// Ports that it was sent to.
+    /// Number of ports to which it was sent.
     pub outputs: u32,
-    /// The last one of them.
+    /// The last of these ports.
     pub output: Option<PortNo>,
-    /// Its tag then.
+    /// The packet's outer tag then.
     pub vlan_tci: u16,
-    /// The outer header, if it got one and went one way only.
+    /// The outer header, if the packet got one and was sent to one port only.
     pub tunnel: Option<Arc<action::TunnelPush>>,
-    /// Its MPLS labels, outermost first, if it went one way only.
+    /// The packet's MPLS labels, outermost first, if it was sent to one port only.
     pub labels: Vec<u32>,
 }
 
@@ -198,24 +197,25 @@ pub struct SflowNote {
 pub struct PacketInContext {
     /// The bridge whose controllers get it.
     pub bridge: crate::BridgeId,
-    /// Table of the rule.
+    /// The table of the rule that sent it.
     pub table: u8,
-    /// Its cookie: 0 where no flow matched, all ones where no table was looked up (packet-out).
+    /// The rule's cookie: 0 if no flow matched, all ones if no table was looked up (packet-out).
     pub cookie: u64,
-    /// Why.
+    /// The reason of the packet-in.
     pub reason: Reason,
-    /// Sent by the table-miss flow; OpenFlow 1.3 and later report that as a table miss.
+    /// True if the table-miss flow sent it; OpenFlow 1.3 and later report that as a table miss.
     pub miss_flow: bool,
-    /// Sent because no flow matched.
+    /// True if it was sent because no flow matched.
     pub no_flow: bool,
-    /// The bytes that the action asked for. Nothing is buffered, so all of the packet is sent.
+    /// Number of bytes that the action asked for. Packets are not buffered, so all of the packet is
+    /// sent.
     pub max_len: u16,
-    /// The controllers with this id get it; 0 is the id of those that set none.
+    /// The id of the controllers that get it; 0 is the id of those that set none.
     pub controller_id: u16,
-    /// Nicira packet-in 2.
+    /// The user data of a Nicira packet-in 2.
     pub userdata: Vec<u8>,
-    /// What it takes to have the rest of the pipeline run.
+    /// What a controller needs to resume the pipeline.
     pub continuation: Option<openflow::Continuation>,
-    /// in_port, metadata, registers, tunnel fields.
+    /// Fields of the packet-in: in_port, metadata, registers, tunnel fields.
     pub matching: openflow::Match,
 }

@@ -1,9 +1,10 @@
-//! `encap` and `decap`: between actions a packet may be bare, without an Ethernet header.
+//! `encap` and `decap`: between actions a packet may be bare, that is without an Ethernet header.
 //!
-//! `packet_type` in the key says that it is. The addresses in the key are zero then, lookups find
-//! flows that name the packet's type only, and no port takes it. In memory it keeps an Ethernet
-//! header, of which only the type means something, so that every operation works on it as on any
-//! packet. A header is really added, or removed, where a whole frame is what an MPLS entry carries.
+//! `packet_type` in the key says that a packet is bare. Its addresses in the key are zero then,
+//! lookups find only flows that match on the packet type, and the packet cannot be sent to a port.
+//! In memory it keeps an Ethernet header, of which only the type is valid, so every operation works
+//! on it as on any packet. A header is really added or removed only where a whole frame is the
+//! payload of an MPLS label stack entry.
 
 use crate::fields::{self, VLAN_PRESENT};
 use crate::translate::state::Headers;
@@ -14,19 +15,20 @@ use openflow::{Header, packet_type};
 use telemetry::Drop;
 use wire::ETH_IPV6;
 
-/// An Ethernet header without tags.
+/// Bytes of an Ethernet header without tags.
 const ETHERNET_BYTES: u16 = 14;
 
-/// The label of the first entry: explicit null, of IPv4 and all else, and of IPv6 (RFC 3032).
+/// The label of the first entry: explicit null for IPv4 and all other packets; then that for IPv6
+/// (RFC 3032).
 const LABEL_NULL: u32 = 0;
 const LABEL_NULL_IPV6: u32 = 2;
-/// The TTL of the first entry, as in OVS.
+/// The TTL of the first label stack entry, as in OVS.
 const TTL: u32 = 64;
-/// Bottom of stack, in an entry.
+/// Bottom of stack, in a label stack entry.
 const BOTTOM: u32 = 0x100;
 
 impl Xlate<'_, '_> {
-    /// Does the packet, as the actions made it, begin with an Ethernet header?
+    /// True if the packet, as the actions made it, begins with an Ethernet header.
     pub(super) fn is_ethernet(&self) -> bool {
         self.packet_type() == packet_type::ETHERNET
     }
@@ -35,12 +37,13 @@ impl Xlate<'_, '_> {
         self.key.u32(at::PACKET_TYPE)
     }
 
-    /// Bytes in front of the packet that are in memory only.
+    /// Bytes in front of the packet that are only in memory.
     pub(super) fn unseen_bytes(&self) -> u16 {
         if self.is_ethernet() { 0 } else { ETHERNET_BYTES }
     }
 
-    /// May the packet be sent to a port? Not without an Ethernet header; other outputs of it go on.
+    /// True if the packet may be sent to a port, for which it needs an Ethernet header. Other
+    /// outputs of the packet continue.
     pub(super) fn may_leave(&mut self) -> bool {
         if !self.is_ethernet() {
             self.trace_warning(|| "the packet has no Ethernet header, skipping output".into());
@@ -57,7 +60,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// Addresses are zero until they are set.
+    /// Adds an Ethernet header, whose addresses are zero until they are set.
     fn encap_ethernet(&mut self) {
         if packet_type::ethertype(self.packet_type()).is_none() {
             return self.unsupported("encap(ethernet)");
@@ -68,7 +71,7 @@ impl Xlate<'_, '_> {
         self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
     }
 
-    /// The whole frame, tags included, is what the new entry is about.
+    /// Adds a label stack entry in front of the whole frame, tags included.
     fn encap_frame(&mut self, ethertype: u16) {
         self.commit();
         let lse = self.bottom_entry();
@@ -104,7 +107,8 @@ impl Xlate<'_, '_> {
         label << 12 | BOTTOM | TTL
     }
 
-    /// `inner`: what is behind an MPLS entry, which does not say that itself.
+    /// Removes the outermost header. `inner`: the packet type behind an MPLS entry, which does not
+    /// say that itself.
     pub(super) fn decap(&mut self, inner: Option<u32>) {
         let ethertype = packet_type::ethertype(self.packet_type());
         match (self.is_ethernet(), inner) {
@@ -129,7 +133,7 @@ impl Xlate<'_, '_> {
         self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
     }
 
-    /// Nothing is known of the frame inside until it has been parsed: the rest is for then.
+    /// The frame inside is not known before it is parsed, so the remaining actions wait for that.
     fn decap_frame(&mut self) {
         self.commit();
         Field::MplsBos.unwildcard(&mut self.wc);
@@ -146,7 +150,7 @@ impl Xlate<'_, '_> {
         self.key.bytes_mut()[at::ETH_DST..at::ETH_TYPE].fill(0);
     }
 
-    /// A bucket that did not fit its packet ends; the packet goes on.
+    /// Ends a bucket that cannot be executed on its packet; the packet itself continues.
     pub(super) fn end_alone(&mut self) {
         if self.end.failed == Some(Drop::PacketType) {
             self.end.failed = None;
@@ -157,7 +161,8 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// As in OVS such a packet goes nowhere, not even where it was to go before.
+    /// Drops a packet that cannot be encapsulated or decapsulated. As in OVS, outputs before this
+    /// one are dropped too.
     pub(super) fn unsupported(&mut self, what: &'static str) {
         let (ns, kind) = (self.packet_type() >> 16, self.packet_type() & 0xffff);
         self.trace_error("Unsupported packet type", || {

@@ -1,5 +1,5 @@
-//! What collectors are to know of the packets of a decision: to which flow they belong, and
-//! where they went.
+//! What collectors are to know of a decision's packets: the flow to which they belong, and where
+//! they went.
 
 use crate::fields;
 use crate::published::PortView;
@@ -12,11 +12,12 @@ use flow::{Field, at};
 use openflow::{OfPort, port};
 use wire::{ETH_IPV4, IP_ICMP, IP_TCP};
 
-/// DSCP in a TOS byte.
+/// The DSCP bits of a TOS byte.
 const DSCP: u8 = 0xfc;
 
 impl Xlate<'_, '_> {
-    /// A packet fresh from a port, or from a controller, is about to enter the tables.
+    /// Begins the export for a packet that was just received, or is a controller's, before the
+    /// tables.
     pub(super) fn begin_export(&mut self) {
         let from = self.in_port();
         self.answer.export.from = from;
@@ -29,7 +30,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// The decision is about packets of one flow of IPv4 only, and one set of TCP flags.
+    /// Makes the decision be about packets of one IPv4 flow, with one set of TCP flags, only.
     fn begin_netflow(&mut self, from: OfPort) {
         if self.key.u16(at::ETH_TYPE) != ETH_IPV4 {
             return;
@@ -68,7 +69,7 @@ impl Xlate<'_, '_> {
         }));
     }
 
-    /// The packet is sent to a port. To NetFlow a mirror's copy does not count.
+    /// Records that the packet is sent to a port. NetFlow does not count a mirror's copy.
     pub(super) fn export_sent(&mut self, to: &PortView) {
         self.answer.export.outputs += 1;
         self.answer.export.last = to.spec.dp_port;
@@ -77,27 +78,27 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// Ports that the packet was sent to so far; [`Xlate::export_way`] forgets those since then.
+    /// Number of ports to which the packet was sent so far, for [`Xlate::export_way`].
     pub(super) fn export_outputs(&self) -> u32 {
         self.answer.export.outputs
     }
 
-    /// The way of an outer packet is not the packet's.
+    /// Restores that number: ports to which an outer packet is sent do not count as the packet's.
     pub(super) fn export_way(&mut self, before: u32) {
         self.answer.export.outputs = before;
     }
 
-    /// The packet was flooded.
+    /// Records that the packet was flooded.
     pub(super) fn export_flooded(&mut self) {
         self.answer.export.output = output::FLOOD;
     }
 
-    /// An output action begins: what others did before it.
+    /// Begins an output action; returns the output of earlier actions.
     pub(super) fn begin_export_output(&mut self) -> u16 {
         std::mem::replace(&mut self.answer.export.output, output::DROP)
     }
 
-    /// An output action has ended. Flooding outweighs the rest, and two outputs are several.
+    /// Ends an output action. Flooding takes precedence, and two outputs count as "several".
     pub(super) fn end_export_output(&mut self, before: u16) {
         let own = self.answer.export.output;
         self.answer.export.output = match (before, own) {
@@ -108,10 +109,10 @@ impl Xlate<'_, '_> {
         };
     }
 
-    /// Says to which flow the packets of the decision belong.
+    /// Completes the decision for export.
     pub(super) fn finish_export(&mut self) {
         if self.answer.export.fresh {
-            // In front of all: sFlow's first.
+            // IPFIX first, so that sFlow's sample is in front of all.
             self.finish_ipfix();
             self.finish_sflow();
         }

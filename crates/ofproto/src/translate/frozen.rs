@@ -1,9 +1,9 @@
-//! Recirculation: the state of a translation that waits for the packet to be parsed again.
+//! Frozen state: the state of a translation that waits for the packet to be looked up again.
 
 use flow::{PACKET_LINES, TunMetadata, at};
 use openflow::{Action, Instruction, OfPort};
 
-/// The state of a translation that goes on when the packet is looked up again.
+/// The state of a translation that continues when the packet is looked up again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub bridge: u32,
@@ -14,13 +14,13 @@ pub(crate) struct State {
     pub set: Vec<Action>,
     pub stack: Vec<(u128, u16)>,
     pub tun: Vec<TunMetadata>,
-    /// The outer header's fields, where actions wrote them; None: as the packet has them.
+    /// The outer header's fields, if actions wrote them; None: as in the packet.
     pub outer: Option<Box<Outer>>,
-    /// What connection tracking says of the packet counts.
+    /// True if the packet's `ct` fields are valid.
     pub conntracked: bool,
-    /// Mirrors that the packet has met in this bridge.
+    /// Mirrors that have got the packet in this bridge, a bit each.
     pub mirrors: u32,
-    /// Empty: the packet is looked up in `table`.
+    /// Instructions to execute. Empty: the packet is looked up in `table`.
     pub rest: Vec<Instruction>,
 }
 
@@ -29,18 +29,18 @@ pub(crate) type Outer = [u64; 9];
 
 pub(crate) const OUTER_WORDS: [usize; 9] = [6, 16, 17, 18, 19, 20, 21, 22, 23];
 
-/// The outer header's fields and the packet's mark of a key.
+/// The outer header's fields, and the packet's mark, of a key.
 pub(crate) fn outer(key: &flow::Key) -> Outer {
     OUTER_WORDS.map(|i| key.words[i])
 }
 
 impl State {
-    /// The state in which a paused pipeline goes on (NXT_RESUME).
+    /// The state in which a paused pipeline continues (NXT_RESUME).
     pub fn of_continuation(bridge: u32, r: &openflow::Resume) -> State {
         let c = &r.continuation;
         let mut key = r.matching.key;
         key.set_u32(at::ACTSET_OUTPUT, openflow::port::UNSET);
-        // Without anything left to do no table is looked up either.
+        // If no instruction is left, no table is looked up either.
         let rest = match c.rest.is_empty() {
             true => vec![Instruction::Apply(Vec::new())],
             false => c.rest.clone(),
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Gives a packet the fields of tunnels and connection tracking that a controller kept for it.
+    /// Restores the fields of tunnels and connection tracking that a controller kept for a packet.
     pub fn restore(fields: &flow::Key, packet: &mut flow::Key) {
         OUTER_WORDS.iter().for_each(|i| packet.words[*i] |= fields.words[*i]);
         packet.set_u8(at::CT_STATE, fields.u8(at::CT_STATE));
@@ -69,7 +69,7 @@ impl State {
         packet.words[tracked.clone()].copy_from_slice(&fields.words[tracked]);
     }
 
-    /// The table that the packet is looked up in; 0 where actions wait for it.
+    /// The table in which the packet is looked up; 0 if actions are executed instead.
     pub fn resumed_at(&self) -> u8 {
         if self.rest.is_empty() { self.table } else { 0 }
     }

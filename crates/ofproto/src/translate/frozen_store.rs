@@ -1,9 +1,9 @@
-//! Where states of recirculation are kept.
+//! Where frozen states are kept.
 //!
-//! States are in places that any thread fills without a lock ([`States::put`]); equal states share
-//! one. Each bridge has places of its own. A cached decision that names a state holds an [`Arc`]
-//! of it ([`action::Decision::holds`]). The control side frees states that no decision holds and
-//! that no packet was resolved with for some seconds ([`Sweep`]).
+//! States are in places, which any thread fills without a lock ([`States::put`]); equal states
+//! share a place. Each bridge has places of its own. A megaflow that names a state holds an [`Arc`]
+//! of it ([`action::Decision::keep_alive`]). The control side frees states that no decision holds
+//! and with which no packet was resolved for some seconds ([`Sweep`]).
 
 use super::frozen::State;
 use std::collections::VecDeque;
@@ -12,34 +12,37 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::{Domain, Grace, Guard, Slot};
 
-/// An id is, from its low bits up, a place, the region it is in, and how often the place was used.
+/// An id consists, from its low bits up, of a place, the place's region, and a generation that
+/// counts the uses of the place.
 const PLACE_BITS: u32 = 15;
 const REGION_BITS: u32 = 10;
 const GENERATION_BITS: u32 = 32 - PLACE_BITS - REGION_BITS;
-/// Places of one bridge.
+/// Number of places of one region.
 const PLACES: usize = 1 << PLACE_BITS;
-/// States of one bridge at a time: half of its places, so that one is found in [`PLACE_PROBES`].
+/// States of one bridge at a time, at most: half of its places, so that a free one is found in
+/// [`PLACE_PROBES`].
 const STATES_MAX: u32 = PLACES as u32 / 2;
-/// Bridges with places of their own; beyond, bridges share them.
+/// Number of regions. If there are more bridges than regions, bridges share them.
 const REGIONS: usize = 1 << REGION_BITS;
-/// How far a state may lie from where its hash points.
+/// Places that are searched for a state, from the one that its hash names.
 const PLACE_PROBES: usize = 64;
-/// How long a state that nothing holds stays, ns: packets that were decided about with it wait for
-/// less than this to be looked up again.
+/// Time for which a state that no decision holds is kept, ns. Packets that were decided about with
+/// it wait for less than this to be looked up again.
 const UNUSED_NS_MAX: u64 = 3_000_000_000;
-/// Places that one sweep looks at: those of two bridges, about 0.1 ms.
+/// Places that one sweep examines: those of two bridges, in about 0.1 ms.
 const SWEEP_PLACES_MAX: usize = 2 * PLACES;
 
-/// A state in its place.
+/// A state, with its id and what the sweep knows of it.
 pub(crate) struct Kept {
     pub id: u32,
     pub state: State,
     hash: u64,
-    /// A packet was decided about with it since the last sweep.
+    /// True: a packet was decided about with the state since the last sweep.
     touched: AtomicBool,
-    /// Is about to be freed: not to be found by its value any more.
+    /// True: the state is about to be freed, and is not found by its value any more.
     leaving: AtomicBool,
-    /// Since when nothing holds it, ns; 0: something does. Only the control side writes it.
+    /// Time since which no decision holds the state, ns; 0: one does. Only the control side writes
+    /// this.
     unused_since: AtomicU64,
 }
 
@@ -55,11 +58,11 @@ impl Kept {
     }
 }
 
-/// A place for a state.
+/// A place for one state.
 #[derive(Default)]
 struct Place {
     kept: Slot<Arc<Kept>>,
-    /// How many states were in it.
+    /// Number of states that were in the place before.
     generation: AtomicU32,
 }
 
@@ -68,12 +71,12 @@ impl Place {
         self.kept.get(guard)
     }
 
-    /// Puts a state here; false: another thread was faster.
+    /// Puts a state here; false: another thread did so first.
     fn fill(&self, kept: &Arc<Kept>) -> bool {
         self.kept.fill(Box::new(kept.clone())).is_ok()
     }
 
-    /// Empties it. Only the control side does.
+    /// Empties the place. Only the control side calls this.
     fn clear(&self, domain: &Domain) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.kept.clear(domain);
@@ -91,10 +94,10 @@ impl Region {
     }
 }
 
-/// All states.
+/// All frozen states.
 pub(crate) struct States {
     regions: Box<[OnceLock<Region>]>,
-    /// The hash is keyed: what is in packets does not choose places.
+    /// A keyed hash, so that packets cannot choose places.
     hasher: RandomState,
 }
 
@@ -109,13 +112,13 @@ impl States {
     fn region(&self, bridge: u32) -> Option<&Region> {
         let place = &self.regions[bridge as usize % REGIONS];
         if place.get().is_none() {
-            // A thread that comes second finds what the first one set.
+            // A thread that comes second finds the region that the first one made.
             let _ = place.set(Region::new());
         }
         place.get()
     }
 
-    /// The state of an id.
+    /// The state with this id.
     pub fn get<'g>(&'g self, guard: Guard<'g>, id: u32) -> Option<&'g Arc<Kept>> {
         let region = self.regions[(id >> PLACE_BITS) as usize % REGIONS].get()?;
         let kept = region.places[id as usize % PLACES].get(guard)?;
@@ -123,7 +126,7 @@ impl States {
         (kept.id == id).then_some(kept)
     }
 
-    /// The place of a state, old or new; None: its bridge has as many as it may have.
+    /// Stores a state, or finds an equal one; None: its bridge has as many states as it may have.
     pub fn put(&self, guard: Guard<'_>, state: State) -> Option<Arc<Kept>> {
         let (hash, bridge) = (self.hasher.hash_one(&state), state.bridge);
         let region = self.region(bridge)?;
@@ -160,7 +163,7 @@ impl States {
                 }
                 there = at.get(guard);
             }
-            // Another thread may have put the same there meanwhile.
+            // Another thread may have stored an equal state meanwhile.
             if let Some(theirs) = there.filter(|t| t.is(hash, &kept.state)) {
                 region.used.fetch_sub(1, Ordering::Relaxed);
                 theirs.touch();
@@ -171,26 +174,26 @@ impl States {
         None
     }
 
-    /// How many states a bridge has.
+    /// Number of states that a bridge has.
     #[cfg(test)]
     pub fn used(&self, bridge: u32) -> u32 {
         self.region(bridge).map_or(0, |r| r.used.load(Ordering::Relaxed))
     }
 }
 
-/// Never 0, which is the id of a packet fresh from a port.
+/// Makes an id. It is never 0, which is the id of a packet that was not recirculated.
 fn id_of(bridge: u32, place: usize, generation: u32) -> u32 {
     let generation = 1 + generation % ((1 << GENERATION_BITS) - 1);
     let region = bridge % REGIONS as u32;
     (generation << REGION_BITS | region) << PLACE_BITS | place as u32
 }
 
-/// A state on its way out.
+/// A state that is about to be freed.
 struct Leaving {
     region: usize,
     place: usize,
-    /// When this is over, no thread finds it by its value; if nothing came to hold it meanwhile, it
-    /// waits for a second one, after which no packet that met a flow that held it is under way.
+    /// After this, no thread finds the state by its value. If no decision holds it then, it waits
+    /// for a second grace period, after which no packet that met a megaflow with it is under way.
     grace: Grace,
     last: bool,
 }
@@ -204,7 +207,7 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Frees states that nothing has used for some seconds. Looks at a bounded number of places;
+    /// Frees states that were not used for some seconds. Examines a bounded number of places;
     /// called each second.
     pub fn run(&mut self, guard: Guard<'_>, states: &States, domain: &Domain, now: u64) {
         self.free(guard, states, domain);
@@ -255,12 +258,12 @@ impl Sweep {
     }
 }
 
-/// Does a cached decision name it, or was a packet decided about with it since the last sweep?
+/// True if a megaflow holds the state, or a packet was decided about with it since the last sweep.
 fn is_held(kept: &Arc<Kept>) -> bool {
     kept.touched.swap(false, Ordering::Relaxed) || Arc::strong_count(kept) > 1
 }
 
-/// Was it unused for long enough to go?
+/// True if the state was not used for long enough to be freed.
 fn is_unused(kept: &Arc<Kept>, now: u64) -> bool {
     if kept.leaving.load(Ordering::Relaxed) {
         return false;

@@ -1,4 +1,4 @@
-//! The learn and fin_timeout actions: what a packet teaches the flow tables.
+//! The learn and fin_timeout actions: changes of flow tables by packets.
 
 use super::actions::ones;
 use crate::learned::{Fin, LearnedFlow};
@@ -10,7 +10,7 @@ use openflow::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-/// FIN and RST.
+/// TCP flags FIN and RST.
 const ENDS: u8 = 0b101;
 
 impl<'a> Xlate<'a, '_> {
@@ -38,7 +38,7 @@ impl<'a> Xlate<'a, '_> {
         self.answer.effects.flows.push(LearnedFlow { bridge, port, limit: l.limit, flow });
     }
 
-    /// The flow that the packet as it is now teaches. Looks at the fields that are copied.
+    /// The flow that the packet, as it is now, adds. Looks at the fields that are copied.
     fn learned_flow(&mut self, l: &Learn) -> FlowMod {
         let (mut matching, mut actions) = (Match::default(), Vec::new());
         if l.fin_idle_timeout != 0 || l.fin_hard_timeout != 0 {
@@ -69,7 +69,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Has the rule's timeouts shrink if this packet ends a TCP connection.
+    /// Shortens the rule's timeouts if this packet ends a TCP connection.
     pub(super) fn fin_timeout(&mut self, idle: u16, hard: u16) {
         Field::IpProto.unwildcard(&mut self.wc);
         let Some(rule) = self.run.rule else { return };
@@ -110,7 +110,7 @@ fn put_spec(spec: &LearnSpec, value: u128, m: &mut Match, actions: &mut Vec<Acti
     }
 }
 
-/// The port of an output: one of 16 bits, or of 32 that say the same.
+/// The port of an output: 16 bits, or 32 bits with the same value.
 fn out_port(value: u128) -> Option<OfPort> {
     let reserved = [port::IN_PORT, port::FLOOD, port::ALL, port::LOCAL];
     match u32::try_from(value).ok()? {

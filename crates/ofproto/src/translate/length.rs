@@ -1,4 +1,5 @@
-//! `check_pkt_larger`: what follows it is translated twice, for longer packets and for all others.
+//! `check_pkt_larger`: the actions behind it are translated twice, for longer packets and for all
+//! others.
 
 use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
@@ -6,7 +7,7 @@ use action::Op;
 use flow::Key;
 use openflow::{Action, Instruction, Subfield};
 
-/// What the two ways begin with.
+/// The state with which both translations begin.
 #[derive(Clone, Copy)]
 struct Layers {
     key: Key,
@@ -21,10 +22,10 @@ struct Layers {
 }
 
 impl<'a> Xlate<'a, '_> {
-    /// Runs `actions` and `then`, which are all that follows in the flow, as they go with packets
-    /// of more than `size` bytes, and as they go with others; `dst` tells them. Each way ends as a
-    /// pipeline does, so that the caller of the flow goes on with the packet as it was and no
-    /// action set.
+    /// Translates `actions` and `then`, which are all that follows in the flow, for packets of more
+    /// than `size` bytes and for others; `dst` says which. Each translation ends as a pipeline
+    /// does, so the caller of the flow continues with the packet as it was and without an action
+    /// set.
     pub(super) fn by_length<I>(
         &mut self,
         size: u16,
@@ -67,7 +68,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// The rest of a flow.
+    /// Translates the rest of a flow.
     fn follow<I>(&mut self, actions: I, then: &'a [Instruction])
     where
         I: Iterator<Item = &'a Action> + Clone,

@@ -1,5 +1,5 @@
-//! Copies of packets for mirrors, in OVS's order: of a packet that comes in before anything else is
-//! done with it, of one that is sent right behind it.
+//! Copies of packets for mirrors, in OVS's order: of a received packet before its other operations,
+//! of a sent packet right behind its output.
 
 use super::normal::{Tags, includes, keeps_tags, translate_in};
 use crate::fields;
@@ -12,9 +12,9 @@ use openflow::port;
 use telemetry::Drop;
 
 impl<'a> Xlate<'a, '_> {
-    /// The packet is about to enter the tables: mirrors that want what its port receives get
-    /// copies. False: its port is reserved for a mirror's output, and the packet is dropped. Only
-    /// the first call counts.
+    /// Sends copies to mirrors of what the packet's port receives, before the tables. False: the
+    /// port is reserved for a mirror's output, and the packet is dropped. Only the first call has
+    /// an effect.
     pub(super) fn admit_once(&mut self) -> bool {
         let bridge = self.bridge;
         if !std::mem::take(&mut self.mirror.fresh) || bridge.mirrors.is_empty() {
@@ -42,7 +42,7 @@ impl<'a> Xlate<'a, '_> {
         false
     }
 
-    /// The packet was sent to a port: mirrors that want what it sends get copies.
+    /// Sends copies to mirrors of what a port sends, to which the packet was just sent.
     pub(super) fn mirror_sent(&mut self, port: &'a PortView) {
         let bridge = self.bridge;
         if !bridge.mirrors.is_empty() {
@@ -50,7 +50,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Sends copies to those of the mirrors that the packet has not met in this bridge.
+    /// Sends copies to those of `mirrors` that have not got the packet in this bridge.
     fn mirror(&mut self, port: &'a PortView, mirrors: u32) {
         let bridge = self.bridge;
         let from = &bridge.bundles[port.bundle];
@@ -80,7 +80,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// A copy may be mirrored in turn, by mirrors that send to other places: that counts as depth.
+    /// Sends one copy. The copy may be mirrored by other mirrors in turn, which counts as depth.
     fn send_copy(&mut self, m: &'a MirrorView, from: &Bundle, tags: &Tags) {
         let deeper = usize::from(self.mirror.copying);
         let before = std::mem::replace(&mut self.mirror.copying, true);
@@ -105,8 +105,8 @@ impl<'a> Xlate<'a, '_> {
         self.output_bundle(to, tags);
     }
 
-    /// RSPAN. Packets of that VLAN, and those that no bridge forwards, are not sent there again: no
-    /// loops.
+    /// Sends a copy to a VLAN (RSPAN). Packets of that VLAN, and packets that no bridge forwards,
+    /// are not sent there again, so there are no loops.
     fn copy_to_vlan(&mut self, vid: u16, tags: &Tags) {
         self.look_at_tags();
         if tags.outer.vid == vid || self.is_for_reserved() {
@@ -124,8 +124,8 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Is the destination reserved for protocols between neighbours? Looks at no more bytes than it
-    /// takes to say no.
+    /// True if the destination is reserved for protocols between neighbours. Looks at no more bytes
+    /// than are needed to say no.
     fn is_for_reserved(&mut self) -> bool {
         let dst: [u8; 6] = self.key.get(at::ETH_DST);
         (1..=dst.len()).all(|n| {

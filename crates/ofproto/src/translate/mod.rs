@@ -1,8 +1,8 @@
-//! From a packet to a decision: tables, actions, groups, patch ports.
+//! Translation: from a packet to a decision, through tables, actions, groups, patch ports.
 //!
-//! PMD threads call `pipe`. Packets that only meet tables and outputs to ports, the common case, go
-//! side by side (`plain`); all others go one by one through the translator ([`xlate::Xlate`]),
-//! which has a file for each kind of step:
+//! PMD threads call `pipe`. Packets that only meet tables and outputs to ports, the common case,
+//! are translated together (`plain`); all others go one by one through the translator
+//! ([`xlate::Xlate`]), which has a file for each kind of step:
 //!
 //! - tables: `table_lookup`; instructions: `xlate`; the action set: `set`
 //! - what it keeps meanwhile: `state`; what a trace says of it: `notes`

@@ -1,4 +1,4 @@
-//! NORMAL in a bridge that snoops: multicast goes where its members and routers are.
+//! NORMAL in a bridge with multicast snooping: multicast is sent to members and routers.
 
 use crate::fields::is_ip;
 use crate::mcast::members::McastView;
@@ -19,15 +19,15 @@ use wire::{ETH_IPV4, ETH_IPV6, IP_ICMPV6, IP_IGMP};
 const BROADCAST: [u8; 6] = [0xff; 6];
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What a multicast packet is to snooping.
+/// What a multicast packet is for snooping.
 enum Packet {
     Message(McastKind),
-    /// To all hosts of the link, or IGMP of another kind: RFC 4541, section 2.1.2, item 2.
+    /// To all hosts of the link, or another message of IGMP (RFC 4541, section 2.1.2, item 2).
     ForAll(&'static str),
     To(Ipv6Addr),
 }
 
-/// Where NORMAL has the packet from, and the ports that it has chosen so far.
+/// The input port, and the ports that NORMAL has chosen so far.
 struct Ports<'t> {
     input: Option<usize>,
     tags: &'t Tags,
@@ -35,7 +35,7 @@ struct Ports<'t> {
 }
 
 impl<'a> Xlate<'a, '_> {
-    /// Sends a packet to where its group is; false: it is not for this to send.
+    /// Sends a packet to the members of its group; false: it is not a packet to a snooped group.
     pub(super) fn send_to_group(
         &mut self,
         input: Option<usize>,
@@ -81,8 +81,7 @@ impl<'a> Xlate<'a, '_> {
         true
     }
 
-    /// Looks at what tells one kind of packet from another. Every decision depends on the
-    /// Ethertype.
+    /// Classifies the packet. Every decision depends on the Ethertype anyway.
     fn mcast_packet(&mut self) -> Packet {
         self.wc.set_u8(at::PROTO, 0xff);
         let kind = match (self.key.u16(at::ETH_TYPE), self.key.u8(at::PROTO)) {
@@ -117,7 +116,8 @@ impl<'a> Xlate<'a, '_> {
         self.key.u16(at::TP_SRC)
     }
 
-    /// Has the control side read what the packet says. A controller's own packets say nothing.
+    /// Punts the packet to the control side, which reads what it reports. Not for packets that a
+    /// controller sent.
     fn hand_to_snooping(&mut self, input: Option<usize>, vlan: u16) {
         let Some(input) = input else { return };
         let port = self.bridge.bundles[input].ports[0];
@@ -152,7 +152,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Sends to a port, once, if the packet may go there.
+    /// Sends to a port, unless the packet was sent there before or may not go there.
     fn send_to_bundle(&mut self, i: usize, b: &'a Bundle, to: &mut Ports<'_>, what: &str) {
         if to.chosen[i] || !self.spend(1) {
             return;

@@ -9,10 +9,10 @@ use flow::{at, flag};
 use openflow::{port, port_config};
 use wire::{ETH_QINQ, ETH_VLAN};
 
-/// The priority in a tag.
+/// The priority bits of a tag.
 const PCP_BITS: u16 = 0xe000;
 
-/// A frame's tags as NORMAL sees them; VLAN id and priority both zero mean no tag.
+/// A frame's tags, as NORMAL sees them. If VLAN id and priority are both zero, there is no tag.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tags {
     pub outer: Tag,
@@ -27,7 +27,7 @@ pub(super) struct Tag {
 }
 
 impl Tags {
-    /// These tags with another VLAN id in the outer one.
+    /// These tags, with another VLAN id in the outer one.
     pub fn in_vlan(self, vid: u16) -> Tags {
         Tags { outer: Tag { vid, ..self.outer }, ..self }
     }
@@ -75,14 +75,15 @@ impl<'a> Xlate<'a, '_> {
                 Some(tags) => tags,
                 None => return,
             },
-            // A controller's own packet comes in as from a trunk, and nothing is behind that.
+            // A controller's own packet counts as received on a trunk, and no address is learned
+            // from it.
             None => self.tags(),
         };
         if fields::begins_reserved(&dst) && !bridge.config.forward_bpdu {
             return self.trace_detail(|| "packet has reserved destination MAC, dropping".into());
         }
         if let Some(input) = input {
-            // An address is behind a bond, not behind one of its interfaces.
+            // An address is learned as behind a bond, not behind one of its interfaces.
             self.learn(bridge.bundles[input.bundle].ports[0], tags.outer.vid);
         }
         let from = input.map(|p| p.bundle);
@@ -91,7 +92,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// The tags of a packet in the bridge that came from a port; None: it may not come in there.
+    /// The tags, in the bridge, of a packet that came in on a port; None: it may not come in there.
     fn enter(&mut self, input: &'a PortView, dst: [u8; 6]) -> Option<Tags> {
         let from = &self.bridge.bundles[input.bundle];
         if from.mirrors.output != 0 {
@@ -107,13 +108,14 @@ impl<'a> Xlate<'a, '_> {
         self.bond_admits(from, input, dst, tags.outer.vid).then_some(tags)
     }
 
-    /// Sends where the destination is, or everywhere but to the bundle that the packet came from.
+    /// Sends the packet to its destination's port, or floods it to all but the one on which it came
+    /// in.
     fn forward(&mut self, input: Option<usize>, tags: &Tags, dst: [u8; 6]) {
         let bridge = self.bridge;
         let teaches = self.teaches();
         let learns = !bridge.config.flood_vlans.contains(&tags.outer.vid);
         let known = match dst[0] & 1 == 0 && learns {
-            // What this packet teaches holds for it already.
+            // What this packet taught holds for itself already.
             true => self
                 .taught(tags.outer.vid, dst)
                 .filter(|_| teaches)
@@ -146,7 +148,7 @@ impl<'a> Xlate<'a, '_> {
     pub(super) fn normal_flood(&mut self, input: Option<usize>, tags: &Tags) {
         let bridge = self.bridge;
         let from_protected = input.is_some_and(|b| bridge.bundles[b].protected);
-        // The bridge's own port is its oldest, and ovs-vswitchd's order is that of age.
+        // The bridge's own port is its oldest, and ovs-vswitchd goes by age.
         let local = bridge.port(port::LOCAL).map(|p| p.bundle);
         let others = (0..bridge.bundles.len()).filter(|i| Some(*i) != local);
         for i in local.into_iter().chain(others) {
@@ -166,7 +168,7 @@ impl<'a> Xlate<'a, '_> {
         self.export_flooded();
     }
 
-    /// Sends with the tags that the port wants; afterwards the packet has its own again.
+    /// Sends the packet with the tags that the port wants; afterwards the packet has its own again.
     pub(super) fn output_bundle(&mut self, b: &'a Bundle, tags: &Tags) {
         let own = self.key;
         let mut out = translate_out(&b.vlan, *tags);
@@ -178,7 +180,7 @@ impl<'a> Xlate<'a, '_> {
         self.key = own;
     }
 
-    /// Adds the VLAN tag to what the decision looked at.
+    /// Adds the VLAN tag to the bits that the decision reads.
     pub(super) fn look_at_tags(&mut self) {
         self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | 0x1fff);
         if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 {
@@ -217,7 +219,7 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u8(at::FLAGS, flags);
     }
 
-    /// May a packet with these tags belong to the port?
+    /// True if a packet with these tags may come in on the port.
     pub(super) fn admits(&mut self, from: &Bundle, input: &PortView, tags: &Tags) -> bool {
         let vid = tags.outer.vid;
         let ok = match &from.vlan {
@@ -245,7 +247,7 @@ impl<'a> Xlate<'a, '_> {
         ok
     }
 
-    /// The port behind which this translation has met an address.
+    /// The port behind which this translation has learned an address.
     pub(crate) fn taught(&self, vlan: u16, mac: [u8; 6]) -> Option<u32> {
         let here = |l: &&Learn| (l.bridge, l.vlan, l.mac) == (self.bridge.id, vlan, mac);
         self.answer.effects.learns.iter().rev().find(here).map(|l| l.port)
@@ -264,14 +266,14 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// Does a packet leave by a port of the second mode with the tags that it came with by one of the
-/// first?
+/// True if a packet that came in on a port of mode `from` leaves a port of mode `to` with unchanged
+/// tags.
 pub(super) fn keeps_tags(from: &VlanMode, to: &VlanMode) -> bool {
     matches!(from, VlanMode::Trunk(_))
         && matches!(to, VlanMode::Trunk(_) | VlanMode::NativeTagged { .. })
 }
 
-/// From the wire to the bridge's VLAN.
+/// Translates the tags of a received packet to those in the bridge.
 pub(super) fn translate_in(mode: &VlanMode, t: Tags) -> Tags {
     match mode {
         VlanMode::Access(tag) => {
@@ -288,7 +290,7 @@ pub(super) fn translate_in(mode: &VlanMode, t: Tags) -> Tags {
     }
 }
 
-/// From the bridge's VLAN to the wire.
+/// Translates the tags in the bridge to those of a sent packet.
 fn translate_out(mode: &VlanMode, t: Tags) -> Tags {
     match mode {
         VlanMode::Access(_) => Tags::default(),
@@ -300,13 +302,13 @@ fn translate_out(mode: &VlanMode, t: Tags) -> Tags {
     }
 }
 
-/// Does the port carry the VLAN?
+/// True if the port carries the VLAN.
 pub(super) fn includes(mode: &VlanMode, t: &Tags) -> bool {
     let vid = t.outer.vid;
     match mode {
         VlanMode::Access(tag) => vid == *tag && t.inner.vid == 0,
         VlanMode::Trunk(set) => set.contains(vid),
-        // What has no VLAN would be in the native one behind the port (as in OVS).
+        // A packet without a VLAN would be in the native VLAN behind the port (as in OVS).
         VlanMode::NativeTagged { tag, trunks } | VlanMode::NativeUntagged { tag, trunks } => {
             vid == *tag || vid != 0 && trunks.contains(vid)
         }

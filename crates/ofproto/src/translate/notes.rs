@@ -1,4 +1,4 @@
-//! What a translation notes of its steps when it is traced.
+//! What a translation records for a trace.
 
 use crate::action_text::{actions_text, instructions_text, metadata_text};
 use crate::tables::table::{FlowRule, match_of};
@@ -29,7 +29,7 @@ impl Xlate<'_, '_> {
         self.leaf(StepKind::Warning, text);
     }
 
-    /// The translation ends here; `name` is what the trace's last line calls that.
+    /// Ends the translation; `name` is what the last line of the trace calls that.
     pub(crate) fn trace_error(&mut self, name: &'static str, text: impl FnOnce() -> String) {
         self.leaf(StepKind::Error, text);
         if let Some(r) = self.recorder() {
@@ -37,24 +37,24 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// Something that cannot be done; the translation goes on.
+    /// Records that something cannot be done; the translation continues.
     pub(crate) fn trace_refusal(&mut self, text: impl FnOnce() -> String) {
         self.leaf(StepKind::Error, text);
     }
 
-    /// ovs-vswitchd would have the packet take its slow path.
+    /// Records that ovs-vswitchd would take its slow path for the packet.
     pub(crate) fn note_slow(&mut self) {
         if let Some(r) = self.recorder() {
             r.slow = true;
         }
     }
 
-    /// Is this more than a trace of a flow without a packet?
+    /// True unless this is a trace of a flow without a packet.
     pub(crate) fn teaches(&mut self) -> bool {
         self.recorder().is_none_or(|r| r.learning)
     }
 
-    /// Says what will be learned that is not known yet.
+    /// Records an address that will be learned and is not known yet.
     pub(crate) fn note_learn(&mut self, vlan: u16, mac: [u8; 6], port: OfPort) {
         let bridge = self.bridge();
         let learning = self.recorder().is_some_and(|r| r.learning);
@@ -87,7 +87,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// Is this a trace that changes nothing?
+    /// True for a trace that changes nothing.
     pub(crate) fn suppresses(&mut self) -> bool {
         self.recorder().is_some_and(|r| !r.learning)
     }
@@ -111,14 +111,14 @@ impl Xlate<'_, '_> {
         });
     }
 
-    /// Ends the innermost table or bridge.
+    /// Ends the innermost table or bridge of the trace.
     pub(crate) fn trace_close(&mut self) {
         if let Some(r) = self.recorder() {
             r.close();
         }
     }
 
-    /// Opens the last step again: OVS shows the action set inside the first table.
+    /// Opens the last step of the trace again: OVS shows the action set inside the first table.
     pub(crate) fn trace_reopen(&mut self) {
         if let Some(r) = self.recorder()
             && let Some(node) = r.list().pop_if(|n| n.kind == StepKind::Table)
@@ -137,8 +137,8 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// A copy of the packet will be looked up in `table` once it is tracked; `list`: what that does
-    /// to it.
+    /// Records that a tracked copy of the packet will be looked up in `table`; `list`: actions on
+    /// it before that.
     pub(crate) fn note_fork(&mut self, kept: &Arc<Kept>, table: u8, zone: u16, list: &[Action]) {
         let mut key = *self.key();
         let Some(r) = self.recorder() else { return };
@@ -159,7 +159,7 @@ impl Xlate<'_, '_> {
         self.trace_detail(|| format!("{text} resumed at table {table}."));
     }
 
-    /// A translation goes on where one was frozen.
+    /// Records that a translation continues where one was frozen.
     pub(crate) fn note_thaw(&mut self, state: &State) {
         let Some(r) = self.recorder() else { return };
         r.open(StepKind::Table, "thaw".into());

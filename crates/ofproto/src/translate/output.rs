@@ -13,7 +13,7 @@ use openflow::{
 use std::sync::Arc;
 
 impl<'a> Xlate<'a, '_> {
-    /// The output action.
+    /// Executes an output action.
     pub(super) fn output(&mut self, p: OfPort, trunc: u32) {
         let before = self.begin_export_output();
         self.send(p, trunc);
@@ -50,7 +50,7 @@ impl<'a> Xlate<'a, '_> {
         self.export_flooded();
     }
 
-    /// Sends to a port, even the one the packet came from.
+    /// Sends to a port, even to the one on which the packet came in.
     pub(super) fn output_port(&mut self, number: OfPort, trunc: u32) {
         if !self.spend(1) {
             return;
@@ -84,7 +84,7 @@ impl<'a> Xlate<'a, '_> {
         self.send_by(p, dp, trunc);
     }
 
-    /// Says in the trace why nothing is sent to a port, if that is so.
+    /// Records in the trace why nothing is sent to a port, if so.
     fn is_refused(&mut self, p: &PortView, number: OfPort, trunc: u32) -> bool {
         let is_patch = p.spec.patch_peer.is_some();
         if p.spec.config & port_config::NO_FWD != 0 {
@@ -99,12 +99,12 @@ impl<'a> Xlate<'a, '_> {
         true
     }
 
-    /// Sends by a device, or hands the packet to the tunnel that ends there.
+    /// Sends by the port's device, or to the tunnel that ends there.
     fn send_by(&mut self, p: &'a PortView, dp: PortNo, trunc: u32) {
         let tunnel = self.terminates(p);
         self.commit();
         let cut = match u32::from(self.mirror.snaplen) {
-            // What goes into a tunnel's header is not cut.
+            // A packet that goes into a tunnel is not truncated.
             _ if tunnel.is_some() => trunc,
             0 | 0xffff => trunc,
             snaplen => snaplen,
@@ -127,7 +127,7 @@ impl<'a> Xlate<'a, '_> {
         self.mirror_sent(p);
     }
 
-    /// Goes on in the bridge at the other end of a patch port, and comes back unchanged.
+    /// Continues in the bridge at the other end of a patch port; the packet comes back unchanged.
     fn patch(&mut self, bridge: u32, in_port: OfPort) {
         let published = self.snapshot.published;
         let Some(peer) = published.bridge(bridge) else { return };
@@ -143,8 +143,8 @@ impl<'a> Xlate<'a, '_> {
         self.isolate(mark);
     }
 
-    /// Has another bridge handle the packet as it is now. Key, base and MPLS state are then what
-    /// that bridge left.
+    /// Translates the packet, as it is now, in another bridge. Key, base and MPLS state are as that
+    /// bridge left them afterwards.
     pub(super) fn visit(&mut self, peer: &'a BridgeView, in_port: OfPort) {
         let from = self.bridge;
         let (table, cookie, exit) = (self.run.table, self.run.cookie, self.end.exit);
@@ -189,12 +189,12 @@ impl<'a> Xlate<'a, '_> {
         (self.packet.set, self.packet.stack, self.run.first_cookie) = (set, stack, first_cookie);
     }
 
-    /// Sends to controllers.
+    /// Sends the packet to controllers.
     pub(super) fn controller(&mut self, to: &ToController<'_>) {
         self.tell(to, None);
     }
 
-    /// Sends to controllers what they need to have the rest of the pipeline run.
+    /// Sends the packet to controllers with what they need to resume the pipeline.
     pub(super) fn pause(&mut self, action: &Action, rest: Vec<Instruction>) {
         let Action::Controller { max_len, reason, id, userdata, meter, .. } = action else {
             return;
@@ -235,7 +235,7 @@ impl<'a> Xlate<'a, '_> {
             continuation,
             matching: Match { tun: self.tunnel.fields.clone(), ..pipeline_fields(&self.key) },
         };
-        // Nearly no controller wants these: the packets are expired ones then, not handed over.
+        // Hardly any controller wants these packets; if none does, they are drops and not punts.
         let wanted = (reason == Reason::InvalidTtl).then(|| self.bridge.expired_wanted.clone());
         let class = PuntClass::Controller;
         let punt = Punt { class, max_len: u16::MAX, wanted, context: Box::new(context) };
@@ -253,7 +253,7 @@ impl<'a> Xlate<'a, '_> {
         self.bridge.meter(self.guard(), id)
     }
 
-    /// Has a meter decide whether the packet goes on; a meter that does not exist lets it pass.
+    /// Lets a meter decide whether the packet continues; a meter that does not exist lets it pass.
     pub(super) fn meter(&mut self, id: u32) {
         if let Some(meter) = self.meter_of(id) {
             self.op(Op::Meter(meter.clone()));
@@ -261,7 +261,7 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// in_port, and whatever else of packet type, metadata, registers and tunnel is not zero.
+/// in_port, and those of packet type, metadata, registers and tunnel fields that are not zero.
 fn pipeline_fields(key: &Key) -> Match {
     let mut m = Match::default();
     let mut take = |f: Field| {
@@ -281,9 +281,9 @@ fn pipeline_fields(key: &Key) -> Match {
 }
 
 impl PacketInContext {
-    /// The fields that a packet-in tells, of which those of the connection are in the packet's own
-    /// key: the context is that of all packets of a megaflow. A packet that translation takes for
-    /// one that was not tracked has none, though a `ct` before may have filled its key.
+    /// The fields of a packet-in. Those of the connection are taken from the packet's own key,
+    /// since the context is the same for all packets of a megaflow. If translation took the packet
+    /// as not tracked, there are none, even if an earlier `ct` has filled its key.
     pub fn fields_of(&self, key: &Key) -> Match {
         let mut m = self.matching.clone();
         if m.mask.u8(at::CT_STATE) == 0 {
@@ -297,10 +297,9 @@ impl PacketInContext {
     }
 }
 
-/// Which fields of connection tracking are valid, with the Ethertype that says which addresses it
-/// has.
+/// Which `ct` fields are valid, and the Ethertype, which says which addresses there are.
 fn connection_fields(key: &Key) -> impl Iterator<Item = Field> {
-    /// new, est, rel, rpl: there is a first packet with a tuple.
+    /// new, est, rel or rpl: there is a first packet, which has a tuple.
     const HAS_TUPLE: u8 = 0xf;
     let state = key.u8(at::CT_STATE);
     let of_packet = [Field::CtState, Field::EthType, Field::CtZone, Field::CtMark, Field::CtLabel];

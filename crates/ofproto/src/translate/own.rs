@@ -1,5 +1,4 @@
-//! Headers that actions put in front of what the packet brought: decisions do not depend on what is
-//! looked at there.
+//! Headers that actions put in front of the packet: a decision does not depend on bits of these.
 
 use crate::translate::state::{Headers, Own};
 use crate::translate::xlate::Xlate;
@@ -17,7 +16,7 @@ impl Xlate<'_, '_> {
         self.packet.layers.own.as_ref().map(|own| own.headers)
     }
 
-    /// The packet has these headers in front again.
+    /// Records that the packet has these headers in front again.
     pub(super) fn back_to(&mut self, headers: Option<Headers>) {
         if self.own_headers() != headers {
             self.forget_own();
@@ -25,7 +24,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// What was looked at in them does not count.
+    /// Removes the bits of these headers from those that were read.
     pub(super) fn forget_own(&mut self) {
         let Some(own) = self.packet.layers.own.take() else { return };
         for bytes in [own.headers.bytes(), at::IPV6_SRC..at::TUN_DST] {

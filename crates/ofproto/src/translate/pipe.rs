@@ -1,4 +1,4 @@
-//! What PMD threads call.
+//! The pipeline that PMD threads call.
 
 use super::plain;
 use super::xlate::Xlate;
@@ -75,7 +75,7 @@ fn resolve_unmasked(view: View<'_>, version: u64, keys: &mut [Key], out: &mut [D
     })
 }
 
-/// Decides by a version of the tables, with an optional record of the way.
+/// Decides about a packet by one version of the tables, with an optional trace.
 pub(crate) fn resolve(
     view: View<'_>,
     version: u64,
@@ -103,7 +103,7 @@ pub(crate) fn resolve(
         Ok(entry) => entry,
         Err(why) => return drop_all(published, key, out, why),
     };
-    // A trace shows what the flows so far would do.
+    // A trace shows what the flows that are there would do.
     if bridge.config.restoring && trace.is_none() {
         return drop_all(published, key, out, Drop::FlowRestoreWait);
     }

@@ -1,7 +1,7 @@
-//! The plain path through a switch: table lookups, gotos and outputs to ports. Several packets go
-//! side by side, table by table, so that their memory accesses overlap; nothing is allocated. A
-//! packet that meets anything else goes through [`super::xlate::Xlate`], which is this module's
-//! twin.
+//! The plain path through a switch: table lookups, gotos and outputs to ports. Several packets are
+//! translated together, table by table, so that their memory accesses overlap; nothing is
+//! allocated. A packet that meets anything else goes through [`super::xlate::Xlate`], which is this
+//! module's twin.
 
 use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
@@ -15,14 +15,14 @@ use openflow::{OfPort, port_config};
 use sync::Guard;
 use telemetry::Drop;
 
-/// Packets resolved side by side when a mask is computed for each.
+/// Packets resolved together when a mask is computed for each, at most.
 pub(super) const MASKED_PACKETS_MAX: usize = 8;
 
-/// Packets resolved side by side when no mask is computed.
+/// Packets resolved together when no mask is computed, at most.
 pub(super) const UNMASKED_PACKETS_MAX: usize = classifier::BATCH;
 
-/// Steps that a packet may take in one table because of conjunctive matches or very many masks;
-/// packets that need more are left to [`super::xlate::Xlate`], which counts them over all tables.
+/// Steps that a packet may take in one table because of conjunctive matches or very many masks.
+/// Packets that need more are left to [`super::xlate::Xlate`], which counts steps over all tables.
 const LOOKUP_STEPS_MAX: usize = 256;
 
 /// Where a packet is on its way through the tables.
@@ -40,12 +40,12 @@ struct Path<'a> {
     bridge: &'a BridgeView,
     in_port: OfPort,
     at: At,
-    /// Tables so far.
+    /// Number of tables so far.
     tables: usize,
 }
 
-/// Decides about up to [`MASKED_PACKETS_MAX`] packets whose way is plain; bit i of the answer:
-/// packet i is decided about. What is in the decisions of others means nothing.
+/// Decides about up to [`MASKED_PACKETS_MAX`] packets whose path is plain. Bit i of the result is
+/// set if packet i is decided about; other decisions are invalid.
 pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decision]) -> u32 {
     let View { shared, guard, published } = view;
     let version = shared.version();
@@ -68,9 +68,9 @@ pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decis
     finish(&paths, out)
 }
 
-/// As [`resolve`] by a version of the tables, of up to [`UNMASKED_PACKETS_MAX`] packets; says
-/// no mask. Lines 4 and 5 of the keys are empty, or as an earlier call left
-/// them.
+/// Decides about up to [`UNMASKED_PACKETS_MAX`] packets by one version of the tables, without
+/// masks; the result is as for [`resolve`]. Lines 4 and 5 of the keys must be empty, or as an
+/// earlier call left them.
 pub(crate) fn resolve_unmasked(
     view: View<'_>,
     version: u64,
@@ -86,7 +86,7 @@ pub(crate) fn resolve_unmasked(
     finish(&paths, out)
 }
 
-/// All paths through one table, where they are.
+/// Advances all paths that are in a table by that table.
 fn advance_together<'a>(
     (bridge, table): (&'a BridgeView, u8),
     guard: Guard<'a>,
@@ -129,7 +129,7 @@ fn advance_together<'a>(
     }
 }
 
-/// All paths at their beginnings, if they can be plain.
+/// All paths at their beginnings; None for packets whose path cannot be plain.
 fn start<'a>(
     published: &'a PublishedState,
     keys: &mut [Key],
@@ -141,7 +141,7 @@ fn start<'a>(
     paths
 }
 
-/// Completes the decisions; bit i of the answer is set if packet i has one.
+/// Completes the decisions; bit i of the result is set if packet i has one.
 fn finish(paths: &[Option<Path<'_>>], out: &mut [Decision]) -> u32 {
     let mut done = 0;
     for (i, (path, d)) in paths.iter().zip(out).enumerate() {
@@ -153,8 +153,8 @@ fn finish(paths: &[Option<Path<'_>>], out: &mut [Decision]) -> u32 {
     done
 }
 
-/// Asks for the memory that the next step looks at, where several packets are in the same table;
-/// false: no packet is in any.
+/// Prefetches the memory that the next step reads, where several packets are in the same table.
+/// False: no packet is in any table.
 fn prepare(guard: Guard<'_>, paths: &[Option<Path<'_>>], all: &[Key]) -> bool {
     let going = paths.iter().zip(all).filter_map(|(w, key)| Some((w.as_ref()?.place()?, key)));
     let mut keys = [&Key::ZERO; UNMASKED_PACKETS_MAX];
@@ -173,7 +173,7 @@ fn prepare(guard: Guard<'_>, paths: &[Option<Path<'_>>], all: &[Key]) -> bool {
     true
 }
 
-/// Where packets enter, as it was for the one before.
+/// Where packets of the last input port enter: packets of one port often follow each other.
 struct EntryCache<'a> {
     published: &'a PublishedState,
     last: Option<(PortNo, Option<(&'a BridgeView, OfPort)>)>,
@@ -184,7 +184,7 @@ impl<'a> EntryCache<'a> {
         EntryCache { published, last: None }
     }
 
-    /// Where a packet enters, if its way can be plain from there.
+    /// The bridge and port where a packet enters; None: its path cannot be plain.
     fn enter(&mut self, port: PortNo) -> Option<(&'a BridgeView, OfPort)> {
         match self.last {
             Some((last, entry)) if last == port => entry,
@@ -223,7 +223,7 @@ fn complete_mask(wc: &mut Mask) {
 }
 
 impl<'a> Path<'a> {
-    /// At the beginning, if it can be plain at all.
+    /// A path at its beginning; None: it cannot be plain.
     fn start(entries: &mut EntryCache<'a>, key: &mut Key) -> Option<Self> {
         let special = key.u32(at::RECIRC) != 0
             || key.u8(at::FLAGS) & flag::TUNNEL != 0
@@ -236,7 +236,7 @@ impl<'a> Path<'a> {
         Some(Path { bridge, in_port, at: At::Table(0), tables: 0 })
     }
 
-    /// The table that it is at.
+    /// The bridge and table in which the packet is.
     #[inline]
     fn place(&self) -> Option<(&'a BridgeView, u8)> {
         match self.at {
@@ -245,7 +245,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Through one table.
+    /// Looks the packet up in the table that it is in, and executes the rule.
     #[inline]
     fn advance(&mut self, guard: Guard<'a>, table: u8, key: &Key, version: u64, d: &mut Decision) {
         let mut steps = 0;
@@ -255,7 +255,7 @@ impl<'a> Path<'a> {
         self.at = if lost { At::Lost } else { self.apply_rule(table, rule, d) };
     }
 
-    /// Through one table; where to then.
+    /// Executes a rule of a table; returns where the packet is then.
     fn apply_rule(&mut self, table: u8, rule: Option<&FlowRule>, out: &mut Decision) -> At {
         self.tables += 1;
         if self.tables > DEPTH_MAX {
@@ -281,7 +281,8 @@ impl<'a> Path<'a> {
         At::End
     }
 
-    /// Adds an output operation; false if the port needs more than one operation (patch, tunnel).
+    /// Adds an output operation. False: the port needs more than one operation (patch port,
+    /// tunnel).
     fn output(&self, to: OfPort, out: &mut Decision) -> bool {
         if to == self.in_port {
             return true;

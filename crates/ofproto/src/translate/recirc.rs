@@ -1,4 +1,4 @@
-//! Recirculation: a translation ends where the packet has to be parsed again, and goes on from
+//! Recirculation: a translation ends where the packet has to be parsed again, and continues from
 //! there.
 
 use super::frozen::{OUTER_WORDS, State};
@@ -11,7 +11,7 @@ use openflow::OfPort;
 use std::sync::Arc;
 
 impl<'a> Xlate<'a, '_> {
-    /// Ends this pass if something waits for the packet to be parsed again.
+    /// Freezes the translation if actions wait for the packet to be parsed again.
     pub(super) fn freeze(&mut self) {
         let Some(rest) = self.end.rest.take() else { return };
         if self.end.failed.is_some() {
@@ -33,13 +33,13 @@ impl<'a> Xlate<'a, '_> {
         self.packet.set.clear();
     }
 
-    /// Goes on where [`Xlate::freeze`] stopped.
+    /// Continues where [`Xlate::freeze`] stopped.
     pub(super) fn resume(&mut self, kept: &'a Arc<Kept>) {
         self.answer.holds.push(kept.clone());
         self.thaw(&kept.state);
     }
 
-    /// Goes on in a state.
+    /// Continues in a frozen state.
     pub(super) fn thaw(&mut self, f: &'a State) {
         self.key.words[PACKET_LINES * 8..].copy_from_slice(&f.pipeline);
         if let Some(outer) = &f.outer {
@@ -75,7 +75,7 @@ impl<'a> Xlate<'a, '_> {
         self.trace_close();
     }
 
-    /// A table lookup that may have to wait.
+    /// Looks a table up, or freezes if the packet has to be parsed before that.
     pub(super) fn resubmit(&mut self, in_port: Option<OfPort>, table: u8) {
         self.table(table, in_port, Miss::Ignore);
     }

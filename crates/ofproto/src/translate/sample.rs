@@ -1,5 +1,5 @@
-//! Samples of packets for collectors: copies that go to the control side, with what the decision
-//! says of the packet.
+//! Samples of packets for collectors: copies that are punted to the control side, with what the
+//! decision says of the packet.
 
 use crate::fields;
 use crate::published::PortView;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 /// Label stack entries that are reported, at most: OVS's number.
 const LABELS_MAX: usize = 3;
-/// Of a label stack entry: it is the last one.
+/// Bit of a label stack entry: bottom of stack.
 const BOTTOM_OF_STACK: u32 = 0x100;
 
-/// What operations do to a packet that sFlow reports. None where it is too much to report.
+/// What operations do to a packet, for sFlow. A field is None where sFlow cannot report it.
 #[derive(Default)]
 struct Changes {
     tunnels: usize,
@@ -25,7 +25,7 @@ struct Changes {
 }
 
 impl Xlate<'_, '_> {
-    /// A copy of up to `bytes` of one packet of `2^32 / chance` goes to the control side.
+    /// An operation that punts up to `bytes` bytes of a packet, with probability `chance / 2^32`.
     pub(super) fn sample_op(&self, chance: u32, bytes: u16, what: Sampled) -> Op {
         let bridge = BridgeId(self.bridge.id);
         let context = SampleContext { bridge, in_port: self.answer.export.from, what };
@@ -39,7 +39,7 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// The packet was sampled as it came: says how it went.
+    /// Completes sFlow's sample of the received packet: says where it went.
     pub(super) fn finish_sflow(&mut self) {
         let Some(sflow) = self.bridge.config.export.sflow else { return };
         if !self.answer.export.fresh || self.answer.export.from == port::ANY {
@@ -59,11 +59,11 @@ impl Xlate<'_, '_> {
     }
 }
 
-/// Bytes of a packet that IPFIX looks at: none, its key and length say all.
+/// Bytes of a packet that IPFIX's samples have: the key and the length say all that is exported.
 const IPFIX_BYTES: u16 = 64;
 
 impl Xlate<'_, '_> {
-    /// The packet was sampled for IPFIX as it came.
+    /// Completes IPFIX's sample of the received packet.
     pub(super) fn finish_ipfix(&mut self) {
         let Some(ipfix) = self.bridge.config.export.ipfix.filter(|i| i.input) else { return };
         if self.answer.export.from == port::ANY {
@@ -74,7 +74,7 @@ impl Xlate<'_, '_> {
         self.answer.decision.ops.insert(0, op);
     }
 
-    /// The packet is about to leave by a port.
+    /// Adds IPFIX's sample of a packet that is about to be sent to a port.
     pub(super) fn sample_output(&mut self, p: &PortView, no: PortNo) {
         let Some(ipfix) = self.bridge.config.export.ipfix.filter(|i| i.output) else { return };
         let note = IpfixNote { output: Some((p.spec.of_port, no)), dropped: false };
@@ -82,7 +82,7 @@ impl Xlate<'_, '_> {
         self.op(op);
     }
 
-    /// The action `sample`. Without its collector set it does nothing.
+    /// Executes the action `sample`. Without its collector set it does nothing.
     pub(super) fn sample_for_set(&mut self, action: &Action) {
         let Action::Sample { probability, collector_set, domain, point, port: to, direction } =
             action

@@ -1,14 +1,15 @@
-//! The action set: what is kept of the written actions, and in which order it runs
+//! The action set: which of the written actions it keeps, and in which order it executes them
 //! (OpenFlow 1.3, section 5.10).
 
 use crate::work::step;
 use openflow::{Action, OfPort};
 
-/// The rank of actions that have effect one after the other, and of those that end the set.
+/// The rank of actions that all have effect, one after the other; then that of actions that end the
+/// set.
 const CUMULATIVE: u8 = 8;
 const LAST: u8 = 10;
 
-/// Where an action stands in the set; set-fields and the like share one place and keep their order.
+/// An action's rank in the set. Set-field and similar actions share one rank and keep their order.
 fn rank(a: &Action) -> u8 {
     use Action as A;
     match a {
@@ -27,8 +28,8 @@ fn rank(a: &Action) -> u8 {
     }
 }
 
-/// Rank of an action that ends an action set: only the one of highest rank runs, of one kind the
-/// last: a group rather than an output, and so on, as in OVS.
+/// The preference of an action that ends an action set. Only the one with the highest preference is
+/// executed, and of one kind the last: a group rather than an output, and so on, as in OVS.
 fn preference(a: &Action) -> u8 {
     match a {
         Action::Group(_) => 4,
@@ -39,13 +40,13 @@ fn preference(a: &Action) -> u8 {
     }
 }
 
-/// The set's actions in the order in which they run.
+/// The set's actions in the order of their execution.
 pub(super) fn in_order<'a>(set: &[&'a Action]) -> Vec<&'a Action> {
     let (mut out, mut later): (Vec<&Action>, _) = (Vec::new(), [false; LAST as usize + 1]);
     for a in set.iter().rev() {
         step();
         let rank = rank(a);
-        // Of one place the last counts.
+        // Of actions of one rank the last counts.
         let replaced = rank != CUMULATIVE && std::mem::replace(&mut later[usize::from(rank)], true);
         if !replaced && rank != LAST {
             out.push(a);
@@ -54,7 +55,7 @@ pub(super) fn in_order<'a>(set: &[&'a Action]) -> Vec<&'a Action> {
     out.reverse();
     out.extend(set.iter().filter(|a| rank(a) == LAST).max_by_key(|a| preference(a)));
     out.sort_by_key(|a| rank(a));
-    // Without output or group the set does nothing.
+    // Without an output or a group the set does nothing.
     if out.last().is_none_or(|a| rank(a) != LAST) { Vec::new() } else { out }
 }
 

@@ -15,29 +15,28 @@ use wire::{ETH_IPV4, IP_UDP};
 
 /// Ethertype of LACP (IEEE 802.1AX, Annex C).
 const SLOW_PROTOCOLS: u16 = 0x8809;
-/// The first bytes of the addresses that no switch passes on, and how many there are.
+/// The first bytes of addresses that switches do not forward, and how many of these there are.
 const RESERVED_MAC: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
 const RESERVED_MACS_COUNT: u8 = 16;
 /// Bits of a tag: the VLAN id, and the same with the bit that says that there is a tag.
 const VLAN_ID: u16 = 0xfff;
 const VLAN_BITS: u16 = VLAN_PRESENT | VLAN_ID;
-/// What is looked at of such a packet: Ethernet with two tags, and 110 bytes of LACP.
+/// Bytes of an LACP packet that are examined: Ethernet with two tags, and 110 bytes of LACP.
 const LACP_BYTES_MAX: u16 = 132;
-/// Of BFD control packets (RFC 5881, section 4).
+/// UDP port of BFD control packets (RFC 5881, section 4).
 const BFD: u16 = 3784;
-/// What is looked at of such a packet: Ethernet with two tags, the longest IPv4 header, UDP, and 24
-/// bytes.
+/// Bytes of a BFD packet that are examined: Ethernet with two tags, the longest IPv4 header, UDP,
+/// and 24 bytes.
 const BFD_BYTES_MAX: u16 = 128;
 
 impl Xlate<'_, '_> {
-    /// Hands a packet over that is of a protocol that the switch speaks on the port; false: it is
-    /// not.
+    /// Punts a packet of a protocol that the switch speaks on the port; false: it is not one.
     pub(super) fn take_special(&mut self, p: &PortView) -> bool {
         self.take_lacp(p) || self.take_bfd(p)
     }
 
     fn take_lacp(&mut self, p: &PortView) -> bool {
-        // Every decision depends on the Ethertype.
+        // Every decision depends on the Ethertype anyway.
         let slow = self.key.u16(at::ETH_TYPE) == SLOW_PROTOCOLS;
         let Some(lacp) = p.spec.lacp.as_ref().filter(|_| slow && self.is_of_this_link()) else {
             return false;
@@ -47,9 +46,9 @@ impl Xlate<'_, '_> {
         true
     }
 
-    /// Is the packet from the other end of the link? Switches between would not pass on one to a
-    /// reserved address (IEEE 802.1Q, table 8-1); one in a VLAN, or to another address, is from
-    /// whoever has a port of theirs.
+    /// True if the packet is from the other end of the link. A switch in between would not forward
+    /// a packet to a reserved address (IEEE 802.1Q, table 8-1); a packet in a VLAN or to another
+    /// address may be from any host.
     fn is_of_this_link(&mut self) -> bool {
         Field::EthDst.unwildcard(&mut self.wc);
         self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_BITS);
@@ -75,7 +74,7 @@ impl Xlate<'_, '_> {
         self.answer.decision.drop.get_or_insert(Drop::PuntRate);
     }
 
-    /// Looks at no more than it takes to tell, as ovs-vswitchd does.
+    /// Looks at no more bits than are needed, as ovs-vswitchd does.
     fn is_bfd(&mut self, filter: &BfdFilter) -> bool {
         if let Some(mac) = filter.dst_mac {
             Field::EthDst.unwildcard(&mut self.wc);
@@ -103,7 +102,7 @@ impl Xlate<'_, '_> {
         !filter.key_zero || self.key.u32(at::TUN_ID) == 0
     }
 
-    /// Is that the destination port? If not, one bit tells.
+    /// True if this is the destination port. If it is not, one bit of the mask tells.
     fn has_port(&mut self, port: u16) -> bool {
         let differ = self.key.u16(at::TP_DST) ^ port;
         let bits = if differ == 0 { 0xffff } else { 0x8000 >> differ.leading_zeros() };

@@ -1,4 +1,5 @@
-//! What a translation keeps, a struct for each concern; [`super::xlate::Xlate`] has them all.
+//! The state of a translation, in one struct for each concern; [`super::xlate::Xlate`] has them
+//! all.
 
 use super::effects::Effects;
 use super::frozen;
@@ -16,124 +17,123 @@ use std::sync::Arc;
 use sync::Guard;
 use telemetry::Drop;
 
-/// How deep tables that lead back, groups and patch ports nest: as deep as in OVS.
+/// Depth to which tables that lead back, groups and patch ports may nest: OVS's limit.
 pub(super) const DEPTH_MAX: usize = 64;
 
-/// What a translation reads: what was published when it began.
+/// What a translation reads: the tables that were published when it began.
 pub(super) struct Snapshot<'a> {
     pub shared: &'a Shared,
     pub guard: Guard<'a>,
     pub published: &'a PublishedState,
     pub underlay: &'a Underlay,
-    /// The version of flow tables and groups.
+    /// The version of flow tables and groups that is used.
     pub version: u64,
 }
 
-/// What is known of the tunnel that the packet came out of, and of the outer header that it may
-/// get.
+/// The tunnel from which the packet came, and the outer header that it may get.
 pub(super) struct Outer<'o> {
-    /// Where the packet's tunnel ended: no packet is sent there.
+    /// The address to which the packet's tunnel came: no packet is sent there.
     pub dst: IpAddr,
-    /// The packet came out of a tunnel.
+    /// The packet was decapsulated.
     pub received: bool,
     /// Tables see the outer packet now.
     pub encapsulated: bool,
-    /// Options of the outer header as they came.
+    /// Geneve options of the received outer header.
     pub options: &'o [u8],
-    /// Fields `tun_metadataN` as the actions made them.
+    /// Fields `tun_metadataN`, as the actions made them.
     pub fields: Vec<TunMetadata>,
-    /// Fields `tun_metadataN` as the packet brought them; for `ofproto/trace`.
+    /// Fields `tun_metadataN` of the received packet, for `ofproto/trace`.
     pub first: Vec<TunMetadata>,
-    /// Bits of the fields `tun_metadataN` that were looked at; for `ofproto/trace`.
+    /// Bits of the fields `tun_metadataN` that were read, for `ofproto/trace`.
     pub wc: Vec<TunMetadata>,
-    /// The outer header's other fields as they came.
+    /// The other fields of the received outer header.
     pub outer: frozen::Outer,
 }
 
-/// The rule whose actions run.
+/// The rule whose actions are executed.
 pub(super) struct Running {
     pub table: u8,
     pub cookie: u64,
-    /// Its credit id.
+    /// The rule's credit id.
     pub rule: Option<u32>,
-    /// No flow matched, and controllers get the packet.
+    /// True: no flow matched, and controllers get the packet.
     pub no_flow: bool,
-    /// True if the rule is the table-miss flow: priority 0, matches everything.
+    /// True: the rule is the table-miss flow (priority 0, matches everything).
     pub miss_flow: bool,
-    /// The cookie of the first rule met in this bridge: the action set is executed under it.
+    /// The cookie of the first rule in this bridge, under which the action set is executed.
     pub first_cookie: Option<u64>,
-    /// What the actions belong to: a packet-out, buckets, the action set.
+    /// To what the actions belong: a packet-out, buckets, the action set.
     pub origin: Origin,
 }
 
-/// Whether the actions have ended, why, and what is left to do when the translation goes on later.
+/// Whether execution has ended, why, and what is left to do later.
 #[derive(Default)]
 pub(super) struct End<'a> {
-    /// The rest of this action list is skipped, and of all that led to it.
+    /// The rest of this action list is skipped, and of all lists that led to it.
     pub exit: bool,
-    /// The rest of this action list is skipped, but not of those that led to it (expired TTL).
+    /// The rest of this action list is skipped, but not of the lists that led to it (expired TTL).
     pub stopped: bool,
-    /// Skipped because of an exit action, which also ends the list around a clone.
+    /// An exit action ended the list, which also ends the list around a clone.
     pub exited: bool,
-    /// The packet is dropped for this reason, and nothing more runs.
+    /// The packet is dropped for this reason, and no action is executed any more.
     pub failed: Option<Drop>,
-    /// Instructions for after the recirculation, while unwinding to it.
+    /// Instructions for after the recirculation, collected while lists end.
     pub rest: Option<Vec<Instruction>>,
-    /// A controller is to say when they run.
+    /// The action by which a controller is to resume the pipeline.
     pub paused: Option<&'a Action>,
 }
 
-/// What connection tracking said.
+/// The state of connection tracking.
 pub(super) struct CtState {
-    /// Connection tracking saw the packet, and tables may match what it said.
+    /// The packet was tracked, and tables may match on its `ct` fields.
     pub tracked: bool,
-    /// The next lookup is with the connection's original addresses.
+    /// The next lookup uses the connection's original addresses.
     pub original: bool,
 }
 
-/// Headers between Ethernet's and the network layer's.
+/// The headers between Ethernet and the network layer.
 #[derive(Default)]
 pub(super) struct Layers {
-    /// Tags pushed over two others, out of the key's sight.
+    /// Number of tags under two others, for which the key has no room.
     pub hidden: usize,
-    /// MPLS label stack entries that the key knows.
+    /// Number of MPLS label stack entries in the key.
     pub labels: u8,
-    /// The packet must be parsed again before its upper layers mean anything.
+    /// The packet must be parsed again before its upper layers are valid.
     pub was_mpls: bool,
-    /// Headers in the key that no packet brought.
+    /// Headers in the key that actions added.
     pub own: Option<Box<Own>>,
 }
 
-/// What belongs to the packet at this point of its way, besides its key.
+/// State of the packet at this point, besides its key.
 pub(super) struct PacketState<'a> {
     /// Its action set.
     pub set: Vec<&'a Action>,
-    /// What `push` saved: values and their bits.
+    /// What `push` saved: values, and their lengths in bits.
     pub stack: Vec<(u128, u16)>,
     pub ct: CtState,
     pub layers: Layers,
 }
 
-/// What the caller gets at the end.
+/// The result of a translation.
 pub(super) struct Answer<'o> {
     pub decision: &'o mut Decision,
     pub effects: Effects,
-    /// Frozen states that the decision names, and the one that it began with.
+    /// Frozen states that the decision names, and the one with which it began.
     pub holds: Vec<Arc<Kept>>,
-    /// What collectors are to get of the packets of this decision.
+    /// What collectors are to know of the decision's packets.
     pub export: Exporting,
 }
 
-/// What mirrors have seen of the packet.
+/// Which mirrors have got the packet.
 #[derive(Default)]
 pub(super) struct Mirroring {
-    /// The mirrors of the port that the packet came in on have not got it yet.
+    /// Mirrors of what the input port receives have not got the packet yet.
     pub fresh: bool,
     /// Mirrors that have got the packet in this bridge, a bit each.
     pub met: u32,
-    /// What is sent now is a mirror's copy.
+    /// The packet that is sent now is a mirror's copy.
     pub copying: bool,
-    /// The copy is cut to this many bytes; 0: it is whole.
+    /// Bytes to which the copy is truncated; 0: not at all.
     pub snaplen: u16,
 }
 
@@ -167,7 +167,7 @@ impl Outer<'_> {
     }
 }
 
-/// A packet's state while a copy of it goes through a clone, a bucket or another bridge.
+/// The packet's state, to be restored after a clone, a bucket or another bridge.
 pub(super) struct Saved {
     pub key: Key,
     pub was_mpls: bool,
@@ -177,7 +177,8 @@ pub(super) struct Saved {
     pub tun: Vec<TunMetadata>,
 }
 
-/// Where the actions that run now come from, for the reason of packet-ins (1.4 and later).
+/// Where the actions that are executed come from, for the reason of packet-ins (OpenFlow 1.4 and
+/// later).
 #[derive(Clone, Copy, Default)]
 pub(super) struct Origin {
     pub packet_out: bool,
@@ -196,12 +197,12 @@ impl Origin {
     }
 }
 
-/// What a translation has used up.
+/// How much of its budget a translation has used.
 #[derive(Default)]
 pub(super) struct Spent {
-    /// Tables that lead back, groups and patch ports that the translation is within.
+    /// Number of tables that lead back, groups and patch ports around the present point.
     pub depth: usize,
-    /// The first table was looked up, or actions of a controller's packet run.
+    /// The first table was looked up, or a controller's actions are executed.
     pub begun: bool,
     pub resubmits: usize,
     pub nesting: usize,
@@ -209,12 +210,12 @@ pub(super) struct Spent {
     pub ops: usize,
 }
 
-/// What is in front of what the packet brought.
+/// Headers that actions put in front of the packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Headers {
-    /// MPLS entries, behind the packet's Ethernet header.
+    /// MPLS label stack entries, behind the packet's Ethernet header.
     Entry,
-    /// A whole frame with MPLS entries.
+    /// An Ethernet header and MPLS label stack entries, in front of the whole frame.
     Frame,
 }
 
@@ -228,28 +229,28 @@ impl Headers {
     }
 }
 
-/// Headers that a packet got by its own actions, and the bits that were looked at before that.
+/// Headers that the actions added, and the bits that had been read before.
 pub(super) struct Own {
     pub headers: Headers,
     pub seen: Mask,
 }
 
-/// What was found out for collectors so far.
+/// What is known for collectors so far.
 pub(super) struct Exporting {
-    /// The packet is fresh from a port, or from a controller, and samples may be taken of it.
+    /// True: the packet was just received, or is a controller's, and samples may be taken.
     pub fresh: bool,
-    /// The packet as it came.
+    /// The key of the received packet.
     pub first: Key,
-    /// The OpenFlow port that it came from.
+    /// The OpenFlow port on which it came in.
     pub from: OfPort,
-    /// Ports that it was sent to.
+    /// Number of ports to which it was sent.
     pub outputs: u32,
-    /// The last of them.
+    /// The last of these ports.
     pub last: Option<PortNo>,
-    /// The flow, if NetFlow is to report it.
+    /// The flow, if NetFlow reports it.
     pub flow: Option<Box<IpFlow>>,
     pub tcp_flags: u8,
-    /// Where the packet went, as NetFlow says it.
+    /// Where the packet went, in NetFlow's terms.
     pub output: u16,
 }
 
@@ -268,11 +269,11 @@ impl Default for Exporting {
     }
 }
 
-/// What a table without a match means.
+/// What happens if no flow of a table matches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Miss {
-    /// The bridge's rule for misses.
+    /// What the bridge is configured to do.
     Honor,
-    /// Nothing (resubmit).
+    /// Nothing: a resubmit returns.
     Ignore,
 }

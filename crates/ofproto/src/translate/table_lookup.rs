@@ -1,4 +1,4 @@
-//! Looking the packet up in flow tables, and what follows where no flow matches.
+//! Looks the packet up in flow tables, and handles misses.
 
 use super::state::{Miss, Snapshot};
 use super::xlate::{ToController, Xlate};
@@ -8,17 +8,17 @@ use crate::{N_TABLES, TableMiss};
 use flow::{Key, Mask, at};
 use openflow::{FragHandling, OfPort, Reason, port_config};
 
-/// What the trace calls the priority of the NORMAL that stands above all flows; OVS's number.
+/// The priority that traces show for NORMAL when all controllers are away; OVS's number.
 pub(super) const FAIL_OPEN_PRIORITY: u32 = 0xf0f0f0;
 
 impl<'a> Xlate<'a, '_> {
-    /// Looks the packet up in a table and runs the rule that is found; returns its cookie.
-    /// `in_port`: the input port of this lookup only.
+    /// Looks the packet up in a table and executes the rule; returns its cookie. `in_port`: the
+    /// input port for this lookup only.
     pub(super) fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) -> Option<u64> {
         if self.is_too_much() || !self.spend(1) {
             return None;
         }
-        // The first lookup is not one that an action asks for.
+        // The first lookup is not a resubmission.
         let again = std::mem::replace(&mut self.spent.begun, true);
         self.spent.resubmits += usize::from(again);
         if table == 0 && self.bridge.config.fail_open {
@@ -70,8 +70,8 @@ impl<'a> Xlate<'a, '_> {
         rule.map(|r| r.value().cookie)
     }
 
-    /// The rule for the packet as it is now. In the usual handling of fragments none of a
-    /// datagram's parts shows ports, so that all are treated alike.
+    /// The rule for the packet as it is now. With normal handling of fragments no fragment of a
+    /// datagram has ports, so that all of them are treated alike.
     pub(super) fn lookup_in_table(&mut self, table: u8) -> Option<&'a FlowRule> {
         let table = self.bridge.tables.get(table)?;
         let own = self.key;
@@ -97,8 +97,8 @@ impl<'a> Xlate<'a, '_> {
         found
     }
 
-    /// The rule of a table for a key; None also if that takes too many steps: with conjunctive
-    /// matches, or very many masks.
+    /// The rule of a table for a key. None also if the lookup takes too many steps, because of
+    /// conjunctive matches or very many masks.
     pub(super) fn classify(&mut self, table: &'a Table, key: &Key) -> Option<&'a FlowRule> {
         let mut steps = 0;
         let Snapshot { guard, version, .. } = self.snapshot;
@@ -111,7 +111,7 @@ impl<'a> Xlate<'a, '_> {
         steps == 0 || self.spend(steps)
     }
 
-    /// Runs NORMAL in place of the flows of table 0, while all controllers are away.
+    /// Executes NORMAL in place of the flows of table 0, while all controllers are away.
     pub(super) fn fail_open(&mut self) {
         self.note_table(|| format!(" 0. priority {FAIL_OPEN_PRIORITY}"));
         if self.admit_once() {
@@ -121,8 +121,8 @@ impl<'a> Xlate<'a, '_> {
         self.trace_close();
     }
 
-    /// Looks further tables up as long as controllers have said that what a table misses goes on
-    /// to the next one; where that ended.
+    /// Looks further tables up, as long as a table without a matching flow is configured to
+    /// continue with the next one. Returns the last table, and its rule.
     fn continue_from(&mut self, mut table: u8) -> (u8, Option<&'a FlowRule>) {
         let misses = &self.bridge.config.misses;
         while misses.get(&table) == Some(&TableMiss::Continue)

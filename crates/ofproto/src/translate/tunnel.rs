@@ -1,5 +1,5 @@
-//! Tunnels: packets that come out of one, packets that go into one, outer packets that are for us.
-//! Traces use OVS's words where this follows OVS's native tunnelling.
+//! Tunnels: packets that were decapsulated, packets to be encapsulated, and outer packets to this
+//! host. Traces use OVS's words where this follows OVS's native tunnelling.
 
 use crate::fields;
 use crate::published::{BridgeView, PortView};
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use telemetry::Drop;
 use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, IP_GRE, IP_ICMPV6, IP_UDP};
 
-/// The Ethertype of Ethernet in a tunnel.
+/// The Ethertype of an Ethernet payload in a tunnel.
 const ETHERNET: u32 = 0x6558;
 const GENEVE_OAM: u32 = 0x80_0000;
-/// One of the options is critical.
+/// Geneve, first word of the header: there is a critical option.
 const GENEVE_CRITICAL: u32 = 0x40_0000;
-/// `tun_flags`: the packet is of the control plane.
+/// Bit of `tun_flags`: the packet is a control message.
 const OAM: u16 = 8;
 const ADVERTISEMENT: u16 = 136;
 const ARP_REPLY: u8 = 2;
@@ -27,14 +27,14 @@ const ARP_REPLY: u8 = 2;
 const HOP_LIMIT: u8 = 255;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const TTL: u8 = 64;
-/// ECN (RFC 3168) in a TOS byte.
+/// The ECN bits (RFC 3168) of a TOS byte.
 const ECN: u8 = 3;
 const CE: u8 = 3;
 const ECT_0: u8 = 2;
 const VXLAN_VALID: u32 = 0x0800_0000;
 const VXLAN_GBP: u32 = 0x8000_0000;
 
-/// What the outer header is to say.
+/// The fields of the outer header.
 struct Outer {
     dst: IpAddr,
     src: Option<IpAddr>,
@@ -48,10 +48,10 @@ struct Outer {
     options: Vec<u8>,
 }
 
-/// Where an outer packet goes first.
+/// How an outer packet leaves: port, route, next hop.
 struct Way<'a> {
     bridge: &'a BridgeView,
-    /// The port whose device sends it.
+    /// The port whose device sends the packet.
     port: &'a PortView,
     source: IpAddr,
     next: IpAddr,
@@ -60,8 +60,8 @@ struct Way<'a> {
 }
 
 impl<'a> Xlate<'a, '_> {
-    /// A packet that came out of a tunnel starts: congestion that the outer network reported is
-    /// handed on (RFC 6040).
+    /// Begins with a packet that was decapsulated: congestion that the outer header reports is
+    /// copied to the inner header (RFC 6040).
     pub(super) fn leave_tunnel(&mut self, p: &PortView) {
         self.snapshot.published.tunnels.look(&self.key, &mut self.wc);
         self.tunnel.received = true;
@@ -71,7 +71,7 @@ impl<'a> Xlate<'a, '_> {
         p.counts.iter().for_each(|c| self.credit(*c));
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         if ip {
-            // The datapath says in this bit what TUN_TOS says.
+            // This bit is the datapath's form of what TUN_TOS says.
             self.wc.set_u8(at::FLAGS, self.wc.u8(at::FLAGS) | flag::TUNNEL_CE);
         }
         if !ip || self.key.u8(at::TUN_TOS) & ECN != CE {
@@ -88,7 +88,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Output to a tunnel port. False: it decided against that at once.
+    /// Outputs to a tunnel port. False: the packet cannot be sent there.
     pub(super) fn enter_tunnel(
         &mut self,
         p: &PortView,
@@ -142,7 +142,7 @@ impl<'a> Xlate<'a, '_> {
         true
     }
 
-    /// None: its options are too long.
+    /// The fields of the outer header; None: its options are too long.
     fn outer(&mut self, spec: &TunnelSpec) -> Option<Outer> {
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         let ttl = match spec.ttl {
@@ -159,7 +159,8 @@ impl<'a> Xlate<'a, '_> {
                 Field::IpDscp.unwildcard(&mut self.wc);
                 tos = self.key.u8(at::TOS) & !ECN;
             }
-            // Congestion is reported to the inner receiver only where the outer network finds it.
+            // The outer header reports congestion only if the outer network does: ECN is matched
+            // on.
             Field::IpEcn.unwildcard(&mut self.wc);
             tos |= match self.key.u8(at::TOS) & ECN {
                 CE => ECT_0,
@@ -182,7 +183,7 @@ impl<'a> Xlate<'a, '_> {
                 Local::Flow => Some(tunnel::source(&self.key)).filter(|ip| !ip.is_unspecified()),
                 Local::Any => None,
             },
-            // No packet comes in with a mark: one that it has was set on the way here.
+            // Packets are received without a mark, so a mark was set by actions.
             mark: spec.egress_mark.unwrap_or_else(|| self.key.u32(at::PKT_MARK)),
             tos,
             ttl,
@@ -204,8 +205,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// The way of an outer packet: its route, and the port that is the route's device. None if
-    /// there is none.
+    /// The route of an outer packet, and the port of the route's device; None: there is none.
     fn way(&mut self, outer: &Outer) -> Option<Way<'a>> {
         let (dst, mark, source) = (outer.dst, outer.mark, outer.src);
         let answer = self.snapshot.underlay.answer(dst, mark, source);
@@ -215,7 +215,7 @@ impl<'a> Xlate<'a, '_> {
         (source.is_ipv4() == dst.is_ipv4()).then_some(Way { bridge, port, source, next, mac })
     }
 
-    /// The header goes in front, and the outer packet through the tables of its bridge.
+    /// Adds the encapsulation, and translates the outer packet in the tables of its bridge.
     fn encapsulate(
         &mut self,
         outer: &Outer,
@@ -258,7 +258,7 @@ impl<'a> Xlate<'a, '_> {
         let encapsulated = std::mem::replace(&mut self.tunnel.encapsulated, true);
         self.visit(way.bridge, way.port.spec.of_port);
         self.tunnel.encapsulated = encapsulated;
-        // The outer packet's fields are ours, not the packet's.
+        // Fields of the outer packet are made by the switch: the decision does not depend on them.
         (self.key, self.base, self.wc) = (key, base, wc);
         (self.packet.layers, self.tunnel.fields) = (layers, tun);
         match self.answer.decision.ops.len() - from {
@@ -270,8 +270,8 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Is the packet, which goes to a port with addresses, for a tunnel of ours? The tunnel's
-    /// datapath port, and what the packet looks like.
+    /// True (Some) if the packet, which goes to a port with addresses, is for a tunnel of this
+    /// switch: the tunnel's datapath port and kind.
     pub(super) fn terminates(&mut self, p: &PortView) -> Option<(PortNo, TunnelKind)> {
         let (published, routes) = (self.snapshot.published, &self.snapshot.underlay.routes);
         if published.tunnels.is_empty() || !routes.has_addresses(&p.spec.name) {
@@ -311,7 +311,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// Learns where next hops are from what they answer to us or tell everybody.
+    /// Learns next hops' addresses from their answers, and from what they announce.
     fn snoop(&mut self, p: &PortView) {
         let found = match self.key.u16(at::ETH_TYPE) {
             ETH_ARP => self.snoop_arp(p),
@@ -337,9 +337,9 @@ impl<'a> Xlate<'a, '_> {
         (answer || from == to).then(|| (from.into(), self.key.get(at::ARP_SHA), how))
     }
 
-    /// A Neighbour Advertisement counts if it was sent on this link (hop limit 255, RFC 4861 7.1.2)
-    /// to one of the port's addresses, or its solicited-node multicast address as in OVS; one to
-    /// all nodes counts less.
+    /// A Neighbour Advertisement counts if it was sent on this link (hop limit 255, RFC 4861,
+    /// 7.1.2) to one of the port's addresses, or to its solicited-node multicast address as in OVS.
+    /// One to all nodes counts less.
     fn snoop_nd(&mut self, p: &PortView) -> Option<(IpAddr, [u8; 6], How)> {
         self.wc.set_u8(at::PROTO, 0xff);
         if self.key.u8(at::PROTO) != IP_ICMPV6 {
@@ -406,12 +406,12 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
     h
 }
 
-/// IP protocol number of the outer packet.
+/// The IP protocol number of the outer packet.
 fn protocol(kind: TunnelKind) -> u8 {
     if kind == TunnelKind::Gre { IP_GRE } else { IP_UDP }
 }
 
-/// UDP, and VXLAN or Geneve.
+/// Adds UDP and a VXLAN or Geneve header.
 fn udp_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
     h.extend([0, 0]);
     h.extend(spec.dst_port.to_be_bytes());
@@ -440,8 +440,8 @@ fn gre_header(h: &mut Vec<u8>, key: u32, spec: &TunnelSpec) {
     }
 }
 
-/// The outer packet as tables see it. Its UDP source port, which differs from packet to packet, is
-/// 0.
+/// The outer packet's key as tables see it. Its UDP source port, which differs from packet to
+/// packet, is 0.
 fn outer_key(
     outer: &Outer,
     own: [u8; 6],

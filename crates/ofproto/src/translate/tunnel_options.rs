@@ -1,4 +1,4 @@
-//! Options of tunnels' headers: as fields that flows match and actions write.
+//! Geneve options, as fields that flows match on and actions write.
 
 use super::actions::ones;
 use crate::tables::table::{FlowRule, Table};
@@ -9,8 +9,8 @@ use openflow::Subfield;
 use telemetry::Drop;
 
 impl<'a, 'o> Xlate<'a, 'o> {
-    /// A packet that came out of a Geneve tunnel: what its options are. A cached decision is for
-    /// packets without options, or with just these.
+    /// Reads the options of a decapsulated packet. A megaflow is for packets without options, or
+    /// with just these.
     pub(super) fn read_options(&mut self) {
         self.wc.set_u8(at::FLAGS, self.wc.u8(at::FLAGS) | flag::TUNNEL_OPTIONS);
         if self.key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS == 0 {
@@ -29,12 +29,12 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
-    /// The packet's header had these options.
+    /// Sets the options of the received packet's outer header.
     pub(crate) fn options(&mut self, bytes: &'o [u8]) {
         self.tunnel.options = bytes;
     }
 
-    /// The packet has these fields.
+    /// Sets the fields of the packet.
     pub(crate) fn set_options(&mut self, fields: &[TunMetadata]) {
         for t in fields {
             if let Some(len) = self.bridge.tlv.len_of(t.index) {
@@ -47,8 +47,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.tunnel.first = self.tunnel.fields.clone();
     }
 
-    /// Some rules of the table say something about options, `found` does not: the best one.
-    /// (Lookups did not find them, because a packet's key says nothing about options.)
+    /// Searches the table's rules that match on options, and returns the best of these and `found`.
+    /// Lookups do not find such rules, since a packet's key does not hold options.
     #[cold]
     pub(super) fn by_options(
         &mut self,
@@ -86,7 +86,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
-    /// The value of a field, zero if the packet does not have it.
+    /// The value of a field; zero if the packet does not have it.
     fn tun_value(&self, index: u8, len: usize) -> Box<[u8]> {
         match tlv::get(&self.tunnel.fields, index) {
             Some(t) => t.resized(len).value,
@@ -124,7 +124,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
-    /// The packet's options as they were, as they are now, and what a megaflow looks at.
+    /// The options of the received packet, those that it has now, and the bits that were read.
     pub(crate) fn options_seen(&self) -> [Vec<TunMetadata>; 3] {
         let of_packet = |m: &TunMetadata| match tlv::get(&self.tunnel.first, m.index) {
             Some(t) if t.value.len() == m.mask.len() => {
@@ -137,7 +137,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
     }
 }
 
-/// `value` in the place of a subfield of a field of `len` bytes.
+/// A field of `len` bytes that is zero, except for `value` in this subfield.
 fn place(len: usize, s: Subfield, value: u128) -> Vec<u8> {
     let mut out = vec![0; len];
     for i in 0..s.bits.min(128) {

@@ -1,7 +1,7 @@
-//! A translation: its way from a packet, or a controller's actions, to a decision.
+//! A translation: from a packet, or a controller's actions, to a decision.
 //!
-//! Header changes live in its `key` until an output commits the difference to `base` as operations.
-//! What was looked at collects in `wc`.
+//! Actions change the packet's headers in `key`. An output commits the difference between `key` and
+//! `base` as operations. `wc` collects the bits that were read.
 
 use super::effects::Effects;
 use super::frozen::{self, State};
@@ -26,9 +26,9 @@ pub(crate) struct Xlate<'a, 'o> {
     pub(super) bridge: &'a BridgeView,
     /// The packet as the actions made it.
     pub(super) key: Key,
-    /// The packet as the operations made it.
+    /// The packet as the operations make it.
     pub(super) base: Key,
-    /// The bits of the key that the decision depends on so far.
+    /// The bits of the key on which the decision depends so far.
     pub(super) wc: Mask,
     pub(super) packet: PacketState<'a>,
     pub(super) tunnel: Outer<'o>,
@@ -83,12 +83,12 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.snapshot.guard
     }
 
-    /// Looks flows and groups up as they are at a version, instead of as packets see them.
+    /// Looks flows and groups up at this version, instead of the published one.
     pub fn at_version(&mut self, version: u64) {
         self.snapshot.version = version;
     }
 
-    /// A packet fresh from a port.
+    /// Translates a packet that was just received.
     pub(super) fn start(&mut self) {
         self.note_bridge();
         self.begin_export();
@@ -114,7 +114,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             return self.trace_close();
         }
         self.mirror.fresh = true;
-        // What the action set sends to controllers goes under the first flow's cookie, as in OVS.
+        // What the action set sends to controllers has the first flow's cookie, as in OVS.
         if let Some(cookie) = self.table(0, None, Miss::Honor) {
             self.run.cookie = cookie;
         }
@@ -129,7 +129,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.key.u32(at::OF_IN_PORT)
     }
 
-    /// Runs the action set, as the end of a pipeline does.
+    /// Executes the action set, as at the end of a pipeline.
     pub(super) fn run_set(&mut self) {
         if self.end.rest.is_some() || self.packet.set.is_empty() || self.end.failed.is_some() {
             return;
@@ -149,14 +149,14 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.trace_close();
     }
 
-    /// What a copy of the packet may change: the packet gets it back by [`Xlate::restore`].
+    /// The state that work on a copy of the packet may change; [`Xlate::restore`] restores it.
     pub(super) fn save(&self) -> Saved {
         let Layers { was_mpls, labels, .. } = self.packet.layers;
         let (exit, tracked) = (self.end.exit, self.packet.ct.tracked);
         Saved { key: self.key, was_mpls, labels, exit, tracked, tun: self.tunnel.fields.clone() }
     }
 
-    /// The packet goes on as it was before a copy of it was worked on.
+    /// Restores the packet's state after work on a copy.
     pub(super) fn restore(&mut self, saved: Saved) {
         let Saved { key, was_mpls, labels, exit, tracked, tun } = saved;
         self.key = key;
@@ -205,12 +205,12 @@ impl<'a, 'o> Xlate<'a, 'o> {
         }
     }
 
-    /// Is the rest of the list that runs skipped?
+    /// True if the rest of the current list is skipped.
     pub(super) fn ends(&self) -> bool {
         self.end.exit || self.end.stopped || self.end.failed.is_some()
     }
 
-    /// Says what the action set is, or was.
+    /// Records the action set for a trace.
     pub(super) fn note_set(&mut self, verb: &str) {
         let set = std::mem::take(&mut self.packet.set);
         self.trace_detail(|| {
@@ -223,7 +223,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.packet.set = set;
     }
 
-    /// Instructions for after the recirculation.
+    /// Keeps instructions for after the recirculation.
     pub(super) fn keep(&mut self, list: &[Instruction]) {
         let size = |i: &Instruction| match i {
             Instruction::Apply(a) | Instruction::Write(a) => a.len(),
@@ -250,7 +250,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.end.exit = true;
     }
 
-    /// The state that a recirculation carries over.
+    /// The state that a frozen translation continues with.
     pub(super) fn state(&self, rest: Vec<Instruction>) -> State {
         let outer = Some(frozen::outer(&self.key)).filter(|o| *o != self.tunnel.outer);
         State {
@@ -344,19 +344,19 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.base = self.key;
     }
 
-    /// A whole translation from table 0 on.
+    /// Executes a whole translation from table 0 on.
     pub fn run(&mut self) {
         self.start();
         self.finish();
     }
 
-    /// The rest of a translation that paused.
+    /// Executes the rest of a translation that was paused.
     pub fn resume_paused(&mut self, state: &'a State) {
         self.thaw(state);
         self.finish();
     }
 
-    /// A whole translation of a controller's actions.
+    /// Executes a controller's actions.
     pub fn packet_out(&mut self, list: &'a [Action]) {
         self.note_bridge();
         self.begin_export();
@@ -373,8 +373,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
     }
 }
 
-/// Says in `wc` what every decision looks at; returns the key as tables see it first: registers and
-/// metadata are empty.
+/// Adds the bits that every decision depends on to `wc`. Returns the key as tables see it first:
+/// without registers and metadata.
 pub(super) fn initial_key(key: &Key, wc: &mut Mask) -> Key {
     wc.set_u16(at::ETH_TYPE, 0xffff);
     wc.set_u32(at::RECIRC, !0);
@@ -387,7 +387,7 @@ pub(super) fn initial_key(key: &Key, wc: &mut Mask) -> Key {
     key
 }
 
-/// Clears registers and metadata, as for a packet that just came in.
+/// Clears registers and metadata, as for a packet that was just received.
 pub(super) fn empty_registers(key: &mut Key) {
     key.words[PACKET_LINES * 8..].fill(0);
     no_action_set(key);
@@ -401,7 +401,7 @@ pub(super) fn may_receive(p: &PortView) -> bool {
     p.spec.config & port_config::NO_RECV == 0
 }
 
-/// Label stack entries in the key.
+/// Number of label stack entries in the key.
 pub(super) fn labels(key: &Key) -> u8 {
     match (fields::is_mpls(key.u16(at::ETH_TYPE)), key.u32(at::MPLS) & 0x100 != 0) {
         (false, _) => 0,
@@ -410,24 +410,24 @@ pub(super) fn labels(key: &Key) -> u8 {
     }
 }
 
-/// What a controller is sent.
+/// The parameters of a packet that is sent to controllers.
 pub(super) struct ToController<'a> {
-    /// Bytes that the action asked for.
+    /// Number of bytes that the action asked for.
     pub max_len: u16,
     /// Id of the controllers that get it.
     pub id: u16,
     pub reason: Reason,
     pub userdata: &'a [u8],
-    /// The meter that decides; else that of all packets to controllers.
+    /// The meter of this output; None: the meter of all packets to controllers.
     pub meter: Option<u32>,
 }
 
 impl ToController<'_> {
-    /// The whole packet, without user data and with no meter of its own.
+    /// The whole packet, without user data, and without a meter of its own.
     pub fn new(id: u16, reason: Reason) -> Self {
         ToController { max_len: 0xffff, id, reason, userdata: &[], meter: None }
     }
 }
 
-/// Bit of `ct_state`: connection tracking saw the packet.
+/// Bit of `ct_state`: the packet was tracked.
 pub(super) const TRK: u8 = 0x20;

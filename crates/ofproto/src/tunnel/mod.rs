@@ -1,5 +1,5 @@
-//! Tunnels: what their ports are, which port a decapsulated packet came in on, and what the outer
-//! network looks like (routes, addresses, neighbours).
+//! Tunnels: the configuration of their ports, the port on which a decapsulated packet comes in, and
+//! the underlay (routes, addresses, neighbours).
 
 pub(crate) mod neighbourhood;
 pub(crate) mod neighbours;
@@ -19,41 +19,41 @@ use openflow::OfPort;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a tunnel interface is configured to be.
+/// The configuration of a tunnel interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelSpec {
-    /// What packets look like.
+    /// The kind of its headers.
     pub kind: TunnelKind,
-    /// UDP port that packets go to and are taken from; 0 for GRE.
+    /// The UDP port to which packets are sent, and on which they are received; 0 for GRE.
     pub dst_port: u16,
-    /// Where packets go to, and come from.
+    /// The address to which packets are sent, and from which they are received.
     pub remote: Remote,
-    /// The other end of them.
+    /// The own address of the tunnel.
     pub local: Local,
-    /// Tunnel key of packets that come in; None: any.
+    /// Tunnel key of received packets; None: any.
     pub in_key: Option<u32>,
-    /// Tunnel key of packets that go out; None: what the flow says.
+    /// Tunnel key of sent packets; None: as the flow sets it.
     pub out_key: Option<u32>,
-    /// DSCP of the outer header, in the place it has in TOS; None: the inner packet's.
+    /// DSCP of the outer header, at its place in TOS; None: the inner packet's.
     pub tos: Option<u8>,
     /// TTL of the outer header; None: the inner packet's.
     pub ttl: Option<u8>,
-    /// Set "don't fragment" in outer IPv4 headers?
+    /// True: outer IPv4 headers have "don't fragment".
     pub df: bool,
-    /// Do outgoing GRE packets have a key? Those of other kinds always do.
+    /// True: sent GRE packets have a key. Those of other kinds always have one.
     pub keyed: bool,
-    /// Fill in the outer UDP or GRE checksum? UDP's is always there over IPv6.
+    /// True: the outer UDP or GRE checksum is computed. UDP's always is over IPv6.
     pub csum: bool,
-    /// Sequence numbers in outgoing GRE packets.
+    /// True: sent GRE packets have sequence numbers.
     pub sequence: bool,
-    /// The mark of outer packets, for the route.
+    /// The mark of outer packets, for routing.
     pub egress_mark: Option<u32>,
 }
 
 /// `options:remote_ip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Remote {
-    /// `flow`: as the flow sets `tun_dst`; packets from anywhere come in.
+    /// `flow`: as the flow sets `tun_dst`; packets are received from any address.
     Flow,
     /// One peer.
     Ip(IpAddr),
@@ -62,7 +62,7 @@ pub enum Remote {
 /// `options:local_ip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Local {
-    /// Not given: whatever the route says.
+    /// Not given: as the route says.
     Any,
     /// `flow`: as the flow sets `tun_src`.
     Flow,
@@ -70,7 +70,7 @@ pub enum Local {
     Ip(IpAddr),
 }
 
-/// What tells tunnel ports apart when a packet comes in.
+/// What distinguishes tunnel ports when a packet is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Want {
     port: PortNo,
@@ -94,7 +94,7 @@ impl TunnelSpec {
         Want { port, key: self.in_key, remote: self.remote, local: self.local }
     }
 
-    /// Would packets that come in on one datapath port for `self` be `other`'s as well?
+    /// True if packets received on one datapath port for `self` could also be `other`'s.
     pub fn conflicts(&self, other: &TunnelSpec) -> bool {
         self.want(0) == other.want(0)
     }
@@ -105,7 +105,7 @@ impl TunnelSpec {
 pub(crate) struct Listening {
     kind: TunnelKind,
     udp: u16,
-    /// Some have peers with IPv6 addresses.
+    /// True if some have peers with IPv6 addresses.
     six: bool,
     /// True if tunnels of the port differ in key, remote or local address.
     keys: bool,
@@ -113,11 +113,11 @@ pub(crate) struct Listening {
     locals: bool,
 }
 
-/// Tunnel ports of all bridges by what they take in.
+/// Tunnel ports of all bridges, by the packets that they receive.
 #[derive(Default)]
 pub(crate) struct Tunnels {
     by: HashMap<Want, (u32, OfPort)>,
-    /// Tunnels that receive on a datapath port, by its number.
+    /// The tunnels of each datapath port.
     pub listening: BTreeMap<PortNo, Listening>,
 }
 
@@ -145,7 +145,7 @@ impl Tunnels {
         self.listening.is_empty()
     }
 
-    /// The port (bridge and OpenFlow number) that a decapsulated packet came in on. The most
+    /// The port (bridge and OpenFlow number) on which a decapsulated packet comes in. The most
     /// specific configuration wins, in OVS's order: key, remote address, local address.
     pub fn receiver(&self, key: &Key) -> Option<(u32, OfPort)> {
         let (src, dst) = (source(key), destination(key));
@@ -163,8 +163,8 @@ impl Tunnels {
         None
     }
 
-    /// Marks what [`Tunnels::receiver`] looks at: as little as tells the port's tunnels apart, so
-    /// that peers which are treated alike share cached decisions.
+    /// Adds the bits that [`Tunnels::receiver`] reads to `wc`: as few as distinguish the port's
+    /// tunnels, so that peers that are treated alike share megaflows.
     pub fn look(&self, key: &Key, wc: &mut Mask) {
         wc.set_u8(at::FLAGS, wc.u8(at::FLAGS) | flag::TUNNEL);
         let Some(l) = self.listening.get(&key.u16(at::IN_PORT)) else { return };
@@ -179,8 +179,8 @@ impl Tunnels {
         }
     }
 
-    /// The datapath port that takes packets to a UDP port, what they look like, and the bits of the
-    /// number that had to be looked at.
+    /// The datapath port and kind of the tunnels on a UDP port, and the bits of the port number
+    /// that had to be read.
     pub fn listener(&self, udp: u16) -> (Option<(PortNo, TunnelKind)>, u16) {
         let mut mask = 0u16;
         for (dp, l) in self.listening.iter().filter(|(_, l)| l.kind != TunnelKind::Gre) {
@@ -192,7 +192,7 @@ impl Tunnels {
         (None, mask)
     }
 
-    /// The datapath port that takes GRE packets over IPv6 or IPv4.
+    /// The datapath port of GRE tunnels over IPv6 or IPv4.
     pub fn gre_listener(&self, six: bool) -> Option<(PortNo, TunnelKind)> {
         let all = || self.listening.iter().filter(|(_, l)| l.kind == TunnelKind::Gre);
         let found = all().find(|(_, l)| l.six == six).or_else(|| all().next());
@@ -200,14 +200,15 @@ impl Tunnels {
     }
 }
 
-/// Forgets that tunnel fields were looked at: a packet that came out of no tunnel has none.
+/// Removes tunnel fields from `wc`: a packet that came out of no tunnel has none.
 pub(crate) fn forget(wc: &mut Mask) {
     wc.bytes_mut()[at::TUN_ID..at::PAYLOAD].fill(0);
     wc.bytes_mut()[at::TUN_DST..at::PKT_MARK].fill(0);
     wc.set_u64(at::TUN_OPTIONS, 0);
 }
 
-/// Marks an outer address. A packet has one kind of it; zero in the place of IPv4 may be either.
+/// Adds an outer address to `wc`. A packet has an address of one family; if its IPv4 address is
+/// zero, it may be of either.
 pub(crate) fn look_at_address(key: &Key, wc: &mut Mask, v4: usize, v6: usize) {
     wc.set_u32(v4, !0);
     if key.u32(v4) == 0 {
@@ -233,7 +234,7 @@ pub(crate) fn destination(key: &Key) -> IpAddr {
     address(key, at::TUN_DST, at::TUN_IPV6_DST)
 }
 
-/// The network under the tunnels, as translation reads it.
+/// The underlay of tunnels, as translation reads it.
 #[derive(Clone, Default)]
 pub(crate) struct Underlay {
     pub routes: Routes,
@@ -241,7 +242,7 @@ pub(crate) struct Underlay {
     pub source_ports: SourcePorts,
 }
 
-/// Where packets to an address go: what decisions depend on.
+/// How packets to an address are sent: what decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub device: String,
@@ -252,7 +253,8 @@ pub(crate) struct Answer {
 }
 
 impl Underlay {
-    /// Where packets to `dst` with a mark go, from `source` if that is given. None: nowhere.
+    /// How packets to `dst` with a mark are sent, from `source` if that is given. None: there is no
+    /// route.
     pub fn answer(&self, dst: IpAddr, mark: u32, source: Option<IpAddr>) -> Option<Answer> {
         let route = self.routes.lookup(dst, mark, source)?;
         let next = route.gateway.unwrap_or(dst);
@@ -263,7 +265,7 @@ impl Underlay {
     }
 }
 
-/// UDP source ports of encapsulated packets: first, and one behind the last.
+/// UDP source ports of encapsulated packets: the first, and the one behind the last.
 #[derive(Clone, Copy)]
 pub(crate) struct SourcePorts(pub u16, pub u16);
 

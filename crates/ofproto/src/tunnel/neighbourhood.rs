@@ -1,17 +1,17 @@
-//! Next hops' hardware addresses as translation reads them: in parts that publications share.
+//! Next hops' hardware addresses as translation reads them, in parts that publications share.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Parts: of a full table of 16,384 a change copies 64 entries.
+/// Number of parts: in a full table of 16,384 entries a change copies 64.
 const PARTS: usize = 256;
 
 type Part = HashMap<(String, IpAddr), [u8; 6]>;
 
-/// Hardware addresses of next hops by port name and IP address. A clone shares all parts; a change
-/// copies the part that it is in, if a clone has it.
+/// Hardware addresses of next hops, by port name and IP address. A clone shares all parts; a change
+/// copies its part, if a clone shares it.
 #[derive(Clone)]
 pub(crate) struct Neighbourhood {
     parts: Vec<Arc<Part>>,
@@ -41,7 +41,7 @@ impl Neighbourhood {
         self.parts[self.part(place)].get(place).copied()
     }
 
-    /// Sets the hardware address of a next hop; None forgets it.
+    /// Sets the hardware address of a next hop; None removes it.
     pub fn set(&mut self, place: &(String, IpAddr), mac: Option<[u8; 6]>) {
         let i = self.part(place);
         #[cfg(test)]
@@ -55,7 +55,7 @@ impl Neighbourhood {
         }
     }
 
-    /// Entries that were copied so far.
+    /// Number of entries that were copied so far.
     #[cfg(test)]
     pub fn copied(&self) -> u64 {
         self.copied

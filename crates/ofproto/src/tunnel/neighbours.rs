@@ -1,9 +1,9 @@
 //! Hardware addresses of next hops: learned from packets, taken from the kernel, set by the user.
 //!
-//! What the user set stays until it is flushed, forgotten or set anew. What the kernel has
-//! confirmed lately gives way to the kernel and the user only. What packets say is taken in at a
-//! bounded rate per port unless it answers a question, and only so much of what no decision asked
-//! for is remembered.
+//! What the user set stays until it is flushed, removed or set again. What the kernel has confirmed
+//! lately is only changed by the kernel and the user. What packets announce is accepted at a
+//! limited rate per port, unless it answers a solicitation; and only a limited number of next hops
+//! that no decision uses is kept.
 
 use super::neighbourhood::Neighbourhood;
 use crate::mac_table::REPORT_INTERVAL_NS;
@@ -12,46 +12,46 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 const SECOND: u64 = 1_000_000_000;
-/// One question per next hop and second.
+/// Time between two solicitations for a next hop, ns.
 const QUESTION_INTERVAL_NS: u64 = SECOND;
-/// A used entry is asked for again when it was not confirmed for so long, ns.
+/// Time without confirmation after which a used entry is solicited again, ns.
 const CONFIRM_INTERVAL_NS: u64 = 60 * SECOND;
-/// What comes later than this after a question is no answer to it: Linux asks three times, one
-/// second apart.
+/// Time after a solicitation within which a packet is an answer to it, ns: Linux asks three times,
+/// one second apart.
 const ANSWER_NS_MAX: u64 = 3 * SECOND;
-/// A next hop that does not answer is forgotten when no decision has had it asked for again for so
-/// long: as long as an idle decision is kept.
+/// A next hop that does not answer is removed when no decision has solicited it for this long, ns:
+/// as long as an idle megaflow is kept.
 const UNANSWERED_NS_MAX: u64 = 10 * SECOND;
-/// How long packets do not change what the kernel confirmed: what Linux itself takes a confirmed
-/// neighbour to be reachable for, on average (base_reachable_time).
+/// Time for which packets do not change what the kernel confirmed, ns: the average time for which
+/// Linux itself takes a confirmed neighbour to be reachable (base_reachable_time).
 const KERNEL_TRUST_NS: u64 = 30 * SECOND;
-/// Seconds without use after which an entry is forgotten, by default.
+/// Seconds without use after which an entry is removed, by default.
 pub const AGING_S: u32 = 900;
-/// Entries for next hops that no decision asked for, of all sources together, at most.
+/// Entries for next hops that no decision uses, of all sources together, at most.
 const UNASKED_MAX: usize = 16_384;
 /// Entries that unsolicited packets of one port may add, at most.
 const PORT_UNASKED_MAX: usize = 1024;
-/// New or different addresses per port and second that packets may bring without having been asked,
-/// once the port's burst is used up. Each costs the control thread a copy of one part of the table,
-/// and a look at what it stored about cached decisions if some depend on it. A network has few such
-/// changes: a gateway that fails over is one.
+/// New or changed addresses per port and second that unsolicited packets may bring, once the port's
+/// burst is used up. Each costs the control thread a copy of one part of the table, and the work of
+/// finding megaflows if some depend on it. A network has few such changes, for example when a
+/// gateway fails over.
 const CHANGE_RATE_PER_SECOND: u64 = 64;
-/// New or different addresses that unsolicited packets of one port may bring at once, at most: a
-/// network's worth of hosts that announce themselves when power comes back.
+/// New or changed addresses that unsolicited packets of one port may bring at once, at most: as
+/// when all hosts of a network announce themselves after a power failure.
 const CHANGE_BURST_MAX: u64 = 256;
 const CHANGE_COST_NS: u64 = SECOND / CHANGE_RATE_PER_SECOND;
 
-/// One entry.
+/// An entry of the neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// Hardware address.
     pub mac: [u8; 6],
-    /// When it is forgotten, ns.
+    /// When it is removed, ns.
     pub expires: u64,
-    /// When it was last heard of, ns; 0: another address was announced since.
+    /// When it was last confirmed, ns; 0: another address was announced since.
     confirmed: u64,
     source: Source,
-    /// Counted among the unsolicited entries of its port.
+    /// True: it counts as an unsolicited entry of its port.
     unasked: bool,
 }
 
@@ -59,34 +59,34 @@ pub struct Neighbour {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Packets,
-    /// The kernel, when it had confirmed it.
+    /// The kernel, which had confirmed it at this time.
     Kernel,
     User,
 }
 
-/// How a next hop's address came to be known.
+/// How a next hop's address was learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// `tnl/neigh/set`.
     User,
-    /// The kernel has it; `sure`: confirmed, or set by its user.
+    /// From the kernel; `sure`: it has confirmed it, or its user has set it.
     Kernel { sure: bool },
-    /// An ARP reply or a Neighbour Advertisement to one of our addresses.
+    /// By an ARP reply or a Neighbour Advertisement to one of the own addresses.
     Reply,
-    /// A gratuitous ARP, which everybody may take in (RFC 5227 names them announcements).
+    /// By a gratuitous ARP, which everyone may learn from (RFC 5227 calls these announcements).
     Announcement,
-    /// A Neighbour Advertisement to all nodes. It makes no entry (RFC 4861 7.2.5); one with another
-    /// address makes sure that the next hop is asked for again.
+    /// By a Neighbour Advertisement to all nodes. It makes no entry (RFC 4861, 7.2.5); one with
+    /// another address makes sure that the next hop is solicited again.
     Unsolicited,
 }
 
 type Place = (String, IpAddr);
 
-/// What packets from one port may bring, or have asked for.
+/// The limit of what packets from one port may bring, or make the switch solicit.
 #[derive(Default)]
 struct Share {
     unasked: usize,
-    /// When its burst would be whole again, ns.
+    /// When its burst will be full again, ns.
     whole_at: u64,
     /// Announcements passed over, how many of them were reported, and when that was, ns.
     limited: u64,
@@ -95,7 +95,7 @@ struct Share {
 }
 
 impl Share {
-    /// Takes one change; false, and counted: there is none left.
+    /// Takes one change; false, and counted: none is left.
     fn take(&mut self, now: u64) -> bool {
         let whole_at = self.whole_at.max(now) + CHANGE_COST_NS;
         let may = whole_at <= now + CHANGE_BURST_MAX * CHANGE_COST_NS;
@@ -108,17 +108,17 @@ impl Share {
     }
 }
 
-/// The table, with what is known about questions under way. Times in ns.
+/// The neighbour table, with the solicitations under way. Times in ns.
 pub(crate) struct Neighbours {
     known: HashMap<Place, Neighbour>,
-    /// When each next hop was last asked for; also, which next hops decisions depend on.
+    /// When each next hop was last solicited; decisions depend on these next hops.
     asked: HashMap<Place, u64>,
-    /// Budgets for unsolicited packets, by port name.
+    /// Limits for unsolicited packets, by port name.
     shares: BTreeMap<String, Share>,
-    /// Budgets for next hops that nothing is known of, by the datapath port whose packets are to go
-    /// there: where packets say themselves where they go, they may say any address.
+    /// Limits for unknown next hops, by the datapath port whose packets are sent there: where
+    /// packets themselves say where they go, they may name any address.
     askers: BTreeMap<PortNo, Share>,
-    /// The same entries in the form that translation reads.
+    /// The same entries, in the form that translation reads.
     view: Neighbourhood,
     pub aging_ns: u64,
 }
@@ -136,20 +136,20 @@ impl Default for Neighbours {
     }
 }
 
-/// What a change means.
+/// The result of learning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Learned {
     /// The entry was known with this address.
     Known,
-    /// New or different, and some decision may depend on it.
+    /// It is new or changed, and some decision may depend on it.
     Matters,
-    /// New or different.
+    /// It is new or changed.
     Changed,
 }
 
 impl Neighbours {
-    /// Takes over the hardware address of a next hop if its source may set it (see the module), at
-    /// `now` (ns).
+    /// Learns the hardware address of a next hop at `now` (ns), if its source may set it (see the
+    /// module).
     pub fn learn(&mut self, port: &str, ip: IpAddr, mac: [u8; 6], how: How, now: u64) -> Learned {
         let place = (port.to_string(), ip);
         let asked = self.asked.get(&place).copied();
@@ -189,8 +189,8 @@ impl Neighbours {
         if asked.is_some() { Learned::Matters } else { Learned::Changed }
     }
 
-    /// May a packet change this entry, or make it, by its port's share? The answer to a question
-    /// may.
+    /// True if a packet may change or make this entry, by its port's limit, or because it is an
+    /// answer.
     fn admits(
         &mut self,
         place: &Place,
@@ -214,8 +214,8 @@ impl Neighbours {
         self.known.get(&(port.to_string(), ip)).map(|n| n.mac)
     }
 
-    /// A decision about packets from datapath port `from` depends on this next hop: keeps it alive.
-    /// Is it time to ask for it?
+    /// Records that a decision about packets from datapath port `from` depends on this next hop.
+    /// True if it is to be solicited now.
     pub fn wanted(&mut self, from: PortNo, port: &str, ip: IpAddr, now: u64) -> bool {
         let place = (port.to_string(), ip);
         let is_new = !self.known.contains_key(&place) && !self.asked.contains_key(&place);
@@ -242,7 +242,7 @@ impl Neighbours {
         due
     }
 
-    /// Forgets entries of which `stays` says no; did anything go?
+    /// Removes the entries for which `stays` is false; true: there were some.
     fn retain(&mut self, stays: impl Fn(&Place, &Neighbour) -> bool) -> bool {
         let before = self.known.len();
         let (view, shares) = (&mut self.view, &mut self.shares);
@@ -261,7 +261,7 @@ impl Neighbours {
         self.known.len() != before
     }
 
-    /// Forgets what is too old; did anything go?
+    /// Removes entries that are too old; true: there were some.
     pub fn expire(&mut self, now: u64) -> bool {
         let gone = self.retain(|_, n| n.expires > now);
         let known = &self.known;
@@ -269,7 +269,7 @@ impl Neighbours {
         gone
     }
 
-    /// Forgets all behind these ports; was there any?
+    /// Removes the entries of these ports; true: there were some.
     pub fn forget(&mut self, ports: &[&str]) -> bool {
         if self.known.is_empty() && self.shares.is_empty() {
             return false;
@@ -279,7 +279,7 @@ impl Neighbours {
         gone
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.retain(|_, _| false);
     }
@@ -293,13 +293,13 @@ impl Neighbours {
         self.view.clone()
     }
 
-    /// What packets said that was passed over because their port says too much, over all ports that
-    /// are, and next hops that were not asked for.
+    /// Number of announcements that were ignored because their port sends too many, over all
+    /// existing ports, and of next hops that were not solicited.
     pub fn limited(&self) -> u64 {
         self.shares.values().chain(self.askers.values()).map(|s| s.limited).sum()
     }
 
-    /// Passed-over announcements that were not reported yet, by port; each port is reported once a
+    /// Ignored announcements that were not reported yet, by port; each port is reported once a
     /// minute.
     pub fn take_limited(&mut self, now: u64) -> Vec<(String, u64)> {
         let new = |(port, s): (&String, &mut Share)| {
@@ -327,7 +327,7 @@ impl Source {
 }
 
 impl Neighbour {
-    /// May it be confirmed or changed? What may not leaves its trace here.
+    /// True if the entry may be confirmed or changed. If not, the attempt is recorded in it.
     fn gives_way(&mut self, mac: [u8; 6], how: How, now: u64) -> bool {
         let trusted = match self.source {
             Source::User => true,
@@ -340,7 +340,7 @@ impl Neighbour {
             How::Kernel { sure: true } => same || self.source != Source::User,
             How::Kernel { sure: false } => {
                 if !same && self.source == Source::Kernel {
-                    // The kernel has heard something else itself.
+                    // The kernel itself has heard another address.
                     self.source = Source::Packets;
                 }
                 false

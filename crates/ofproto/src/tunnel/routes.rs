@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Local routes, and the user's, come before others of the same length (OVS's order).
+/// Priority of local routes, and of the user's, over others of the same length (OVS's order).
 const PREFERRED: u16 = 64;
 
 /// One route.
@@ -12,26 +12,26 @@ const PREFERRED: u16 = 64;
 pub struct Route {
     /// Destination.
     pub prefix: IpAddr,
-    /// Bits of it that count.
+    /// Bits of the destination that are compared.
     pub len: u8,
-    /// The device that packets leave by: a port of a bridge, if it is to be of use here.
+    /// The device by which packets leave: useful here only if it is a port of a bridge.
     pub device: String,
     /// Next hop; None: the destination itself.
     pub gateway: Option<IpAddr>,
     /// Source address of packets.
     pub source: IpAddr,
-    /// Packets with another mark do not see it.
+    /// Only packets with this mark use the route.
     pub mark: u32,
-    /// To one of our own addresses.
+    /// True: it leads to an own address.
     pub local: bool,
     /// True if it was added by `ovs/route/add`, false if it is the kernel's.
     pub user: bool,
 }
 
-/// Addresses of devices: name, address, bits of its network.
+/// Addresses of devices: name, address, prefix length of its network.
 pub type Addresses = Vec<(String, IpAddr, u8)>;
 
-/// All IPv6, with IPv4 mapped into it.
+/// An IPv6 address as a number; IPv4 addresses are mapped.
 fn bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -44,21 +44,21 @@ fn cut(bits: u128, len: u8) -> u128 {
 }
 
 impl Route {
-    /// Length of the prefix as IPv6 counts it.
+    /// Length of the prefix, as IPv6 counts it.
     fn long(&self) -> u8 {
         self.len + if self.prefix.is_ipv4() { 96 } else { 0 }
     }
 
-    /// Higher comes first.
+    /// Priority; a higher one comes first.
     fn priority(&self) -> u16 {
         u16::from(self.long()) + if self.local || self.user { PREFERRED } else { 0 }
     }
 }
 
-/// (priority, length) of routes, by prefix and mark.
+/// Routes by prefix and mark, in a table for each priority and length.
 type Tables = BTreeMap<(u16, u8), HashMap<(u128, u32), Route>>;
 
-/// The table.
+/// The routing table.
 #[derive(Clone, Default)]
 pub struct Routes {
     tables: Arc<Tables>,
@@ -66,14 +66,14 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Adds a route, or takes the place of one to the same destination.
+    /// Adds a route, which replaces one to the same destination.
     pub fn insert(&mut self, r: Route) {
         let at = (r.priority(), r.long());
         let key = (cut(bits(r.prefix), at.1), r.mark);
         Arc::make_mut(&mut self.tables).entry(at).or_default().insert(key, r);
     }
 
-    /// Removes one of the user's routes; was there one?
+    /// Removes one of the user's routes; false: there is none.
     pub fn remove_user(&mut self, prefix: IpAddr, len: u8, mark: u32) -> bool {
         let long = len + if prefix.is_ipv4() { 96 } else { 0 };
         let tables = Arc::make_mut(&mut self.tables);
@@ -85,7 +85,7 @@ impl Routes {
         })
     }
 
-    /// Takes over what the kernel says now; the user's routes stay.
+    /// Replaces the kernel's routes; the user's stay.
     pub fn replace_kernel(&mut self, routes: Vec<Route>, addresses: Addresses) {
         let old = std::mem::take(&mut self.tables);
         self.addresses = Arc::new(addresses);
@@ -94,12 +94,12 @@ impl Routes {
         user.for_each(|r| self.insert(r.clone()));
     }
 
-    /// Takes over which addresses devices have.
+    /// Sets the addresses of devices.
     pub fn set_addresses(&mut self, addresses: Addresses) {
         self.addresses = Arc::new(addresses);
     }
 
-    /// All, in the order in which they are looked at.
+    /// All routes, in the order in which they are used.
     pub fn all(&self) -> Vec<&Route> {
         self.tables
             .values()
@@ -117,8 +117,8 @@ impl Routes {
         self.tables.iter().rev().find_map(|((_, len), t)| t.get(&(cut(to, *len), mark)))
     }
 
-    /// The route to an address for packets with a mark, from `source` if that is given: then it
-    /// must be one of our own.
+    /// The route to an address for packets with a mark, from `source` if that is given, which must
+    /// be an own address.
     pub fn lookup(&self, to: IpAddr, mark: u32, source: Option<IpAddr>) -> Option<&Route> {
         if let Some(source) = source
             && !self.find(source, mark).is_some_and(|r| r.local)
@@ -128,17 +128,17 @@ impl Routes {
         self.find(to, mark)
     }
 
-    /// The address of `device` that is in the narrowest network with `peer`.
+    /// The address of `device` whose network is the smallest that contains `peer`.
     pub fn source_for(&self, device: &str, peer: IpAddr) -> Option<IpAddr> {
         source_for(&self.addresses, device, peer)
     }
 
-    /// Is this an address of the device?
+    /// True if the device has this address.
     pub fn has_address(&self, device: &str, ip: IpAddr) -> bool {
         self.addresses.iter().any(|(d, a, _)| *a == ip && d == device)
     }
 
-    /// Has the device any address?
+    /// True if the device has an address.
     pub fn has_addresses(&self, device: &str) -> bool {
         self.addresses.iter().any(|(d, _, _)| d == device)
     }
@@ -149,7 +149,7 @@ impl Routes {
     }
 }
 
-/// As [`Routes::source_for`], over a list.
+/// The address of `device` in a list whose network is the smallest that contains `peer`.
 pub fn source_for(addresses: &Addresses, device: &str, peer: IpAddr) -> Option<IpAddr> {
     let long = |ip: IpAddr, len: u8| len + if ip.is_ipv4() { 96 } else { 0 };
     let shared = |(d, ip, len): &&(String, IpAddr, u8)| {

@@ -1,4 +1,5 @@
-//! Questions for a next hop's hardware address: ARP (RFC 826), Neighbour Solicitation (RFC 4861).
+//! Solicitations of a next hop's hardware address: ARP (RFC 826), Neighbour Solicitation (RFC
+//! 4861).
 
 use super::routes::solicited_node;
 use crate::types::BridgeId;
@@ -7,18 +8,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::IP_ICMPV6;
 use wire::checksum::pseudo_v6;
 
-/// A frame that is to go through a bridge's tables as if it came from one of its ports.
+/// A frame that goes through a bridge's tables as if it came in on one of its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Solicitation {
     /// The bridge.
     pub bridge: BridgeId,
     /// The port whose device asks.
     pub port: OfPort,
-    /// The question.
+    /// The solicitation.
     pub frame: Vec<u8>,
 }
 
-/// The question for `target`, from an address of the same kind; None when they are not.
+/// The solicitation of `target`, from an address of the same family; None if it is of another.
 pub(crate) fn question(mac: [u8; 6], source: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
     match (source, target) {
         (IpAddr::V4(s), IpAddr::V4(t)) => Some(arp(mac, s, t)),

@@ -1,4 +1,4 @@
-//! Packets that the guest sends: out of its buffers into ours.
+//! Packets that the guest sends: copied from its buffers into ours.
 
 use super::{Moved, PREFETCH_PACKETS, Ring};
 use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS, Plain};
@@ -9,7 +9,7 @@ use crate::ring_error::RingError;
 use packet::{Packet, Pool};
 
 impl Ring {
-    /// Takes up to `max` packets that the guest sends and appends them to `out`.
+    /// Receives up to `max` packets that the guest sends, and appends them to `out`.
     pub fn dequeue(
         &mut self,
         batch: &mut Batch,
@@ -53,7 +53,7 @@ impl Ring {
             if let Some(soon) = out.get(start + i + PREFETCH_PACKETS) {
                 let to = soon.data().as_ptr();
                 sync::prefetch_write(to);
-                // For the header of a tunnel.
+                // For the outer header of a tunnel.
                 sync::prefetch_write(to.wrapping_sub(64));
             }
             match read_plain(&mut out[start + packets], ahead.get(i), header) {
@@ -65,7 +65,7 @@ impl Ring {
             }
         }
         if let Some(error) = wrong {
-            // A plain buffer has one possible error.
+            // A plain buffer can have only one kind of error.
             (packets..n).for_each(|_| self.count_error(error));
         }
         self.layout.write_used_all((0..n).map(|i| (self.ahead.get(i).id, 0)));
@@ -78,15 +78,15 @@ impl Ring {
         true
     }
 
-    /// Reads plain buffers ahead for a call that takes up to `max` packets. True: what follows them
-    /// are buffers of another kind.
+    /// Reads plain buffers ahead for a call that receives up to `max` packets. True: the next
+    /// buffer is not plain.
     #[inline]
     pub(crate) fn read_plain_ahead(&mut self, max: usize) -> bool {
-        // If there are more they are fetched while these are worked on.
+        // Further buffers are prefetched while these are received.
         self.read_ahead(Direction::FromGuest, BUFFERS_AHEAD_MAX.min(max + PREFETCH_BUFFERS))
     }
 
-    /// Reads up to `max` buffers of any kind, and fetches what packets in them begin with.
+    /// Reads up to `max` buffers of any kind, and prefetches the first bytes of their packets.
     pub(crate) fn read_chains(&mut self, batch: &mut Batch, max: usize, moved: &mut Moved) {
         self.begin(batch);
         batch.begin(max);
@@ -95,7 +95,7 @@ impl Ring {
         batch.fetch(self.header, sync::prefetch);
     }
 
-    /// Takes up to `max` packets from buffers of any kind.
+    /// Receives up to `max` packets from buffers of any kind.
     fn take_chains(
         &mut self,
         batch: &mut Batch,
@@ -131,7 +131,7 @@ impl Ring {
     }
 }
 
-/// Gives back the packets from `end` on.
+/// Frees the packets from `end` on.
 #[inline]
 fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
     if end < out.len() {
@@ -140,7 +140,7 @@ fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
     }
 }
 
-/// Makes room in an empty packet for a frame of `len` bytes: where to put it.
+/// Makes room in an empty packet for a frame of `len` bytes; returns the address for it.
 #[inline]
 pub(crate) fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, RingError> {
     let mbuf = packet.mbuf();

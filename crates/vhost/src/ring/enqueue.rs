@@ -1,4 +1,4 @@
-//! Packets that the guest is sent: out of our buffers into its.
+//! Packets that are sent to the guest: copied from our buffers into its buffers.
 
 use super::{HEADER, Moved, PREFETCH_PACKETS, Ring};
 use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS};
@@ -9,12 +9,12 @@ use crate::ring_error::RingError;
 use packet::Packet;
 use std::ops::Range;
 
-/// Plain buffers that are used before more are read ahead.
+/// Plain buffers that are used before more are read ahead, at most.
 const CHUNK_BUFFERS_MAX: usize = 32;
 
 impl Ring {
-    /// Copies packets from the front of `packets` into the guest's buffers as far as there are
-    /// any. The packets stay the caller's.
+    /// Copies packets from the front of `packets` into the guest's buffers, as far as it has
+    /// buffers. The packets stay the caller's.
     pub fn enqueue(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
         self.enqueue_by(batch, packets, moved, &mut CpuCopier);
     }
@@ -33,7 +33,7 @@ impl Ring {
         let (before, began) = (self.base(), moved.packets);
         let (taken, other) = match self.log {
             None => self.give_plain(packets, moved, copier),
-            // Buffers of any kind are marked where they are written.
+            // The functions for buffers of any kind mark pages as they write them.
             Some(_) => (0, true),
         };
         if other && taken < packets.len() {
@@ -42,8 +42,8 @@ impl Ring {
         self.end(before, began, moved);
     }
 
-    /// Copies packets into plain buffers; returns how many, and whether the buffer that follows is
-    /// not plain.
+    /// Copies packets into plain buffers. Returns how many, and whether the next buffer is not
+    /// plain.
     #[inline]
     fn give_plain(
         &mut self,
@@ -90,9 +90,10 @@ impl Ring {
         (taken, other)
     }
 
-    /// Writes the headers of the first `n` packets of `rest`, as far as their buffers hold
-    /// them; how many do. The guest has read that line of each buffer, so a store to it waits
-    /// long, and stores become visible in order: without others between them these wait together.
+    /// Writes the headers of the first `n` packets of `rest`; stops at the first whose buffer is
+    /// too small, and returns how many it wrote. The guest has read that cache line of each buffer,
+    /// so a store to it waits long, and stores become visible in order: written one after the
+    /// other, these stores wait together.
     #[inline]
     fn write_headers(&self, rest: &[Packet], n: usize) -> usize {
         let (ahead, header) = (&self.ahead, self.header);
@@ -151,8 +152,9 @@ impl Ring {
                     next = 0;
                     self.begin(batch);
                     let rest = packets.len() - taken;
-                    // Twice as many: what is read again is little in sum. Without more, or when
-                    // enough was read, the rest is for the next call.
+                    // Twice as many: buffers that are read again are few in sum. If there are no
+                    // more, or the call has read as much as it may, the rest is left to the next
+                    // call.
                     self.gather(Direction::ToGuest, rest.max(2 * have + 1), batch);
                     if self.broken || batch.chains.len() <= have {
                         break;
@@ -166,13 +168,13 @@ impl Ring {
         moved.dropped += dropped;
     }
 
-    /// Buffers for `need` bytes, from `batch.chains[from]` on.
+    /// Chooses buffers for `need` bytes, from `batch.chains[from]` on.
     #[inline]
     fn choose(&self, batch: &Batch, from: usize, need: usize) -> Choice {
         let (mut end, mut bytes) = (from, 0);
         while bytes < need as u64 {
             let Some(chain) = batch.chains.get(end) else {
-                // All that one batch holds is not enough.
+                // All buffers of a batch together are too small.
                 return match end - from {
                     BATCH => Choice::Drop(RingError::SmallBuffer),
                     _ => Choice::More,
@@ -232,17 +234,17 @@ impl Ring {
 }
 
 enum Choice {
-    /// The packet is in these buffers.
+    /// The packet goes into these buffers.
     Buffers(Range<usize>),
     /// The packet cannot be sent.
     Drop(RingError),
-    /// The last of these is bad.
+    /// The last of these buffers is bad.
     Bad(Range<usize>),
     /// More buffers are needed than were read.
     More,
 }
 
-/// Header and data on their way into pieces.
+/// What is left of a header and a packet to be written into pieces.
 struct Source<'a> {
     header: &'a [u8],
     data: &'a [u8],

@@ -1,5 +1,5 @@
-//! A virtqueue of either layout: how it is set up, read ahead and ended; what goes through it is in
-//! `dequeue.rs` and `enqueue.rs`.
+//! A virtqueue, split or packed: set-up, reading ahead, and end. `dequeue.rs` receives packets from
+//! it, `enqueue.rs` sends packets to it.
 
 mod dequeue;
 mod enqueue;
@@ -19,55 +19,57 @@ use std::sync::Arc;
 
 /// How many packets ahead the memory of our own buffers is prefetched.
 pub(crate) const PREFETCH_PACKETS: usize = 4;
-/// A ring is given up when its guest has made this many more malformed buffers than others: as many
-/// as QEMU's longest ring has. A driver with an occasional bad buffer never comes near, one that
-/// makes nothing else is there after one lap.
+/// A ring is given up when malformed buffers outnumber the others by this: as many as QEMU's
+/// longest ring has entries. A driver with an occasional bad buffer never reaches this; one that
+/// makes only bad buffers does after one lap.
 const MALFORMED_MAX: usize = 1024;
-/// Longest virtio-net header.
+/// Bytes of the longest virtio-net header.
 const HEADER: usize = 12;
 
-/// Where a virtqueue is and how it was negotiated.
+/// Where a virtqueue is, and what was negotiated for it.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSetup {
     /// Negotiated features; see [`feature`].
     pub features: u64,
-    /// Entries.
+    /// Number of entries.
     pub size: u16,
-    /// Descriptors; the driver's area (available ring); the device's area (used ring).
+    /// Addresses of the three areas: descriptors, driver's area (available ring), device's area
+    /// (used ring).
     pub areas: [*mut u8; 3],
-    /// Next buffer to be used: an index, for a packed ring with the wrap counter in bit 15.
+    /// Index of the next buffer to be used; for a packed ring with the wrap counter in bit 15.
     pub base: u16,
 }
 
 /// Why a virtqueue cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetupError {
-    /// Not a size that the layout allows.
+    /// The layout does not allow this size.
     Size,
-    /// A part of it is not in the guest's memory, or not aligned.
+    /// An area is not in the guest's memory, or not aligned.
     Areas,
     /// The base is beyond the ring.
     Base,
-    /// Addresses that only an IOMMU understands.
+    /// The addresses need an IOMMU.
     Iommu,
 }
 
-/// What calls did; each call adds to it. The caller passes it in: a returned copy would be read by
-/// loads that are wider than the stores that wrote it, and such a load waits until every earlier
-/// store is in the cache, those into the guest's memory too.
+/// What calls on a ring did; each call adds to it. The caller passes it in: a returned copy would
+/// be read by loads that are wider than the stores that wrote it, and such a load waits until every
+/// earlier store is in the cache, including those to the guest's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Packets received, or taken for sending: those sent, and those dropped.
+    /// Packets received from the guest, or taken to be sent to it: those that were sent and those
+    /// that were dropped.
     pub packets: usize,
     /// Bytes of the packets that went through.
     pub bytes: u64,
-    /// Packets that ended here, each a counted [`RingError`].
+    /// Packets dropped, each for a counted [`RingError`].
     pub dropped: usize,
-    /// Packets were there, and no buffer of ours to put them in.
+    /// True: the guest had packets, and the pool had no buffers for them.
     pub starved: bool,
-    /// The guest did something wrong; see [`Ring::ring_errors`].
+    /// True: there were ring errors, see [`Ring::ring_errors`].
     pub has_errors: bool,
-    /// A call ended because it had read as many descriptors as it may ([`crate::steps_max`]).
+    /// True: a call ended because it had read as many descriptors as it may ([`crate::steps_max`]).
     pub exhausted: bool,
 }
 
@@ -76,26 +78,26 @@ pub(crate) enum Layout {
     Packed(Packed),
 }
 
-/// One virtqueue, seen by the device.
+/// A virtqueue, as the device serves it.
 pub struct Ring {
     pub(crate) layout: Layout,
     memory: Arc<Memory>,
-    /// Region of the last address that was translated.
+    /// The region of the last address that was translated.
     last: Region,
     pub(crate) ahead: Ahead,
     pub(crate) header: usize,
     mergeable: bool,
     pub(crate) broken: bool,
     ring_errors: Box<RingErrors>,
-    /// Ring errors were counted since the last call.
+    /// True: ring errors were counted since the last call.
     has_errors: bool,
-    /// Where pages that are written are marked, while the guest is migrated.
+    /// The log of dirty pages, while the guest is migrated.
     pub(crate) log: Option<Arc<DirtyLog>>,
-    /// Malformed buffers, less the others that came since.
+    /// Number of malformed buffers, minus that of other buffers since.
     malformed: usize,
-    /// Descriptors read, by all calls.
+    /// Number of descriptors read by all calls.
     steps: u64,
-    /// Buffers that were taken and are not published; None until copies are listed.
+    /// Buffers that were taken and are not published. None until copies are listed.
     pub(crate) slots: Option<Box<Slots>>,
 }
 
@@ -122,7 +124,7 @@ impl Layout {
         }
     }
 
-    /// As [`Layout::write_used`] for each of these buffers of one descriptor: id and bytes written.
+    /// Writes the used entries of these buffers of one descriptor: id and bytes written.
     #[inline]
     pub fn write_used_all(&mut self, buffers: impl Iterator<Item = (u16, u32)>) {
         match self {
@@ -140,7 +142,7 @@ impl Layout {
         }
     }
 
-    /// Gives the oldest buffer back that was taken.
+    /// Gives the oldest taken buffer back.
     #[inline]
     pub fn write_used_taken(&mut self, id: u16, descs: u16, len: u32) {
         match self {
@@ -151,7 +153,16 @@ impl Layout {
 }
 
 impl Ring {
-    /// A ring as it was negotiated.
+    /// Makes a ring as it was negotiated.
+    ///
+    /// # Safety
+    ///
+    /// Each region of `memory` is mapped where it says, for reading and writing, as long as the
+    /// ring is used.
+    ///
+    /// # Errors
+    ///
+    /// The setup does not describe a ring inside that memory.
     ///
     /// # Safety
     /// Each region of `memory` is mapped where it says, for reading and writing, and stays so while
@@ -203,14 +214,13 @@ impl Ring {
         })
     }
 
-    /// Marks every page that is written from now on, or none.
+    /// Sets the log in which every page that is written is marked; None: there is none.
     pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>) {
         self.log = log;
     }
 
-    /// Tells the guest not to notify us: the ring is polled. On a split ring with
-    /// [`feature::EVENT_IDX`] there is no flag that says so: the guest then notifies us once per
-    /// 65536 buffers.
+    /// Suppresses notifications by the guest, as the ring is polled. A split ring with
+    /// [`feature::EVENT_IDX`] has no flag for it: there the guest notifies once per 65,536 buffers.
     pub fn silence(&mut self) {
         let at = each!(&self.layout, ring => ring.silence());
         if let Some(at) = at {
@@ -226,23 +236,23 @@ impl Ring {
         }
     }
 
-    /// Marks what was used from `before` on.
+    /// Marks the memory that was written to give back buffers from `before` on.
     #[cold]
     fn mark_used(&self, before: u16) {
         each!(&self.layout, ring => ring.written(before, |at, len| self.mark(at, len)));
     }
 
-    /// Where the ring is, in the form of [`RingSetup::base`].
+    /// The ring's present base, in the form of [`RingSetup::base`].
     pub fn base(&self) -> u16 {
         each!(&self.layout, ring => ring.base())
     }
 
-    /// Was the ring given up?
+    /// True if the ring was given up.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// What the guest did wrong on this ring.
+    /// The guest's errors on this ring.
     pub fn ring_errors(&self) -> &RingErrors {
         &self.ring_errors
     }
@@ -258,13 +268,14 @@ impl Ring {
         }
     }
 
-    /// Descriptors read since the ring was set up: what serving it costs, whatever comes of it.
+    /// Number of descriptors read since the ring was set up: the cost of serving it, whatever the
+    /// guest gets for it.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Ends a call that began when the ring's base was `before` and `packets` had moved:
-    /// shows the guest what was used.
+    /// Ends a call that began when the ring's base was `before` and `packets` had moved: publishes
+    /// used buffers.
     #[inline]
     pub(crate) fn end(&mut self, before: u16, packets: usize, moved: &mut Moved) {
         self.publish_used(before);
@@ -274,7 +285,7 @@ impl Ring {
         }
     }
 
-    /// Shows the guest what was used since the ring's base was `before`.
+    /// Publishes the buffers that were used since the ring's base was `before`.
     #[inline]
     pub(crate) fn publish_used(&mut self, before: u16) {
         if self.base() != before {
@@ -285,7 +296,7 @@ impl Ring {
         }
     }
 
-    /// Entries.
+    /// Number of entries.
     pub(crate) fn size(&self) -> u16 {
         each!(&self.layout, ring => ring.size())
     }
@@ -302,7 +313,7 @@ impl Ring {
         }
     }
 
-    /// Begins to read buffers of any kind: forgets what was read ahead.
+    /// Begins to read buffers of any kind; forgets buffers that were read ahead.
     #[inline]
     pub(crate) fn begin(&mut self, batch: &mut Batch) {
         batch.clear();
@@ -310,22 +321,22 @@ impl Ring {
         each!(&mut self.layout, ring => ring.rewind());
     }
 
-    /// Did the guest seem to want no notification when the ring was last read? Then nothing is lost
-    /// by asking a little later.
+    /// True if the guest suppressed notifications when the ring was last read. Then it is no loss
+    /// to ask it a little later.
     #[inline]
     pub fn notifications_suppressed(&self) -> bool {
         each!(&self.layout, ring => ring.notifications_suppressed())
     }
 
-    /// Does the guest want to be notified of what it was shown since this was asked last? A full
-    /// fence has to lie between the last call that moved something and this: one serves any number
-    /// of rings.
+    /// True if the guest wants to be notified of what was published since the last call. The caller
+    /// executes a full fence between the last call that moved packets and this one; one fence
+    /// serves any number of rings.
     #[inline]
     pub fn needs_notification(&mut self) -> bool {
         each!(&mut self.layout, ring => ring.needs_notification())
     }
 
-    /// How many of `n` packets there are buffers for, at most: a packet may take several.
+    /// For how many of `n` packets there are buffers, at most: a packet may take several buffers.
     #[inline]
     pub fn room(&mut self, n: usize) -> usize {
         let asked = n.min(usize::from(self.size())) as u32;
@@ -335,9 +346,9 @@ impl Ring {
         }
     }
 
-    /// Starts to fetch what the next call of [`Ring::dequeue`] will read (`sends`), or else of
-    /// [`Ring::enqueue`]: at phase 0 of the ring itself, at phase 1 of its next `n` buffers, the
-    /// first of them at once: the others while those are used, so that neither waits for the other.
+    /// Prefetches what the next call of [`Ring::dequeue`] (if `sends`) or [`Ring::enqueue`] reads:
+    /// in phase 0 the ring itself, in phase 1 the ring's next `n` buffers, of which the first are
+    /// fetched at once and the others while those are used.
     #[inline]
     pub fn prepare(&mut self, phase: usize, n: u16, sends: bool) {
         let n = BUFFERS_AHEAD_MAX.min(n.into());
@@ -350,8 +361,8 @@ impl Ring {
         self.fetch(n, PREFETCH_BUFFERS);
     }
 
-    /// Reads ahead until `n` plain buffers are read, or all that are available. True: the buffer
-    /// that follows them is not plain.
+    /// Reads ahead until there are `n` plain buffers, or all that are available. True: the next
+    /// buffer is not plain.
     #[inline]
     pub(crate) fn read_ahead(&mut self, direction: Direction, n: usize) -> bool {
         self.ahead.turn(direction);
@@ -367,8 +378,8 @@ impl Ring {
         other
     }
 
-    /// Prefetches, of the first `n` buffers that were read ahead, the entries that will tell the
-    /// guest that they are used, and the memory of the first `buffers` of them.
+    /// Prefetches, for the first `n` buffers that were read ahead, the entries by which they are
+    /// given back, and the memory of the first `buffers` of them.
     #[inline]
     pub(crate) fn fetch(&mut self, n: usize, buffers: usize) {
         let n = self.ahead.len().min(n);

@@ -1,18 +1,17 @@
-//! What the adapter said, and flows that ended.
+//! Answers of the adapter, and flows that ended.
 
 use super::*;
 use crate::class::{Class, class};
 
-/// A flow that ended is expected to come again within so long, as one that is treated in another
-/// way.
+/// How long a flow that ended is expected to come again with other operations, milliseconds.
 const HEIRS_MS: u64 = 2000;
-/// So many are expected at a time; others enter at the end of a second.
+/// Flows that are expected at a time, at most; others enter at the end of a second.
 const HEIRS_MAX: usize = 8192;
-/// A measurement's weight: about the last 32 count.
+/// Weight of a new measurement: about the last 32 count.
 const WEIGHT: f64 = 1.0 / 32.0;
 
 impl ForwardTable {
-    /// The datapath ended a flow.
+    /// Handles the end of a flow in the datapath.
     pub fn gone(&mut self, now_ms: u64, flow: FlowId) {
         self.cooling.remove(&flow);
         for id in self.by_outer.remove(&flow).unwrap_or_default() {
@@ -27,20 +26,20 @@ impl ForwardTable {
                 let items = unit.plan.rule.items.clone();
                 self.heirs.insert(items, (unit.pps, now_ms + HEIRS_MS));
             }
-            // Other workers' flows with the same rule enter again, if they stay.
+            // Other workers' flows that share the rule get a new one, if they are still there.
             self.leave(now_ms, id);
         }
     }
 
-    /// The adapter answered; the call took so long, and kept a core busy for so long. True: all
-    /// rules must be flushed, since it cannot be said otherwise which there are.
+    /// Handles an answer of the adapter. `took_us`: duration of the call; `cpu_us`: how long it
+    /// kept a core busy. True: all rules must be flushed, as it is not known which ones exist.
     #[must_use]
     pub fn answer(&mut self, now_ms: u64, outcome: Outcome, took_us: u64, cpu_us: u64) -> bool {
         match outcome {
             Outcome::Created(id, result) => {
                 self.pace.took(took_us, cpu_us);
                 if !self.units.contains_key(&id) {
-                    // Flushed since.
+                    // The table was flushed since.
                     return false;
                 }
                 self.queue.under_way = self.queue.under_way.saturating_sub(1);
@@ -99,7 +98,7 @@ impl ForwardTable {
         }
         match class(e.errno) {
             Class::Full => {
-                // Those that leave are there until the adapter says otherwise.
+                // A leaving rule exists until the adapter has answered.
                 let has = |u: &&Unit| matches!(u.state, State::In(_) | State::Leaving);
                 let inside = self.units.values().filter(has).count();
                 self.capacity = Some((inside, now_ms + FULL_MS));
@@ -117,7 +116,7 @@ impl ForwardTable {
         self.barred.insert(form, Barred::again(now_ms, before, reason));
     }
 
-    /// Insertions that the adapter was not asked for yet are candidates again.
+    /// Makes insertions that were not sent yet candidates again.
     fn withdraw_waiting(&mut self, now_ms: u64) {
         let waiting = self.units.iter().filter(|(_, u)| u.state == State::Waiting);
         let waiting: Vec<Id> = waiting.map(|(id, _)| *id).collect();
@@ -125,7 +124,7 @@ impl ForwardTable {
         self.queue.requests.retain(|r| matches!(r, ForwardRequest::Count(_)));
     }
 
-    /// Of a rule's counters, what is new.
+    /// Takes over a rule's counters, and credits their growth.
     fn counted(&mut self, now_ms: u64, id: Id, now: RuleCount) {
         let Some(unit) = self.units.get_mut(&id) else { return };
         if let Some(shape) = unit.probes.clone() {
@@ -137,7 +136,7 @@ impl ForwardTable {
         }
         let before = std::mem::replace(&mut unit.reported, now);
         if now.packets < before.packets || now.bytes < before.bytes {
-            // What is known stays; the adapter goes on from here.
+            // What is known stays known; the counter continues from its new value.
             self.stats.went_back += 1;
             return;
         }
@@ -152,7 +151,7 @@ impl ForwardTable {
         }
     }
 
-    /// A rule is not in the adapter, for sure.
+    /// Forgets a rule that is certainly not in the adapter.
     pub(super) fn forget(&mut self, id: Id) {
         let Some(unit) = self.units.remove(&id) else { return };
         if let Some(number) = unit.leaving {
@@ -164,8 +163,8 @@ impl ForwardTable {
         self.steps.push_back(Step::Unwatch(id));
     }
 
-    /// All rules leave, by a flush of the adapter's table: [`ForwardTable::flushed`] says when they
-    /// are gone.
+    /// Removes all rules by a flush of the adapter's table; [`ForwardTable::flushed`] is called
+    /// when it is done.
     pub fn leave_all(&mut self, now_ms: u64) {
         let all: Vec<Id> = self.units.keys().copied().collect();
         all.into_iter().for_each(|id| self.leave(now_ms, id));
@@ -175,7 +174,7 @@ impl ForwardTable {
         self.counting.left.clear();
     }
 
-    /// The adapter's table was flushed: what it was asked for before is gone.
+    /// Handles the end of a flush of the adapter's table: rules requested before it do not exist.
     pub fn flushed(&mut self) {
         let all: Vec<Id> = self.units.keys().copied().collect();
         all.into_iter().for_each(|id| self.forget(id));

@@ -1,19 +1,20 @@
-//! Each second: which flows enter, and which leave.
+//! Decides once per second which flows enter the adapter, and which leave.
 
 use super::*;
 use crate::pick::{Candidate, RESIDENCE_MS};
 
-/// A pass over all counters begins so long after the one before.
+/// Time from the beginning of one pass over all counters to the next, milliseconds.
 const COUNT_MS: u64 = 500;
-/// Requests for counters that are under way at a time.
+/// Requests for counters that are not answered, at most.
 const COUNTS_MAX: usize = 4;
-/// A flow whose rule did nothing gets another one after so long.
+/// A flow whose rule had no packets gets another rule after this time, milliseconds.
 const SILENT_MS: u64 = 60_000;
-/// More rules than any adapter has.
+/// A bound that is higher than the capacity of any adapter.
 const RULES_MAX: usize = 1 << 20;
 
 impl ForwardTable {
-    /// A flow had so many packets in the host, per second. Called once per second and flow.
+    /// Records that the host received packets of a flow at this rate. Called once per second and
+    /// flow.
     pub fn observe(&mut self, flow: FlowId, pps: f32) {
         for id in self.by_flow.get(&flow).into_iter().flatten() {
             self.units.get_mut(id).expect("both or none").host_pps += pps;
@@ -23,8 +24,8 @@ impl ForwardTable {
         }
     }
 
-    /// The second ends: decides. `find` says which rules there would be for a flow, if it is still
-    /// there: several if its packets' outer headers are several megaflows'.
+    /// Decides at the end of a second. `find`: the rules for a flow that is still there; several if
+    /// its packets' outer headers are of several megaflows.
     pub fn decide(&mut self, now_ms: u64, find: &mut dyn FnMut(FlowId) -> Vec<Plan>) {
         self.pace.advance(now_ms);
         let seconds = now_ms.saturating_sub(self.decided_ms).max(1) as f32 / 1000.0;
@@ -58,13 +59,13 @@ impl ForwardTable {
         }
     }
 
-    /// Are flows expected that are treated in another way than before?
+    /// True if flows are expected to come again with other operations.
     pub fn expects(&self) -> bool {
         !self.heirs.is_empty()
     }
 
-    /// A flow came for which there could be this rule. Where one had the same packets until lately
-    /// it gets its rule at once.
+    /// Handles a new flow for which there could be this rule. If a rule with the same packets was
+    /// there until lately, this one is requested at once.
     pub fn follow(&mut self, now_ms: u64, flow: FlowId, plan: Plan) {
         let heir = self.heirs.remove(&plan.rule.items).filter(|(_, until)| *until > now_ms);
         let Some((pps, _)) = heir else { return };
@@ -75,8 +76,8 @@ impl ForwardTable {
         }
     }
 
-    /// Rules that have nothing to do any more leave; those whose flows' packets are all the host's
-    /// are not what they seem.
+    /// Removes rules whose flows have no packets any more. A rule whose flow's packets all reach
+    /// the host does not work.
     fn end_idle(&mut self, now_ms: u64) {
         let enter = self.enter_pps();
         let mut idle = Vec::new();
@@ -96,8 +97,7 @@ impl ForwardTable {
         }
     }
 
-    /// Is the rule there already? Then it is this flow's, too: another worker may have the same
-    /// one.
+    /// If the rule exists already, for another worker's flow, adds this flow to it; true if so.
     fn share(&mut self, c: Candidate, plan: &Plan) -> bool {
         let Some(id) = self.by_rule.get(&plan.rule).copied() else { return false };
         let unit = self.units.get_mut(&id).expect("both or none");
@@ -109,12 +109,12 @@ impl ForwardTable {
         true
     }
 
-    /// Is there room for a flow with so many packets, or can there be?
+    /// True if there is room for a flow with this rate, or room can be made.
     fn make_room(&mut self, now_ms: u64, pps: f32, victims: &mut Vec<(f32, Id)>) -> bool {
         if let Some((n, until)) = self.capacity
             && now_ms >= until
         {
-            // Perhaps one more by now.
+            // The table may have room for one more rule by now.
             self.capacity = Some((n + 1, now_ms + FULL_MS));
         }
         if self.units.len() < self.capacity.map_or(RULES_MAX, |(n, _)| n) {
@@ -146,7 +146,7 @@ impl ForwardTable {
         }
     }
 
-    /// Asks for a rule.
+    /// Requests a rule.
     pub(super) fn insert(&mut self, now_ms: u64, plan: Plan, pps: f32) -> Id {
         let id = Id(self.next_id);
         self.next_id += 1;
@@ -168,7 +168,7 @@ impl ForwardTable {
         id
     }
 
-    /// A rule is not wanted any more. That costs nothing, and comes before insertions that wait.
+    /// Removes a rule. Removals are not limited by the pace, and come before insertions.
     pub(super) fn leave(&mut self, now_ms: u64, id: Id) {
         let Some(unit) = self.units.get_mut(&id) else { return };
         let state = unit.state;
@@ -196,7 +196,7 @@ impl ForwardTable {
         self.number(id);
     }
 
-    /// Gives a rule that leaves its number.
+    /// Gives a leaving rule its number.
     fn number(&mut self, id: Id) {
         if let Some(unit) = self.units.get_mut(&id)
             && unit.leaving.is_none()
@@ -207,7 +207,7 @@ impl ForwardTable {
         }
     }
 
-    /// Asks for some counters, so that all are known twice a second.
+    /// Requests counters, so that all are read twice a second.
     pub fn count(&mut self, now_ms: u64) {
         let c = &mut self.counting;
         if c.left.is_empty() && c.under_way == 0 {
@@ -236,7 +236,7 @@ impl ForwardTable {
     }
 }
 
-/// The rule is not one of the flow's any more.
+/// Removes the rule from those of the flow.
 fn take_out(rules: &mut HashMap<FlowId, BTreeSet<Id>>, flow: FlowId, id: Id) {
     if let Some(all) = rules.get_mut(&flow) {
         all.remove(&id);

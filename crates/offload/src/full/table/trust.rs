@@ -1,43 +1,45 @@
-//! Does the adapter match what it is asked to, and no more? The host sees nothing of a rule that
-//! forwards, and drivers are known to widen a mask that has some bits of a field, or to take tagged
-//! packets for untagged ones, without a word. So the first flow whose rule has such doubtful fields
-//! waits while probes count: rules like its own, but with the opposite in one of these fields,
-//! which leave their packets to the host. Where masks are honoured they get none.
+//! Probes: does the adapter match what it is asked to, and no more? The host does not see the
+//! packets of a forwarding rule. Drivers are known to widen, without an error, a mask that has only
+//! some bits of a field, or to match tagged packets where untagged ones are meant. So the first
+//! flow whose rule has such doubtful fields waits while probes count packets: rules like its own,
+//! but with the opposite value in one of these fields, which leave their packets to the host. If
+//! masks are honoured, probes get no packets.
 
 use super::*;
 use port::TAGGED;
 
-/// So long after its probes are there a flow's packets have met them.
+/// Time after which a flow's packets have met its probes, milliseconds.
 const MEET_MS: u64 = 1200;
-/// Probes whose flow has no packets any more go after so long.
+/// Probes whose flow has no packets any more are removed after this time, milliseconds.
 const PROBES_MS_MAX: u64 = 10_000;
-/// Shapes that are looked into at a time.
+/// Shapes that are probed at a time, at most.
 const SHAPES_MAX: usize = 8;
-/// "Congestion experienced" in a TOS byte.
+/// The ECN codepoint "congestion experienced" in a TOS byte.
 const ECN_CE: u8 = 3;
 
-/// Rules of one shape are all honoured or none: headers and masks.
+/// A shape: headers and masks. All rules of one shape are honoured, or none.
 pub(super) type Shape = Vec<(Header, [u8; 40])>;
 
 /// What is known of a shape.
 pub(super) enum Trust {
-    /// Nothing yet.
+    /// Probes are under way.
     Probing(Probing),
-    /// Its masks mean what they say, or none is doubtful.
+    /// Its masks are honoured, or none is doubtful.
     Honoured,
-    /// They do not, or it cannot be found out.
+    /// Its masks are not honoured, or that cannot be found out.
     Barred(Barred),
 }
 
-/// Probes that count.
+/// The probes of a shape, which count packets.
 pub(super) struct Probing {
     ids: Vec<Id>,
-    /// Whose packets they would get.
+    /// The flow whose packets the probes would get.
     witness: FlowId,
     began_ms: u64,
-    /// The shape was barred for so long before.
+    /// How long the shape was barred before, milliseconds.
     barred_ms: u64,
-    /// The witness had packets while all probes were there, before this time.
+    /// When the probes had all been in the adapter for [`MEET_MS`] with packets of the witness,
+    /// milliseconds: their counters are meaningful if read after it.
     met_ms: Option<u64>,
 }
 
@@ -46,8 +48,8 @@ pub(super) fn shape_of(rule: &ForwardRule) -> Shape {
 }
 
 impl ForwardTable {
-    /// Is a rule of this flow, which is not barred, known to match no more than is asked for? If
-    /// not, and the flow is as good as another one to find out, probes are asked for.
+    /// True if a rule of this flow is known to match no other packets. If that is not known, and
+    /// this flow is as good as any to find out, this requests probes. The shape is not barred.
     pub(super) fn trusts(&mut self, now_ms: u64, flow: FlowId, plan: &Plan) -> bool {
         let shape = shape_of(&plan.rule);
         let p = match self.shapes.get_mut(&shape) {
@@ -61,7 +63,7 @@ impl ForwardTable {
             Some(Trust::Probing(p)) => p,
         };
         if p.began_ms == now_ms {
-            // The packets may be those of any of the flow's rules.
+            // The packets may be of any rule of the flow.
             self.add_probes(now_ms, plan, &shape);
             return false;
         }
@@ -118,15 +120,14 @@ impl ForwardTable {
         }
     }
 
-    /// The probes of a shape go, and this is known.
+    /// Removes the probes of a shape, and records what is known of it.
     fn end_probes(&mut self, now_ms: u64, shape: &Shape, known: Trust) {
         if let Some(Trust::Probing(p)) = self.shapes.insert(shape.clone(), known) {
             p.ids.into_iter().for_each(|id| self.leave(now_ms, id));
         }
     }
 
-    /// A probe got packets, or was refused: the adapter does not get rules of this shape for a
-    /// while.
+    /// Bars a shape for a while: a probe got packets, or was refused.
     pub(super) fn distrust(&mut self, now_ms: u64, shape: &Shape, reason: Reason) {
         let before = match self.shapes.get(shape) {
             Some(Trust::Probing(p)) => p.barred_ms,
@@ -136,7 +137,7 @@ impl ForwardTable {
         self.end_probes(now_ms, shape, Trust::Barred(barred));
     }
 
-    /// Each second: what takes too long is given up.
+    /// Gives probes up that take too long. Called each second.
     pub(super) fn expire_probes(&mut self, now_ms: u64) {
         let late =
             |t: &Trust| matches!(t, Trust::Probing(p) if now_ms >= p.began_ms + PROBES_MS_MAX);
@@ -145,25 +146,25 @@ impl ForwardTable {
         all.iter().for_each(|shape| self.give_up_probes(now_ms, shape));
     }
 
-    /// Is it known that rules like this match what they are asked to?
+    /// True if rules of this shape are known to match what they are asked to.
     pub(super) fn is_honoured(&self, rule: &ForwardRule) -> bool {
         matches!(self.shapes.get(&shape_of(rule)), Some(Trust::Honoured))
     }
 
-    /// The same as if there had been none.
+    /// Removes the probes of a shape as if there had been none.
     pub(super) fn give_up_probes(&mut self, now_ms: u64, shape: &Shape) {
         if let Some(Trust::Probing(p)) = self.shapes.remove(shape) {
             p.ids.into_iter().for_each(|id| self.leave(now_ms, id));
         }
     }
 
-    /// What was found out about the adapter may not be true any more.
+    /// Forgets what was found out about the adapter, which may not hold any more.
     pub fn doubt(&mut self) {
         self.shapes.retain(|_, t| !matches!(t, Trust::Honoured));
     }
 }
 
-/// Where a header's fields are, and their bytes.
+/// Offsets of a header's fields, and their bytes.
 fn fields(header: Header) -> &'static [(usize, usize)] {
     match header {
         Header::Ethernet => &[(0, 6), (6, 6), (12, 2)],
@@ -177,7 +178,7 @@ fn fields(header: Header) -> &'static [(usize, usize)] {
     }
 }
 
-/// Patterns that none of a rule's packets fit, unless a field's mask is not honoured.
+/// Patterns that match none of a rule's packets, unless a field's mask is not honoured.
 fn probes(items: &[Item]) -> Vec<Vec<Item>> {
     let mut all = Vec::new();
     for (i, item) in items.iter().enumerate() {
@@ -195,7 +196,7 @@ fn probes(items: &[Item]) -> Vec<Vec<Item>> {
             let mut probe = items.to_vec();
             let opposite = &mut probe[i];
             if item.header == Header::Ipv4 && (*at, mask[0]) == (1, 1) {
-                // ECT(1) may come; congestion hardly does.
+                // ECT(1) may occur; congestion hardly does.
                 (opposite.value[1], opposite.mask[1]) = (ECN_CE, ECN_CE);
             } else {
                 (*at..at + n).for_each(|k| opposite.value[k] ^= item.mask[k]);
