@@ -103,7 +103,7 @@ impl TunMetadata {
     }
 
     /// The field `name`, if it is one, with the value and mask of a match.
-    pub(crate) fn parse(name: &str, value: Option<&str>) -> Option<Result<TunMetadata, TextError>> {
+    pub fn parse(name: &str, value: Option<&str>) -> Option<Result<TunMetadata, TextError>> {
         let index = name.strip_prefix("tun_metadata")?.parse::<u8>().ok()?;
         (index < TUN_METADATAS).then(|| {
             let Some(text) = value else { return Ok(TunMetadata::masked(index, &[0], &[0])) };
