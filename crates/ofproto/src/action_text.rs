@@ -1,13 +1,16 @@
-//! Actions as `ovs-ofctl dump-flows` and `ofproto/trace` print them.
+//! Actions as text: as `ovs-ofctl dump-flows` and `ofproto/trace` print them, and as people type
+//! them ([`parse_actions`]).
 
 mod learn_text;
-mod subfields;
+mod numbered;
+pub(crate) mod parse;
+pub(crate) mod subfields;
 
 use flow::{Field, Format, port_text};
+use numbered::REASONS;
 use openflow::conntrack::*;
-use openflow::{Action, Instruction, Subfield, port};
+use openflow::{Action, Instruction, Reason, Subfield, port};
 use std::net::IpAddr;
-pub use subfields::parse_subfield;
 use subfields::sub;
 
 fn plain(_: u32) -> Option<String> {
@@ -60,13 +63,16 @@ pub fn action_text(a: &Action) -> String {
         A::SetTunMetadata(t) => {
             format!("set_field:{}->tun_metadata{}", t.value_text(), t.index)
         }
-        A::Load { dst, value } => format!("load:{}->{}", hex(*value), sub(*dst)),
+        A::Load { dst, value } => load(*dst, *value),
         A::Move { src, dst } => format!("move:{}->{}", sub(*src), sub(*dst)),
         A::Push(s) => format!("push:{}", sub(*s)),
         A::Pop(d) => format!("pop:{}", sub(*d)),
-        A::SetVlanVid { vid, .. } => format!("mod_vlan_vid:{vid}"),
-        A::SetVlanPcp { pcp, .. } => format!("mod_vlan_pcp:{pcp}"),
-        A::StripVlan => "pop_vlan".into(),
+        A::SetVlanVid { vid, push_if_absent: true } => format!("mod_vlan_vid:{vid}"),
+        A::SetVlanVid { vid, .. } => format!("set_vlan_vid:{vid}"),
+        A::SetVlanPcp { pcp, push_if_absent: true } => format!("mod_vlan_pcp:{pcp}"),
+        A::SetVlanPcp { pcp, .. } => format!("set_vlan_pcp:{pcp}"),
+        A::StripVlan { pop: true } => "pop_vlan".into(),
+        A::StripVlan { pop: false } => "strip_vlan".into(),
         A::SetEthSrc(m) => format!("mod_dl_src:{}", mac(*m)),
         A::SetEthDst(m) => format!("mod_dl_dst:{}", mac(*m)),
         A::SetIpSrc(ip) => format!("mod_nw_src:{}", std::net::Ipv4Addr::from(*ip)),
@@ -94,12 +100,8 @@ pub fn action_text(a: &Action) -> String {
         A::Exit => "exit".into(),
         A::Test(openflow::TestAction::Slow) => "debug_slow".into(),
         A::Test(openflow::TestAction::Recirc) => "debug_recirc".into(),
-        A::Clone(inner) => {
-            format!("clone({})", inner.iter().map(action_text).collect::<Vec<_>>().join(","))
-        }
-        A::FinTimeout { idle, hard } => {
-            format!("fin_timeout(idle_timeout={idle},hard_timeout={hard})")
-        }
+        A::Clone(inner) => format!("clone({})", actions_text(inner)),
+        A::FinTimeout { idle, hard } => fin_timeout(*idle, *hard),
         A::Conjunction { id, clause, n_clauses } => {
             format!("conjunction({id},{}/{n_clauses})", u16::from(*clause) + 1)
         }
@@ -114,6 +116,23 @@ pub fn action_text(a: &Action) -> String {
         A::Decap(Some(inner)) => decap(*inner),
         a => mpls(a).or_else(|| learn_text::text(a)).unwrap_or_else(|| format!("{a:?}")),
     }
+}
+
+/// A whole input port is written as its 16-bit form where it has one.
+fn load(dst: Subfield, value: u64) -> String {
+    let short = |v: u64| v < 0xff00 || (0xffff_ff00..=0xffff_ffff).contains(&v);
+    let (dst, value) = match (dst.field, dst.bits) {
+        (Field::InPort, 32) if short(value) => (Subfield { bits: 16, ..dst }, value & 0xffff),
+        _ => (dst, value),
+    };
+    format!("load:{}->{}", hex(value), sub(dst))
+}
+
+fn fin_timeout(idle: u16, hard: u16) -> String {
+    let all = [("idle_timeout", idle), ("hard_timeout", hard)];
+    let set = all.iter().filter(|(_, seconds)| *seconds != 0);
+    let parts: Vec<String> = set.map(|(name, seconds)| format!("{name}={seconds}")).collect();
+    format!("fin_timeout({})", parts.join(","))
 }
 
 fn decap(inner: u32) -> String {
@@ -206,16 +225,12 @@ fn controller(a: &Action) -> String {
         return String::new();
     };
     let simple = *id == 0 && userdata.is_empty() && !pause && meter.is_none();
-    if simple && *reason == openflow::Reason::Action {
+    if simple && *reason == Reason::Action {
         return format!("CONTROLLER:{max_len}");
     }
     let mut parts = Vec::new();
-    match reason {
-        openflow::Reason::Action => {}
-        openflow::Reason::TableMiss => parts.push("reason=no_match".to_string()),
-        openflow::Reason::InvalidTtl => parts.push("reason=invalid_ttl".to_string()),
-        r => parts.push(format!("reason={r:?}").to_lowercase()),
-    }
+    let named = REASONS.iter().find(|(r, _)| r == reason && *r != Reason::Action);
+    parts.extend(named.map(|(_, name)| format!("reason={name}")));
     if *max_len != u16::MAX {
         parts.push(format!("max_len={max_len}"));
     }
@@ -253,7 +268,9 @@ fn mac(m: [u8; 6]) -> String {
 /// `set_field:VALUE[/MASK]->NAME`.
 fn set_field(field: Field, value: u128, mask: u128) -> String {
     let text = value_text(field, value & mask);
-    let mask = match mask == field.full() {
+    // OpenFlow's nw_tos has no ECN bits.
+    let whole = if field == Field::IpTos { 0xfc } else { field.full() };
+    let mask = match mask == whole {
         true => String::new(),
         false => format!("/{}", mask_text(field, mask)),
     };
@@ -261,8 +278,11 @@ fn set_field(field: Field, value: u128, mask: u128) -> String {
 }
 
 fn mask_text(field: Field, mask: u128) -> String {
+    let aligned = mask << (128 - field.bits());
+    let prefix = aligned.leading_ones() == aligned.count_ones();
     match field.format() {
         Format::Decimal => format!("{mask:#x}"),
+        Format::Ipv4 | Format::Ipv6 if prefix => aligned.count_ones().to_string(),
         _ => value_text(field, mask),
     }
 }
