@@ -110,7 +110,12 @@ fn range(text: &str, nat: &mut Nat) -> Option<()> {
     let (first, last) = ends(ports);
     nat.first_port = first.parse().ok()?;
     nat.last_port = last.map_or(Some(0), |last| last.parse().ok())?;
-    (last.is_none() || nat.last_port >= nat.first_port).then_some(())
+    let ordered = last.is_none() || nat.last_port >= nat.first_port;
+    if nat.first_port == 0 {
+        // Port 0 is none.
+        nat.last_port = 0;
+    }
+    ordered.then_some(())
 }
 
 /// Both ends of `FIRST[-LAST]`.
