@@ -4,8 +4,8 @@
 # Usage: judge.sh [--tls|--system|--dpdk|--tso] [WEFTD [GROUP...]]   WEFTD: target/debug/weftd.
 # Without an option it is the unit suite, its ports dummies, and GROUPs are those named in `unit_groups`. No group that
 # needs OpenSSL starts the daemon, so with --tls all do: the database and br0's OpenFlow go over TLS (scripts/judge-tls).
-# With one it is one with traffic, in network namespaces of its own, and all groups: --system the one of the userspace
-# datapath, --dpdk the one of DPDK with testpmd as guests (it needs hugepages), --tso the first one with TSO.
+# With another option it is one with traffic, in network namespaces of its own, and all groups: --system the one of the
+# userspace datapath, --dpdk the one of DPDK with testpmd as guests (it needs hugepages), --tso the first one with TSO.
 # JUDGE_OVSTEST: OVS's own test program (tests/ovstest of its build), which is not packaged; groups that need it fail
 # without. As root. JUDGE_DIR keeps the unpacked suite and its logs (tests/*testsuite.dir); else both go.
 set -euo pipefail
