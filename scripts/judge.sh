@@ -1,20 +1,23 @@
 #!/bin/bash
 # Has OVS's own test suites (Debian's openvswitch-source, never copied into this repository) judge weftd:
 # runs groups of one with weftd in ovs-vswitchd's place and compares what fails with the lists of judge-*.txt.
-# Usage: judge.sh [--system|--dpdk|--tso] [WEFTD [GROUP...]]   WEFTD: target/debug/weftd.
-# Without an option it is the unit suite, its ports dummies, and GROUPs are those named in `unit_groups`.
-# With one it is one with traffic, in network namespaces of its own, and all groups: --system the one of the userspace
-# datapath, --dpdk the one of DPDK with testpmd as guests (it needs hugepages), --tso the first one with TSO.
+# Usage: judge.sh [--tls|--system|--dpdk|--tso] [WEFTD [GROUP...]]   WEFTD: target/debug/weftd.
+# Without an option it is the unit suite, its ports dummies, and GROUPs are those named in `unit_groups`. No group that
+# needs OpenSSL starts the daemon, so with --tls all do: the database and br0's OpenFlow go over TLS (scripts/judge-tls).
+# With another option it is one with traffic, in network namespaces of its own, and all groups: --system the one of the
+# userspace datapath, --dpdk the one of DPDK with testpmd as guests (it needs hugepages), --tso the first one with TSO.
 # JUDGE_OVSTEST: OVS's own test program (tests/ovstest of its build), which is not packaged; groups that need it fail
 # without. As root. JUDGE_DIR keeps the unpacked suite and its logs (tests/*testsuite.dir); else both go.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 suite=testsuite
+tls=
 case ${1:-} in
+--tls) tls=yes ;;
 --system) suite=system-userspace-testsuite ;;
 --dpdk | --tso) suite=system-${1#--}-testsuite ;;
 esac
-[ $suite = testsuite ] || shift
+[ "$suite$tls" = testsuite ] || shift
 weftd=$(realpath "${1:-$here/../target/debug/weftd}")
 shift || true
 [ -x "$weftd" ] || { echo "judge: no $weftd: build it first" >&2; exit 1; }
@@ -56,7 +59,7 @@ EXEEXT=''
 AUTOTEST_PATH='tests'
 SHELL=\${CONFIG_SHELL-'/bin/sh'}
 END
-    sed -e "s/@EGREP@/grep -E/; s!@PYTHON3@!/usr/bin/python3!; s/@HAVE_OPENSSL@/no/; s/@[A-Z0-9_]*@//g" \
+    sed -e "s/@EGREP@/grep -E/; s!@PYTHON3@!/usr/bin/python3!; s/@HAVE_OPENSSL@/${tls:-no}/; s/@[A-Z0-9_]*@//g" \
         "$tests/atlocal.in" > "$tests/atlocal"
     ln -sfn "$root" "$dir/suite"
 }
@@ -76,6 +79,16 @@ quiet='-vdpdk:err -vbridge:console:off'
 [ $suite != system-dpdk-testsuite ] || quiet=
 printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$weftd" "$quiet" > "$dir/bin/ovs-vswitchd"
 chmod +x "$dir/bin/ovs-vswitchd"
+if [ -n "$tls" ]; then
+    need openvswitch-common openssl
+    export JUDGE_PKI=$dir/pki
+    [ -d "$JUDGE_PKI" ] || {
+        ovs-pki --dir="$JUDGE_PKI" --log="$dir/pki.log" init
+        (cd "$JUDGE_PKI" && ovs-pki --dir="$JUDGE_PKI" --log="$dir/pki.log" req+sign judge switch >/dev/null)
+    }
+    mv "$dir/bin/ovs-vswitchd" "$dir/bin/weftd"
+    for name in ovs-vswitchd ovsdb-server ovs-ofctl; do ln -sf "$here/judge-tls" "$dir/bin/$name"; done
+fi
 [ -z "${JUDGE_OVSTEST:-}" ] || ln -sf "$(realpath "$JUDGE_OVSTEST")" "$dir/bin/ovstest"
 cd "$dir/suite/tests"
 

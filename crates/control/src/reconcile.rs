@@ -308,7 +308,7 @@ fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> BridgeConfig {
 }
 
 fn table_config(t: &FlowTableConf) -> TableConfig {
-    let groups = t.groups.iter().filter_map(|g| ofproto::parse_subfield(g)).collect();
+    let groups = t.groups.iter().filter_map(|g| ofproto::parse_subfield(g).ok()).collect();
     let name = t.name.clone().unwrap_or_default();
     TableConfig { name, limit: t.flow_limit, evict: t.evict, groups }
 }

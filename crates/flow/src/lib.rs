@@ -31,9 +31,11 @@ mod tun_metadata;
 
 pub use field::{FIELDS, Field, Format};
 pub use key::*;
-pub use parse_match::{PortNumber, parse_match, parse_match_tun, parse_port};
+pub use parse_match::{
+    PortNumber, field_named, parse_match, parse_match_tun, parse_port, parse_value,
+};
 pub use parse_odp::{DatapathPortNumber, parse_odp, parse_odp_options};
-pub use text::{TextError, parse_ct_state};
+pub use text::{TextError, number, parse_ct_state};
 pub use text_match::{
     PortName, ct_state_text, exact_mask, flow_text, match_text, megaflow_text, packet_mask,
     port_text,

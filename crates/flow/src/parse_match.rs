@@ -161,8 +161,8 @@ impl Parser<'_> {
                 Ok(())
             }
             _ => {
-                let field = find(name).ok_or_else(|| TextError("unknown field".into()))?;
-                let (value, mask) = self.value(field, value)?;
+                let field = field_named(name).ok_or_else(|| TextError("unknown field".into()))?;
+                let (value, mask) = parse_value(field, value, self.ports)?;
                 if mask != field.full() && mask != 0 && !field.maskable() {
                     return err("invalid mask: the field is matched whole or not at all");
                 }
@@ -207,36 +207,38 @@ impl Parser<'_> {
         }
         Ok(())
     }
-
-    fn value(&self, field: Field, text: &str) -> Result<(u128, u128), TextError> {
-        let (full, bits) = (field.full(), field.bits());
-        let two = |value: &dyn Fn(&str) -> Result<u128, TextError>,
-                   mask: &dyn Fn(&str) -> Result<u128, TextError>| {
-            match text.split_once('/') {
-                Some((v, m)) => Ok((value(v)?, mask(m)?)),
-                None => Ok((value(text)?, full)),
-            }
-        };
-        match field.format() {
-            Format::Decimal | Format::Hex => masked_number(text, full),
-            Format::Ethernet => two(&parse_ethernet, &parse_ethernet),
-            Format::Ipv4 | Format::Ipv6 => two(&|t| parse_ip(t, bits), &|t| parse_ip_mask(t, bits)),
-            Format::Port => Ok((parse_port(text, self.ports)?.into(), full)),
-            Format::Frag => frag(text),
-            Format::TcpFlags => parse_flags(text, TCP_FLAGS, full),
-            Format::CtState => parse_flags(text, CT_STATE, full),
-            Format::TunFlags => parse_flags(text, TUN_FLAGS, full),
-            Format::PacketType => packet_type(text),
-        }
-    }
 }
 
 fn vlan_at(name: &str) -> usize {
     if name.ends_with('1') { at::VLAN1 } else { at::VLAN }
 }
 
-/// The field with this name; `icmp_type` and `icmp_code` are the same for both IP versions.
-fn find(name: &str) -> Option<Field> {
+/// A field's value and mask, as people type them: `VALUE` or `VALUE/MASK`. The value is not masked.
+pub fn parse_value(field: Field, text: &str, ports: PortNumber) -> Result<(u128, u128), TextError> {
+    let (full, bits) = (field.full(), field.bits());
+    let two = |value: &dyn Fn(&str) -> Result<u128, TextError>,
+               mask: &dyn Fn(&str) -> Result<u128, TextError>| {
+        match text.split_once('/') {
+            Some((v, m)) => Ok((value(v)?, mask(m)?)),
+            None => Ok((value(text)?, full)),
+        }
+    };
+    match field.format() {
+        Format::Decimal | Format::Hex => masked_number(text, full),
+        Format::Ethernet => two(&parse_ethernet, &parse_ethernet),
+        Format::Ipv4 | Format::Ipv6 => two(&|t| parse_ip(t, bits), &|t| parse_ip_mask(t, bits)),
+        Format::Port => Ok((parse_port(text, ports)?.into(), full)),
+        Format::Frag => frag(text),
+        Format::TcpFlags => parse_flags(text, TCP_FLAGS, full),
+        Format::CtState => parse_flags(text, CT_STATE, full),
+        Format::TunFlags => parse_flags(text, TUN_FLAGS, full),
+        Format::PacketType => packet_type(text),
+    }
+}
+
+/// The field of this name, OpenFlow 1.0's or a later one; `icmp_type` and `icmp_code` serve both IP
+/// versions. Tunnel options are not among them.
+pub fn field_named(name: &str) -> Option<Field> {
     if let Some((_, field)) = ALIASES.iter().find(|(n, _)| *n == name) {
         return Some(*field);
     }

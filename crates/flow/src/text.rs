@@ -142,13 +142,17 @@ pub(crate) fn flags_each(names: &[(u32, &str)], m: Masked) -> String {
         .collect()
 }
 
-/// A decimal number or a hexadecimal one with `0x`.
-pub(crate) fn number(text: &str) -> Result<u128, TextError> {
+/// A number as C writes it: decimal, hexadecimal after `0x`, octal after `0`.
+pub fn number(text: &str) -> Result<u128, TextError> {
     let text = text.trim();
-    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) if !hex.starts_with('+') => u128::from_str_radix(hex, 16),
-        None if !text.starts_with('+') => text.parse(),
-        _ => "".parse(),
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => (hex, 16),
+        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        None => (text, 10),
+    };
+    let parsed = match digits.starts_with('+') {
+        true => "".parse(),
+        false => u128::from_str_radix(digits, radix),
     };
     parsed.or_else(|_| err(format!("{text}: not a number")))
 }
@@ -258,6 +262,8 @@ mod tests {
     #[test]
     fn numbers_and_masks() {
         assert_eq!(number("0x10"), Ok(16));
+        assert_eq!((number("010"), number("0")), (Ok(8), Ok(0)));
+        assert!(number("08").is_err());
         assert!(number("0x").is_err() && number("+1").is_err() && number("").is_err());
         assert_eq!(prefix_len(0xff00_0000, 32), Some(8));
         assert_eq!(prefix_len(0xff00_ff00, 32), None);

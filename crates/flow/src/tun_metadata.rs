@@ -104,7 +104,7 @@ impl TunMetadata {
     }
 
     /// Parses the field `name` with the value and mask of a match; None if it is another field.
-    pub(crate) fn parse(name: &str, value: Option<&str>) -> Option<Result<TunMetadata, TextError>> {
+    pub fn parse(name: &str, value: Option<&str>) -> Option<Result<TunMetadata, TextError>> {
         let index = name.strip_prefix("tun_metadata")?.parse::<u8>().ok()?;
         (index < TUN_METADATAS).then(|| {
             let Some(text) = value else { return Ok(TunMetadata::masked(index, &[0], &[0])) };

@@ -10,6 +10,7 @@
 //! them anew from our own encoders and test vectors, and keeps the lines below `# found`, which are
 //! inputs that failed once.
 
+mod action_text;
 mod connections;
 mod gso;
 mod json;
@@ -35,7 +36,7 @@ pub struct FuzzTarget {
 }
 
 /// All targets.
-pub const TARGETS: [FuzzTarget; 11] = [
+pub const TARGETS: [FuzzTarget; 12] = [
     FuzzTarget { name: "openflow", run: openflow::run, make_seeds: openflow::seeds },
     FuzzTarget { name: "parse", run: parse::run, make_seeds: parse::seeds },
     FuzzTarget { name: "tunnel", run: tunnel::run, make_seeds: tunnel::seeds },
@@ -46,6 +47,7 @@ pub const TARGETS: [FuzzTarget; 11] = [
     FuzzTarget { name: "json", run: json::run, make_seeds: json::seeds },
     FuzzTarget { name: "netlink", run: netlink::run, make_seeds: netlink::seeds },
     FuzzTarget { name: "connections", run: connections::run, make_seeds: connections::seeds },
+    FuzzTarget { name: "action-text", run: action_text::run, make_seeds: action_text::seeds },
     FuzzTarget { name: "gso", run: gso::run, make_seeds: gso::seeds },
 ];
 

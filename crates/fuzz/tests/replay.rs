@@ -91,6 +91,7 @@ replays! {
     netlink "netlink"
     connections "connections"
     gso "gso"
+    action_text "action-text"
 }
 
 #[test]

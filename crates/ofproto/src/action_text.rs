@@ -1,12 +1,17 @@
-//! Actions as `ovs-ofctl dump-flows` and `ofproto/trace` print them.
+//! Actions as text: as `ovs-ofctl dump-flows` and `ofproto/trace` print them, and as people type
+//! them ([`parse_actions`]).
 
 mod learn_text;
+mod numbered;
+pub(crate) mod parse;
+pub(crate) mod subfields;
 
 use flow::{Field, Format, port_text};
-use openflow::check::wire_bits;
+use numbered::REASONS;
 use openflow::conntrack::*;
-use openflow::{Action, Instruction, Subfield, port};
+use openflow::{Action, Instruction, Reason, Subfield, port};
 use std::net::IpAddr;
+use subfields::sub;
 
 fn plain(_: u32) -> Option<String> {
     None
@@ -58,13 +63,16 @@ pub fn action_text(a: &Action) -> String {
         A::SetTunMetadata(t) => {
             format!("set_field:{}->tun_metadata{}", t.value_text(), t.index)
         }
-        A::Load { dst, value } => format!("load:{}->{}", hex(*value), sub(*dst)),
+        A::Load { dst, value } => load(*dst, *value),
         A::Move { src, dst } => format!("move:{}->{}", sub(*src), sub(*dst)),
         A::Push(s) => format!("push:{}", sub(*s)),
         A::Pop(d) => format!("pop:{}", sub(*d)),
-        A::SetVlanVid { vid, .. } => format!("mod_vlan_vid:{vid}"),
-        A::SetVlanPcp { pcp, .. } => format!("mod_vlan_pcp:{pcp}"),
-        A::StripVlan => "pop_vlan".into(),
+        A::SetVlanVid { vid, push_if_absent: true } => format!("mod_vlan_vid:{vid}"),
+        A::SetVlanVid { vid, .. } => format!("set_vlan_vid:{vid}"),
+        A::SetVlanPcp { pcp, push_if_absent: true } => format!("mod_vlan_pcp:{pcp}"),
+        A::SetVlanPcp { pcp, .. } => format!("set_vlan_pcp:{pcp}"),
+        A::StripVlan { pop: true } => "pop_vlan".into(),
+        A::StripVlan { pop: false } => "strip_vlan".into(),
         A::SetEthSrc(m) => format!("mod_dl_src:{}", mac(*m)),
         A::SetEthDst(m) => format!("mod_dl_dst:{}", mac(*m)),
         A::SetIpSrc(ip) => format!("mod_nw_src:{}", std::net::Ipv4Addr::from(*ip)),
@@ -92,12 +100,8 @@ pub fn action_text(a: &Action) -> String {
         A::Exit => "exit".into(),
         A::Test(openflow::TestAction::Slow) => "debug_slow".into(),
         A::Test(openflow::TestAction::Recirc) => "debug_recirc".into(),
-        A::Clone(inner) => {
-            format!("clone({})", inner.iter().map(action_text).collect::<Vec<_>>().join(","))
-        }
-        A::FinTimeout { idle, hard } => {
-            format!("fin_timeout(idle_timeout={idle},hard_timeout={hard})")
-        }
+        A::Clone(inner) => format!("clone({})", actions_text(inner)),
+        A::FinTimeout { idle, hard } => fin_timeout(*idle, *hard),
         A::Conjunction { id, clause, n_clauses } => {
             format!("conjunction({id},{}/{n_clauses})", u16::from(*clause) + 1)
         }
@@ -112,6 +116,23 @@ pub fn action_text(a: &Action) -> String {
         A::Decap(Some(inner)) => decap(*inner),
         a => mpls(a).or_else(|| learn_text::text(a)).unwrap_or_else(|| format!("{a:?}")),
     }
+}
+
+/// A whole input port is written as its 16-bit form where it has one.
+fn load(dst: Subfield, value: u64) -> String {
+    let short = |v: u64| v < 0xff00 || (0xffff_ff00..=0xffff_ffff).contains(&v);
+    let (dst, value) = match (dst.field, dst.bits) {
+        (Field::InPort, 32) if short(value) => (Subfield { bits: 16, ..dst }, value & 0xffff),
+        _ => (dst, value),
+    };
+    format!("load:{}->{}", hex(value), sub(dst))
+}
+
+fn fin_timeout(idle: u16, hard: u16) -> String {
+    let all = [("idle_timeout", idle), ("hard_timeout", hard)];
+    let set = all.iter().filter(|(_, seconds)| *seconds != 0);
+    let parts: Vec<String> = set.map(|(name, seconds)| format!("{name}={seconds}")).collect();
+    format!("fin_timeout({})", parts.join(","))
 }
 
 fn decap(inner: u32) -> String {
@@ -205,16 +226,12 @@ fn controller(a: &Action) -> String {
         return String::new();
     };
     let simple = *id == 0 && userdata.is_empty() && !pause && meter.is_none();
-    if simple && *reason == openflow::Reason::Action {
+    if simple && *reason == Reason::Action {
         return format!("CONTROLLER:{max_len}");
     }
     let mut parts = Vec::new();
-    match reason {
-        openflow::Reason::Action => {}
-        openflow::Reason::TableMiss => parts.push("reason=no_match".to_string()),
-        openflow::Reason::InvalidTtl => parts.push("reason=invalid_ttl".to_string()),
-        r => parts.push(format!("reason={r:?}").to_lowercase()),
-    }
+    let named = REASONS.iter().find(|(r, _)| r == reason && *r != Reason::Action);
+    parts.extend(named.map(|(_, name)| format!("reason={name}")));
     if *max_len != u16::MAX {
         parts.push(format!("max_len={max_len}"));
     }
@@ -252,7 +269,9 @@ fn mac(m: [u8; 6]) -> String {
 /// `set_field:VALUE[/MASK]->NAME`.
 fn set_field(field: Field, value: u128, mask: u128) -> String {
     let text = value_text(field, value & mask);
-    let mask = match mask == field.full() {
+    // OpenFlow's nw_tos has no ECN bits.
+    let whole = if field == Field::IpTos { 0xfc } else { field.full() };
+    let mask = match mask == whole {
         true => String::new(),
         false => format!("/{}", mask_text(field, mask)),
     };
@@ -260,8 +279,11 @@ fn set_field(field: Field, value: u128, mask: u128) -> String {
 }
 
 fn mask_text(field: Field, mask: u128) -> String {
+    let aligned = mask << (128 - field.bits());
+    let prefix = aligned.leading_ones() == aligned.count_ones();
     match field.format() {
         Format::Decimal => format!("{mask:#x}"),
+        Format::Ipv4 | Format::Ipv6 if prefix => aligned.count_ones().to_string(),
         _ => value_text(field, mask),
     }
 }
@@ -289,113 +311,6 @@ pub(crate) fn now_text(s: Subfield, value: u128) -> String {
         false => format!("{value:#x}"),
     };
     format!("{} is now {text}", sub(s))
-}
-
-/// `NXM_NX_REG0[]`, `NXM_OF_ETH_SRC[0..15]`, `NXM_OF_TCP_SRC[3]`.
-fn sub(s: Subfield) -> String {
-    // An input port has two forms, of 16 and of 32 bits.
-    let (name, whole) = match s.field {
-        Field::InPort if s.ofs + s.bits <= 16 => ("NXM_OF_IN_PORT".into(), 16),
-        Field::InPort => ("OXM_OF_IN_PORT".into(), 32),
-        f => (nxm_name(f), wire_bits(f)),
-    };
-    match (s.ofs, s.bits) {
-        (0, n) if usize::from(n) == whole => format!("{name}[]"),
-        // Under this name the field has that many bits.
-        (0, 16) if s.field == Field::InPort => format!("{name}[]"),
-        (o, 1) => format!("{name}[{o}]"),
-        (o, n) => format!("{name}[{o}..{}]", o + n - 1),
-    }
-}
-
-/// Parses a subfield, by its name as traces print it.
-pub fn parse_subfield(text: &str) -> Option<Subfield> {
-    let (name, range) = text.strip_suffix(']')?.split_once('[')?;
-    let mut all = flow::FIELDS.iter().copied().chain((0..16).map(Field::Reg));
-    let field = all.find(|f| nxm_name(*f) == name)?;
-    let wide = wire_bits(field);
-    let (first, last) = match range.split_once("..") {
-        _ if range.is_empty() => (0, wide - 1),
-        Some((a, b)) => (a.parse().ok()?, b.parse().ok()?),
-        None => (range.parse().ok()?, range.parse().ok()?),
-    };
-    let fits = first <= last && last < wide;
-    fits.then(|| Subfield { field, ofs: first as u16, bits: (last - first + 1) as u16 })
-}
-
-/// OVS's names of subfields (ovs-fields(7)); newer fields have OXM names.
-fn nxm_name(f: Field) -> String {
-    use Field::*;
-    let name = match f {
-        EthDst => "NXM_OF_ETH_DST",
-        EthSrc => "NXM_OF_ETH_SRC",
-        EthType => "NXM_OF_ETH_TYPE",
-        VlanTci => "NXM_OF_VLAN_TCI",
-        VlanVid => "OXM_OF_VLAN_VID",
-        VlanPcp => "OXM_OF_VLAN_PCP",
-        MplsLabel => "OXM_OF_MPLS_LABEL",
-        MplsTc => "OXM_OF_MPLS_TC",
-        MplsBos => "OXM_OF_MPLS_BOS",
-        MplsTtl => "NXM_NX_MPLS_TTL",
-        Ipv4Src => "NXM_OF_IP_SRC",
-        Ipv4Dst => "NXM_OF_IP_DST",
-        Ipv6Src => "NXM_NX_IPV6_SRC",
-        Ipv6Dst => "NXM_NX_IPV6_DST",
-        Ipv6Label => "NXM_NX_IPV6_LABEL",
-        IpProto => "NXM_OF_IP_PROTO",
-        IpTos => "NXM_OF_IP_TOS",
-        IpDscp => "OXM_OF_IP_DSCP",
-        IpEcn => "NXM_NX_IP_ECN",
-        IpTtl => "NXM_NX_IP_TTL",
-        IpFrag => "NXM_NX_IP_FRAG",
-        TcpSrc => "NXM_OF_TCP_SRC",
-        TcpDst => "NXM_OF_TCP_DST",
-        TcpFlags => "NXM_NX_TCP_FLAGS",
-        UdpSrc => "NXM_OF_UDP_SRC",
-        UdpDst => "NXM_OF_UDP_DST",
-        SctpSrc => "OXM_OF_SCTP_SRC",
-        SctpDst => "OXM_OF_SCTP_DST",
-        Icmpv4Type => "NXM_OF_ICMP_TYPE",
-        Icmpv4Code => "NXM_OF_ICMP_CODE",
-        Icmpv6Type => "NXM_NX_ICMPV6_TYPE",
-        Icmpv6Code => "NXM_NX_ICMPV6_CODE",
-        NdTarget => "NXM_NX_ND_TARGET",
-        NdSll => "NXM_NX_ND_SLL",
-        NdTll => "NXM_NX_ND_TLL",
-        ArpOp => "NXM_OF_ARP_OP",
-        ArpSpa => "NXM_OF_ARP_SPA",
-        ArpTpa => "NXM_OF_ARP_TPA",
-        ArpSha => "NXM_NX_ARP_SHA",
-        ArpTha => "NXM_NX_ARP_THA",
-        TunId => "NXM_NX_TUN_ID",
-        TunSrc => "NXM_NX_TUN_IPV4_SRC",
-        TunDst => "NXM_NX_TUN_IPV4_DST",
-        TunIpv6Src => "NXM_NX_TUN_IPV6_SRC",
-        TunIpv6Dst => "NXM_NX_TUN_IPV6_DST",
-        TunFlags => "NXM_NX_TUN_FLAGS",
-        TunGbpId => "NXM_NX_TUN_GBP_ID",
-        TunGbpFlags => "NXM_NX_TUN_GBP_FLAGS",
-        PktMark => "NXM_NX_PKT_MARK",
-        CtState => "NXM_NX_CT_STATE",
-        CtZone => "NXM_NX_CT_ZONE",
-        CtMark => "NXM_NX_CT_MARK",
-        CtLabel => "NXM_NX_CT_LABEL",
-        CtNwProto => "NXM_NX_CT_NW_PROTO",
-        CtNwSrc => "NXM_NX_CT_NW_SRC",
-        CtNwDst => "NXM_NX_CT_NW_DST",
-        CtIpv6Src => "NXM_NX_CT_IPV6_SRC",
-        CtIpv6Dst => "NXM_NX_CT_IPV6_DST",
-        CtTpSrc => "NXM_NX_CT_TP_SRC",
-        CtTpDst => "NXM_NX_CT_TP_DST",
-        Metadata => "OXM_OF_METADATA",
-        InPort => "NXM_OF_IN_PORT",
-        Reg(i) => return format!("NXM_NX_REG{i}"),
-        TunMetadata(i) => return format!("NXM_NX_TUN_METADATA{i}"),
-        Xreg(i) => return format!("OXM_OF_PKT_REG{i}"),
-        Xxreg(i) => return format!("NXM_NX_XXREG{i}"),
-        f => return f.name(),
-    };
-    name.into()
 }
 
 /// Hexadecimal as C's `%#x` writes it: zero has no prefix.

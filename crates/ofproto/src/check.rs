@@ -74,7 +74,7 @@ fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
         | A::SetField { .. }
         | A::SetVlanVid { .. }
         | A::SetVlanPcp { .. }
-        | A::StripVlan
+        | A::StripVlan { .. }
         | A::PushVlan { .. }
         | A::PushMpls { .. }
         | A::PopMpls { .. }

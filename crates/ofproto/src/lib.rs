@@ -42,7 +42,10 @@ mod tunnel;
 mod types;
 mod work;
 
-pub use action_text::{action_text, actions_text, instructions_text, parse_subfield};
+pub use action_text::parse::error::ActionTextError;
+pub use action_text::parse::parse_actions;
+pub use action_text::subfields::parse_subfield;
+pub use action_text::{action_text, actions_text, instructions_text};
 pub use events::{Event, StagedPacket};
 pub use mac_table::{MacEntry, MacStats};
 pub use mcast::members::McastEntry;

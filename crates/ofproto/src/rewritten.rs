@@ -93,9 +93,10 @@ impl Rewritten {
                 self.bundled = true;
             }
             A::Learn(l) => l.result.iter().for_each(|dst| dst.field.unwildcard(m)),
-            A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan | A::PushVlan { .. } => {
-                self.vlan()
-            }
+            A::SetVlanVid { .. }
+            | A::SetVlanPcp { .. }
+            | A::StripVlan { .. }
+            | A::PushVlan { .. } => self.vlan(),
             A::SetEthSrc(_) => m.set(at::ETH_SRC, [0xff; 6]),
             A::SetEthDst(_) => m.set(at::ETH_DST, [0xff; 6]),
             A::SetIpSrc(_) => m.set_u32(at::IP_SRC, !0),

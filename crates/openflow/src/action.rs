@@ -157,7 +157,10 @@ pub enum Action {
         pcp: u8,
         push_if_absent: bool,
     },
-    StripVlan,
+    /// `pop`: in the form of OpenFlow 1.1 and later, which text calls pop_vlan.
+    StripVlan {
+        pop: bool,
+    },
     SetEthSrc([u8; 6]),
     SetEthDst([u8; 6]),
     SetIpSrc([u8; 4]),

@@ -14,7 +14,7 @@ use crate::{Action, OfError, OfPort, Reason, Version, port};
 use flow::Field;
 
 /// Lists in lists deeper than this are refused.
-const MAX_DEPTH: u8 = 32;
+pub const MAX_DEPTH: u8 = 32;
 
 /// What an entry of an action list is.
 pub(crate) enum Item {
@@ -147,7 +147,7 @@ fn decode10(kind: u16, b: Bytes) -> Result<Action, OfError> {
         act10::OUTPUT => output(port_from_10(b.u16(4)), b.u16(6)),
         act10::SET_VLAN_VID => set_vlan_vid(b.u16(4), push_if_absent),
         act10::SET_VLAN_PCP => set_vlan_pcp(b.u8(4), push_if_absent),
-        act10::STRIP_VLAN => Ok(Action::StripVlan),
+        act10::STRIP_VLAN => Ok(Action::StripVlan { pop: false }),
         act10::ENQUEUE => enqueue(port_from_10(b.u16(4)), b.u32(12)),
         // The rest has one number more than in 1.1, up to the ECN that only 1.1 has.
         act10::SET_DL_SRC..=act10::SET_NW_TOS => legacy_set(kind - 1, b),
@@ -185,7 +185,7 @@ fn decode11(version: Version, kind: u16, b: Bytes) -> Result<Action, OfError> {
         act11::SET_MPLS_TC => return set_mpls_tc(b.u8(4)),
         act11::SET_MPLS_TTL => Action::SetMplsTtl(b.u8(4)),
         act11::DEC_MPLS_TTL => Action::DecMplsTtl,
-        act11::POP_VLAN => Action::StripVlan,
+        act11::POP_VLAN => Action::StripVlan { pop: true },
         act11::POP_MPLS => Action::PopMpls { ethertype: b.u16(4) },
         act11::SET_QUEUE => Action::SetQueue(b.u32(4)),
         act11::GROUP => Action::Group(b.u32(4)),
@@ -273,15 +273,16 @@ pub(crate) fn set_mpls_tc(tc: u8) -> Result<Action, OfError> {
 }
 
 /// What a list of actions is in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ListOf {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ListOf {
     Flow,
     Clone,
     Ct,
 }
 
 /// Checks what an action may not do next to the others of its list.
-fn verify(actions: &[Action], outer: ListOf) -> Result<(), OfError> {
+pub fn verify(actions: &[Action], outer: ListOf) -> Result<(), OfError> {
     let with_conjunction = |a: &Action| matches!(a, Action::Conjunction { .. } | Action::Note(_));
     if actions.iter().any(|a| matches!(a, Action::Conjunction { .. })) {
         let alone = actions.iter().all(with_conjunction);
@@ -290,7 +291,8 @@ fn verify(actions: &[Action], outer: ListOf) -> Result<(), OfError> {
     actions.iter().try_for_each(|a| verify_one(a, outer))
 }
 
-fn verify_one(action: &Action, outer: ListOf) -> Result<(), OfError> {
+/// As [`verify`], of one action.
+pub fn verify_one(action: &Action, outer: ListOf) -> Result<(), OfError> {
     let target = match action {
         Action::SetField { field, .. } => Some(*field),
         Action::Load { dst, .. } | Action::Move { dst, .. } => Some(dst.field),

@@ -68,7 +68,7 @@ impl<'a> Encoder<'a> {
             Move { src, dst } => self.put_move(*src, *dst),
             Push(s) => self.put_stack(nxast::STACK_PUSH, *s),
             Pop(s) => self.put_stack(nxast::STACK_POP, *s),
-            SetVlanVid { .. } | SetVlanPcp { .. } | StripVlan | PushVlan { .. } => {
+            SetVlanVid { .. } | SetVlanPcp { .. } | StripVlan { .. } | PushVlan { .. } => {
                 self.put_vlan(action);
             }
             SetEthSrc(_)
@@ -238,7 +238,7 @@ impl<'a> Encoder<'a> {
 
     fn put_set_tci(&mut self, tci: u16) {
         if tci & VLAN_PRESENT == 0 {
-            return self.put_vlan(&Action::StripVlan);
+            return self.put_vlan(&Action::StripVlan { pop: true });
         }
         let (vid, pcp) = (tci & 0xfff, (tci >> 13) as u8);
         self.put_vlan(&Action::SetVlanVid { vid, push_if_absent: true });

@@ -181,7 +181,7 @@ impl Packet {
                 self.set_vlan(VLAN_PRESENT);
                 Ok(())
             }
-            StripVlan => self.pop_vlan(),
+            StripVlan { .. } => self.pop_vlan(),
             PushVlan { ethertype: eth::VLAN | eth::SVLAN } => self.push_vlan(),
             PushVlan { .. } => Err(OfError::ActBadArgument),
             SetIpSrc(_) | SetIpDst(_) => self.expect(prereq::eth_type(&self.m) == eth::IP),
@@ -392,7 +392,12 @@ mod tests {
     #[test]
     fn actions_without_effect_are_errors_from_11_on() {
         let any = Match::default();
-        for a in [Action::SetL4Src(1), Action::SetIpTtl(3), Action::DecMplsTtl, Action::StripVlan] {
+        for a in [
+            Action::SetL4Src(1),
+            Action::SetIpTtl(3),
+            Action::DecMplsTtl,
+            Action::StripVlan { pop: true },
+        ] {
             assert_eq!(check(V13, &any, std::slice::from_ref(&a)), INCONSISTENT, "{a:?}");
             assert_eq!(check(V10, &any, &[a]), Ok(()));
         }
@@ -420,7 +425,13 @@ mod tests {
             check(V13, &m, &[push.clone(), push.clone(), push.clone()]),
             Err(OfError::ActBadTag)
         );
-        let two = [push.clone(), push, Action::StripVlan, Action::StripVlan, vid];
+        let two = [
+            push.clone(),
+            push,
+            Action::StripVlan { pop: true },
+            Action::StripVlan { pop: true },
+            vid,
+        ];
         assert_eq!(check(V13, &m, &two), INCONSISTENT);
         let mpls = Action::PushMpls { ethertype: 0x8847 };
         assert_eq!(check(V13, &m, &[mpls.clone(), Action::SetL4Src(1)]), INCONSISTENT);
@@ -433,7 +444,10 @@ mod tests {
         let dst = Subfield { field: Field::IpTtl, ofs: 0, bits: 8 };
         let load = Action::Load { dst, value: 1 };
         assert_eq!(check(V10, &Match::default(), std::slice::from_ref(&load)), INCONSISTENT);
-        assert_eq!(check_any(&[load, Action::StripVlan, Action::SetL4Src(1)]), Ok(()));
+        assert_eq!(
+            check_any(&[load, Action::StripVlan { pop: true }, Action::SetL4Src(1)]),
+            Ok(())
+        );
         let push = Action::Push(Subfield { field: Field::Reg(200), ..dst });
         assert_eq!(check_any(&[push]), Err(OfError::ActBadArgument));
         let beyond = Action::Push(Subfield { ofs: 1, ..dst });

@@ -101,7 +101,12 @@ impl Put<'_> {
         if oxm.class == Class::Onf {
             return self.vendor(NICIRA, nxast::REG_LOAD2, |out| put_entry(oxm, value, mask, out));
         }
-        let mut rest = if field == Field::IpTos && mask == 0xfc { 0xff } else { mask };
+        let mut rest = match field {
+            Field::IpTos if mask == 0xfc => 0xff,
+            // A load has the twelve bits of the id: where they are set there is a tag.
+            Field::VlanVid => mask & !u128::from(VLAN_PRESENT),
+            _ => mask,
+        };
         while rest != 0 {
             let (ofs, bits) = segment(rest);
             let dst = Subfield { field, ofs: ofs as u16, bits: bits as u16 };

@@ -99,13 +99,6 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/parse-actions", "actions", 1, 1, refuse!(NO_FLOWS)),
     command("dpctl/set-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
     command("dpif-netlink/dispatch-mode", "", 0, 0, refuse!("there is no kernel datapath here")),
-    command(
-        "ofproto/trace-packet-out",
-        "[-consistent] {[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet] actions",
-        1,
-        usize::MAX,
-        refuse!("the daemon does not parse actions: add them as a flow and use ofproto/trace"),
-    ),
     command("rstp/show", "[bridge]", 0, 1, unless!(RSTP, object!("No such RSTP object"))),
     command("rstp/tcn", "[bridge]", 0, 1, unless!(RSTP, all_or!("OK\n", "No such RSTP object", 0))),
     command("stp/show", "[bridge]", 0, 1, unless!(STP, object!("no such stp object"))),

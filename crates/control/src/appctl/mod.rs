@@ -163,6 +163,13 @@ pub const COMMANDS: &[Command] = &[
         8,
         trace::trace,
     ),
+    command(
+        "ofproto/trace-packet-out",
+        "[-consistent] {[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet] actions",
+        2,
+        10,
+        trace::trace_packet_out,
+    ),
     command("qos/show", "interface", 1, 1, qos_commands::show),
     command("qos/show-types", "interface", 1, 1, qos_commands::types),
     command("revalidator/pause", "", 0, 0, dpctl::hold),

@@ -1,13 +1,24 @@
-//! `ofproto/trace`.
+//! `ofproto/trace` and `ofproto/trace-packet-out`.
 
 use crate::state::State;
 use flow::{Key, at};
 use ofproto::{BridgeId, Options, TraceStyle};
+use openflow::Action;
 
 /// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [--l7-len BYTES] [--names]
 /// [-generate | PACKET]`. A packet, given or made, teaches addresses as a real one does.
 pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
-    let wanted = Wanted::of(args)?;
+    traced(s, args, None)
+}
+
+/// As [`trace`], `[-consistent] ... ACTIONS`: the packet is a controller's, with these actions.
+pub fn trace_packet_out(s: &mut State, args: &[String]) -> Result<String, String> {
+    let (actions, rest) = args.split_last().ok_or("actions are missing")?;
+    traced(s, rest, Some(actions))
+}
+
+fn traced(s: &mut State, args: &[String], actions: Option<&str>) -> Result<String, String> {
+    let wanted = Wanted::of(args, actions.is_some())?;
     s.flush_changes();
     let (bridge, mut key, options) = start(s, &wanted.words)?;
     if let Some(packet) = &wanted.packet {
@@ -15,7 +26,12 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
             .ok_or("the packet is shorter than an Ethernet header")?;
         take_headers(&mut key, &parsed);
     }
-    let style = TraceStyle { ct_next: &wanted.ct_next, names: wanted.names };
+    let actions = match actions {
+        Some(text) => Some(packet_out_actions(s, bridge, (&key, text), wanted.consistent)?),
+        None => None,
+    };
+    let style =
+        TraceStyle { ct_next: &wanted.ct_next, names: wanted.names, actions: actions.as_deref() };
     if !wanted.generate && wanted.packet.is_none() {
         return s.ofproto.trace(bridge, &key, &options, &style).map_err(|e| e.to_string());
     }
@@ -26,6 +42,21 @@ pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok(text)
 }
 
+/// Reads actions, and looks whether the packet may have them.
+fn packet_out_actions(
+    s: &State,
+    bridge: BridgeId,
+    (key, text): (&Key, &str),
+    consistent: bool,
+) -> Result<Vec<Action>, String> {
+    let own = s.bridges.values().find(|b| b.id == bridge);
+    let number = |port: &str| own.and_then(|b| b.ifaces.get(port)).and_then(|i| i.of_port);
+    let actions = ofproto::parse_actions(text, &number).map_err(|e| e.to_string())?;
+    let checked = s.ofproto.check_traced(bridge, key, &actions, consistent);
+    checked.map_err(|e| format!("Bad actions: {}", e.ovs_name()))?;
+    Ok(actions)
+}
+
 /// What the command's words ask for.
 #[derive(Default)]
 struct Wanted<'a> {
@@ -33,19 +64,21 @@ struct Wanted<'a> {
     words: Vec<&'a str>,
     generate: bool,
     names: bool,
+    consistent: bool,
     ct_next: Vec<u8>,
     packet: Option<Vec<u8>>,
 }
 
 impl Wanted<'_> {
-    fn of(args: &[String]) -> Result<Wanted<'_>, String> {
+    /// Only a packet-out may be asked to be consistent.
+    fn of(args: &[String], packet_out: bool) -> Result<Wanted<'_>, String> {
         let (mut wanted, mut all) = (Wanted::default(), args.iter());
         while let Some(a) = all.next() {
             match a.as_str() {
                 "-generate" | "--generate" => wanted.generate = true,
                 "--names" => wanted.names = true,
                 "--no-names" => wanted.names = false,
-                "-consistent" | "--consistent" => {}
+                "-consistent" | "--consistent" if packet_out => wanted.consistent = true,
                 // Of a packet that is made; no decision depends on it.
                 "--l7-len" => {
                     let text = all.next().ok_or("Missing argument for option --l7-len")?;
@@ -55,7 +88,9 @@ impl Wanted<'_> {
                     let text = all.next().ok_or("Missing argument for option --ct-next")?;
                     wanted.ct_next.push(flow::parse_ct_state(text)?);
                 }
-                a if a.starts_with("--") => return Err(format!("unknown option {a}")),
+                a if a.starts_with("--") || a == "-consistent" => {
+                    return Err(format!("{a}: unknown option"));
+                }
                 a => wanted.words.push(a),
             }
         }

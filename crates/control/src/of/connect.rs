@@ -11,12 +11,16 @@ use crate::state::Shared;
 use crate::tls;
 use crate::vlog;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 
 const MODULE: &str = "rconn";
+
+/// Connections that wait to be accepted, as with a listener that the runtime binds.
+const WAITING_MAX: u32 = 1024;
 
 /// What a listener makes of those who connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,9 +65,14 @@ pub fn listen_unix(
 pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing: Timing) -> Task {
     let (state, bridge) = (state.clone(), bridge.to_string());
     let row = kind.target().unwrap_or_default().to_string();
+    let mut bound = bind_now(&addr);
     Task::spawn(async move {
         let listener = loop {
-            match TcpListener::bind(&addr).await {
+            let result = match bound.take() {
+                Some(listener) => TcpListener::from_std(listener),
+                None => TcpListener::bind(&addr).await,
+            };
+            match result {
                 Ok(l) => break l,
                 Err(e) => {
                     let error = error_text(&e);
@@ -94,13 +103,14 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
 pub fn listen_tls(state: &Shared, addr: String, bridge: &str, kind: Kind, timing: Timing) -> Task {
     let (state, bridge) = (state.clone(), bridge.to_string());
     let row = kind.target().unwrap_or_default().to_string();
+    let bound = bind_now(&addr);
     Task::spawn(async move {
         let failed = |error: &str| state.borrow_mut().controller_failed(&bridge, &row, error);
         let tls = state.borrow().of.tls.clone();
         if let Err(e) = tls.check().await {
             failed(&error_text(&e));
         }
-        let mut listener = match tls.listen(addr, CONNECTIONS_MAX) {
+        let mut listener = match tls.listen(addr, bound, CONNECTIONS_MAX) {
             Ok(listener) => listener,
             Err(e) => return failed(&error_text(&e)),
         };
@@ -115,6 +125,20 @@ pub fn listen_tls(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
             }
         }
     })
+}
+
+/// Listens at once: who configured it may connect as soon as the database says that it is done.
+/// None: a name, or not yet possible; then it is tried again in the background.
+fn bind_now(addr: &str) -> Option<std::net::TcpListener> {
+    let addr: SocketAddr = addr.parse().ok()?;
+    let socket = match addr {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    };
+    let socket = socket.ok()?;
+    socket.set_reuseaddr(true).ok()?;
+    socket.bind(addr).ok()?;
+    socket.listen(WAITING_MAX).ok()?.into_std().ok()
 }
 
 /// A place for a connection that was accepted; None: it ends at once.

@@ -56,12 +56,17 @@ impl TlsListener {
 }
 
 impl Tls {
-    /// Listens on `ADDRESS:PORT`; at most `most` peers have a connection at once, of which
-    /// [`HANDSHAKES_MAX`] are for handshakes.
+    /// Listens on `ADDRESS:PORT`, with `bound` if that is so already; at most `most` peers have a
+    /// connection at once, of which [`HANDSHAKES_MAX`] are for handshakes.
     ///
     /// # Errors
     /// No thread could be started.
-    pub fn listen(&self, address: String, most: usize) -> io::Result<TlsListener> {
+    pub fn listen(
+        &self,
+        address: String,
+        bound: Option<std::net::TcpListener>,
+        most: usize,
+    ) -> io::Result<TlsListener> {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let listener = Listener {
             tls: self.clone(),
@@ -69,7 +74,7 @@ impl Tls {
             served: ConnectionSlots::new(most.saturating_sub(HANDSHAKES_MAX)),
             events: sender,
         };
-        Ok(TlsListener { events, _work: handshake_thread::spawn(listener.run())? })
+        Ok(TlsListener { events, _work: handshake_thread::spawn(listener.run(bound))? })
     }
 }
 
@@ -82,9 +87,12 @@ struct Listener {
 }
 
 impl Listener {
-    async fn run(self) {
+    async fn run(self, bound: Option<std::net::TcpListener>) {
         let handshakes = ConnectionSlots::new(HANDSHAKES_MAX);
-        let listener = self.bind().await;
+        let listener = match bound.and_then(|l| TcpListener::from_std(l).ok()) {
+            Some(listener) => listener,
+            None => self.bind().await,
+        };
         loop {
             let (tcp, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,

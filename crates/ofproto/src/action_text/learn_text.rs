@@ -1,7 +1,8 @@
 //! Learn, multipath, bundle and sample as `ofproto/trace` prints them.
 
+use super::numbered::{BUNDLE_ALGORITHMS, HASH_FIELDS, MULTIPATH_ALGORITHMS};
 use super::{sub, value_text};
-use flow::port_text;
+use flow::{Field, port_text};
 use openflow::{Action, Bundle, Learn, LearnSource, LearnSpec, LearnTarget, learn_flag, port};
 
 /// One of these actions; None: another.
@@ -9,9 +10,7 @@ pub(super) fn text(a: &Action) -> Option<String> {
     Some(match a {
         Action::Learn(l) => learn(l),
         Action::Multipath { fields, basis, algorithm, max_link, arg, dst } => {
-            let algorithm = ["modulo_n", "hash_threshold", "hrw", "iter_hash"]
-                .get(usize::from(*algorithm))
-                .unwrap_or(&"unknown");
+            let algorithm = MULTIPATH_ALGORITHMS.get(usize::from(*algorithm)).unwrap_or(&"unknown");
             let n = u32::from(*max_link) + 1;
             let dst = sub(*dst);
             format!("multipath({},{basis},{algorithm},{n},{arg},{dst})", hash_fields(*fields))
@@ -33,16 +32,7 @@ pub(super) fn text(a: &Action) -> Option<String> {
 }
 
 fn hash_fields(fields: u16) -> &'static str {
-    const NAMES: [&str; 7] = [
-        "eth_src",
-        "symmetric_l4",
-        "symmetric_l3l4",
-        "symmetric_l3l4+udp",
-        "nw_src",
-        "nw_dst",
-        "symmetric_l3",
-    ];
-    NAMES.get(usize::from(fields)).unwrap_or(&"unknown")
+    HASH_FIELDS.get(usize::from(fields)).unwrap_or(&"unknown")
 }
 
 fn bundle(b: &Bundle) -> String {
@@ -50,7 +40,7 @@ fn bundle(b: &Bundle) -> String {
         Some(dst) => ("bundle_load", format!("{},", sub(dst))),
         None => ("bundle", String::new()),
     };
-    let algorithm = if b.algorithm == 0 { "active_backup" } else { "hrw" };
+    let algorithm = BUNDLE_ALGORITHMS[usize::from(b.algorithm != 0)];
     let members: Vec<String> = b.members.iter().map(|p| port_text(*p, &|_| None)).collect();
     let (fields, members) = (hash_fields(b.fields), members.join(","));
     format!("{name}({fields},{},{algorithm},ofport,{dst}members:{members})", b.basis)
@@ -87,6 +77,12 @@ fn spec(s: &LearnSpec) -> String {
         LearnSource::Value(v) => format!("{v:#x}"),
     };
     match (s.dst, s.src) {
+        (LearnTarget::Match(d), LearnSource::Value(v))
+            if (d.field, d.ofs, d.bits) == (Field::InPort, 0, 16) =>
+        {
+            let reserved = if v >= 0xff00 { 0xffff_0000 } else { 0 };
+            format!("in_port={}", value_text(Field::InPort, v | reserved))
+        }
         (LearnTarget::Match(d), LearnSource::Value(v))
             if d.ofs == 0 && usize::from(d.bits) == d.field.bits() =>
         {

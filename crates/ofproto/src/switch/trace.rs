@@ -1,6 +1,7 @@
 //! `ofproto/trace`: the translation of a packet as text, in OVS's layout.
 
 use super::Switch;
+use crate::check;
 use crate::trace::recorder::Recorder;
 use crate::trace::{Options, TraceStyle};
 use crate::translate::effects::{BfdContext, McastContext};
@@ -9,6 +10,8 @@ use crate::translate::xlate::Xlate;
 use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Op, Punt, Request};
 use flow::{Key, at, flow_text, megaflow_text};
+use openflow::check::{ANY_TABLE, check_instructions};
+use openflow::{Action, Instruction, Match, OfError, Version};
 
 /// Why the switch itself reads the packet, in ovs-vswitchd's words; None: it does not.
 fn taken_because(op: &Op) -> Option<&'static str> {
@@ -31,7 +34,7 @@ impl Switch {
         style: &TraceStyle<'_>,
     ) -> Result<String, ConfigError> {
         let recorder = Recorder::new(false, style.names.then_some(id));
-        let (key, out, recorder) = self.traced(id, (key, options), recorder)?;
+        let (key, out, recorder) = self.traced(id, (key, options), style.actions, recorder)?;
         Ok(self.reports(&key, &out, recorder, style.ct_next))
     }
 
@@ -46,7 +49,7 @@ impl Switch {
         now: u64,
     ) -> Result<String, ConfigError> {
         let recorder = Recorder::new(true, style.names.then_some(id));
-        let (key, out, recorder) = self.traced(id, (key, options), recorder)?;
+        let (key, out, recorder) = self.traced(id, (key, options), style.actions, recorder)?;
         if let Some(effects) = &out.effects {
             self.effects(effects, now);
         }
@@ -57,6 +60,7 @@ impl Switch {
         &self,
         id: BridgeId,
         (key, options): (&Key, &Options),
+        actions: Option<&[Action]>,
         recorder: Recorder,
     ) -> Result<(Key, Decision, Recorder), ConfigError> {
         let bridge = self.bridge(id)?;
@@ -67,9 +71,13 @@ impl Switch {
         let mut out = Decision::default();
         out.clear();
         let mut recorder = Some(recorder);
-        match key.u32(at::RECIRC) {
-            0 => self.trace_tables(id, (&key, options), &mut out, &mut recorder),
-            _ => self.trace_frozen(&key, &mut out, &mut recorder),
+        match (actions, key.u32(at::RECIRC)) {
+            (None, 1..) => self.trace_frozen(&key, &mut out, &mut recorder),
+            (Some(list), _) => {
+                key.set_u32(at::RECIRC, 0);
+                self.trace_from(id, (&key, options), Some(list), &mut out, &mut recorder);
+            }
+            (None, 0) => self.trace_from(id, (&key, options), None, &mut out, &mut recorder),
         }
         Ok((key, out, recorder.unwrap_or_default()))
     }
@@ -86,12 +94,13 @@ impl Switch {
         resolve(view, self.version(), &request, out, recorder)
     }
 
-    /// Traces from table 0 on, with the registers and the port that the caller gave, whether that
-    /// port exists or not.
-    pub(super) fn trace_tables(
-        &self,
+    /// Traces from table 0 on or through these actions, with the registers and the port that the
+    /// caller gave, whether that port exists or not.
+    fn trace_from<'a>(
+        &'a self,
         id: BridgeId,
-        (key, options): (&Key, &Options),
+        (key, options): (&'a Key, &Options),
+        actions: Option<&'a [Action]>,
         out: &mut Decision,
         recorder: &mut Option<Recorder>,
     ) {
@@ -103,7 +112,27 @@ impl Switch {
             Options::Bytes(bytes) => x.options(bytes),
             Options::Fields(fields) => x.set_options(fields),
         }
-        x.run();
+        match actions {
+            None => x.run(),
+            Some(list) => x.packet_out(list),
+        }
+    }
+
+    /// May a packet with this key have these actions? As ovs-vswitchd checks it for a trace: what a
+    /// flow of OpenFlow 1.0 may not do is refused, with `consistent` what one of a later version
+    /// may not do. Errors: those of [`check_instructions`], and what the bridge cannot do.
+    pub fn check_traced(
+        &self,
+        id: BridgeId,
+        key: &Key,
+        actions: &[Action],
+        consistent: bool,
+    ) -> Result<(), OfError> {
+        let version = if consistent { Version::V13 } else { Version::V10 };
+        let m = Match::new(*key, flow::exact_mask(key));
+        let apply = [Instruction::Apply(actions.to_vec())];
+        check_instructions(&apply, &m, version, ANY_TABLE, ANY_TABLE)?;
+        check::packet_out(self.of_bridge(id)?, actions)
     }
 
     /// The name of the port with this datapath number; None: there is none, or several tunnels

@@ -109,7 +109,7 @@ fn a_third_tag_hides_none() {
     let push = Action::PushVlan { ethertype: 0x8100 };
     let vid = Action::SetVlanVid { vid: 7, push_if_absent: false };
     let clone = Action::Clone(vec![push.clone(), out(3)]);
-    let list = vec![clone, push, vid, out(2), Action::StripVlan, out(4)];
+    let list = vec![clone, push, vid, out(2), Action::StripVlan { pop: true }, out(4)];
     lab.add(flow(0, 1, "in_port=1", apply(list)));
     let mut key = packet("in_port=1,udp,dl_vlan=5");
     key.set_u16(at::VLAN1, 0x1006);

@@ -70,7 +70,13 @@ fn flows() -> Vec<FlowMod> {
             0,
             32768,
             "in_port=3",
-            list(vec![push_vlan, set(Field::VlanVid, 4097), to(1), Action::StripVlan, to(2)]),
+            list(vec![
+                push_vlan,
+                set(Field::VlanVid, 4097),
+                to(1),
+                Action::StripVlan { pop: true },
+                to(2),
+            ]),
         ),
         flow(0, 10, "in_port=4", list(vec![to(9), controller(100)])),
         flow(

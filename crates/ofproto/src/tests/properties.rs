@@ -105,7 +105,7 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
             9 => Action::SetIpDst([10, 0, 0, r.below(3) as u8]),
             10 => Action::DecTtl { ids: None },
             11 => Action::PushVlan { ethertype: 0x8100 },
-            12 => Action::StripVlan,
+            12 => Action::StripVlan { pop: true },
             13 => Action::SetVlanVid { vid: 5, push_if_absent: r.chance(50) },
             14 => Action::Load { dst: reg(0), value: r.below(2) },
             15 => Action::Move {

@@ -8,7 +8,7 @@ use crate::translate::effects::{
 };
 use action::Punt;
 use flow::TunMetadata;
-use openflow::Reason;
+use openflow::Action;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
@@ -29,6 +29,8 @@ pub struct TraceStyle<'a> {
     pub ct_next: &'a [u8],
     /// True: ports are named, not numbered.
     pub names: bool,
+    /// The packet is a controller's, with these actions; None: it came from a port.
+    pub actions: Option<&'a [Action]>,
 }
 
 impl Default for Options {
@@ -81,10 +83,7 @@ impl Switch {
         let Some(c) = p.context.downcast_ref::<PacketInContext>() else {
             return "userspace(pid=0)".into();
         };
-        let reason = match c.reason {
-            Reason::ActionSet | Reason::Group | Reason::PacketOut => Reason::Action,
-            r => r,
-        } as u8;
+        let reason = c.reason as u8;
         let cookie = match c.cookie {
             0 => "0".into(),
             c => format!("{c:#x}"),

@@ -115,7 +115,7 @@ impl<'a> Xlate<'a, '_> {
             A::DecTtl { ids } => self.dec_ttl(ids.as_deref().unwrap_or(&[0])),
             A::DecMplsTtl => self.dec_mpls_ttl(),
             A::PushVlan { ethertype } => self.push_vlan(*ethertype),
-            A::StripVlan => self.pop_vlan(),
+            A::StripVlan { .. } => self.pop_vlan(),
             A::PushMpls { ethertype } => self.push_mpls(*ethertype),
             A::PopMpls { ethertype } => self.pop_mpls(*ethertype),
             A::Encap(header) => self.encap(*header),
@@ -431,7 +431,9 @@ fn needs_parse(a: &Action) -> bool {
         A::Output { port, .. } => matches!(*port, port::TABLE | port::NORMAL),
         A::Controller { .. } | A::Enqueue { .. } | A::SetQueue(_) | A::PopQueue => false,
         A::SetTunMetadata(_) | A::DeleteField(_) | A::SetTunnel { .. } => false,
-        A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan | A::PushVlan { .. } => false,
+        A::SetVlanVid { .. } | A::SetVlanPcp { .. } | A::StripVlan { .. } | A::PushVlan { .. } => {
+            false
+        }
         A::SetEthSrc(_) | A::SetEthDst(_) | A::Note(_) | A::Exit | A::Conjunction { .. } => false,
         A::Sample { .. } | A::Meter(_) | A::Ct(_) | A::Nat(_) | A::CtClear => false,
         A::Test(_) => false,

@@ -13,7 +13,7 @@ const LAST: u8 = 10;
 fn rank(a: &Action) -> u8 {
     use Action as A;
     match a {
-        A::StripVlan => 0,
+        A::StripVlan { .. } => 0,
         A::PopMpls { .. } => 1,
         A::Decap(_) => 2,
         A::Encap(_) => 3,
@@ -79,7 +79,7 @@ mod tests {
     fn order_and_replacement() {
         let out = Action::output;
         let (a, b, c) = (out(1), out(2), Action::PushVlan { ethertype: 0x8100 });
-        let d = Action::StripVlan;
+        let d = Action::StripVlan { pop: true };
         assert_eq!(in_order(&[&a, &c, &b, &d]), [&d, &c, &b]);
         let g = Action::Group(3);
         assert_eq!(in_order(&[&g, &a]), [&g]);
