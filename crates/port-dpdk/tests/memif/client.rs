@@ -96,16 +96,33 @@ impl Client {
 /// A connection to the server.
 pub struct Conn(pub OwnedFd);
 
+fn address(path: &Path) -> (libc::sockaddr_un, u32) {
+    // SAFETY: all zero is a valid address.
+    let mut at: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    at.sun_family = libc::AF_UNIX as u16;
+    let path = path.to_str().unwrap().as_bytes();
+    at.sun_path.iter_mut().zip(path).for_each(|(to, from)| *to = *from as i8);
+    (at, size_of_val(&at) as u32)
+}
+
+/// A server's socket that nobody accepts from, with one place for who waits.
+pub fn server_that_accepts_nobody(path: &Path) -> OwnedFd {
+    let (at, len) = address(path);
+    // SAFETY: the address is initialised and its length right.
+    unsafe {
+        let socket = fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0));
+        assert_eq!(libc::bind(socket.as_raw_fd(), (&raw const at).cast(), len), 0);
+        assert_eq!(libc::listen(socket.as_raw_fd(), 0), 0);
+        socket
+    }
+}
+
 impl Conn {
     pub fn open(path: &Path) -> Conn {
+        let (to, len) = address(path);
         // SAFETY: the address is initialised and its length right.
         unsafe {
             let socket = fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0));
-            let mut to: libc::sockaddr_un = std::mem::zeroed();
-            to.sun_family = libc::AF_UNIX as u16;
-            let path = path.to_str().unwrap().as_bytes();
-            to.sun_path.iter_mut().zip(path).for_each(|(to, from)| *to = *from as i8);
-            let len = size_of_val(&to) as u32;
             let ret = libc::connect(socket.as_raw_fd(), (&raw const to).cast(), len);
             assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
             let limit = libc::timeval { tv_sec: 8, tv_usec: 0 };

@@ -1,6 +1,6 @@
 //! Rings of clients that are connected: frames both ways, and memory in which anything may stand.
 
-use super::client::{Client, Conn, REGION, RING};
+use super::client::{Client, Conn, REGION, RING, server_that_accepts_nobody};
 use super::common::{self, config, devices, dir};
 use super::{connected, wait};
 use packet::{Packet, Pool};
@@ -58,6 +58,18 @@ pub fn both_ends_are_ours() {
     drop(client);
     wait("a refusal", || common::warnings().contains("the server refuses: Incorrect secret"));
     assert!(!wrong.link().up);
+}
+
+/// Ports whose server accepts nobody, and has one place for who waits, go when they are told to.
+pub fn nobody_is_let_in() {
+    let socket = dir().join("deaf.sock");
+    let _server = server_that_accepts_nobody(&socket);
+    let devargs = |n| format!("net_memif{n},id={n},socket={},socket-abstract=no", socket.display());
+    let ports = [0, 1, 2].map(|n| open("client", &devargs(n), "1"));
+    std::thread::sleep(Duration::from_millis(300));
+    let start = Instant::now();
+    drop(ports);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
 /// One frame.
