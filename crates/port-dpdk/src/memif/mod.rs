@@ -34,6 +34,10 @@ use std::time::Duration;
 /// For all that a client has to say before it is connected, and for each answer of a server.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// A peer that is connected has no reason to say anything: its next message is read so long after
+/// one.
+const MESSAGE_TIME: Duration = Duration::from_millis(1);
+
 /// How a connection ended other than by our own will.
 enum End {
     /// The peer went, or we are to stop.
@@ -81,7 +85,7 @@ fn stay(
             let (message, _) = read(peer)?;
             match message.kind() {
                 message::DISCONNECT => return Err(End::Gone),
-                message::ACK => {}
+                message::ACK => std::thread::sleep(MESSAGE_TIME),
                 kind => return Err(format!("message {kind} of a peer that is connected").into()),
             }
         }

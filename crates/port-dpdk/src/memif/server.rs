@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 /// Clients at one socket that are not connected yet, and those that are.
 const SESSIONS_MAX: usize = 64;
 
+/// Messages that a client may send until it is connected: rings, regions, and as many answers.
+const MESSAGES_MAX: usize = 1024;
+/// A socket takes the next client so long after it took one: a thread is started for each.
+const ACCEPT_TIME: Duration = Duration::from_millis(1);
 /// Warnings of a socket are at least so far apart; what comes between is counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// A port takes the next client so long after the last one went: each makes the control thread
@@ -166,6 +170,7 @@ fn accept(clients: &Arc<Clients>, socket: &Socket) {
             clients.sessions.fetch_sub(1, Ordering::Relaxed);
             clients.warn(&e.to_string());
         }
+        std::thread::sleep(ACCEPT_TIME);
     }
 }
 
@@ -236,7 +241,7 @@ fn talk(clients: &Clients, client: &Socket) -> Result<(), End> {
 /// All that the client says until it wants to be connected.
 fn hear(clients: &Clients, client: &Socket) -> Result<Offer, End> {
     let (mut offer, end) = (Offer::default(), Instant::now() + WAIT_TIME_MAX);
-    loop {
+    for _ in 0..MESSAGES_MAX {
         let left = end.saturating_duration_since(Instant::now());
         if !wait(&[client.as_fd(), clients.stop()], left)[0] {
             return Err(if left.is_zero() {
@@ -253,6 +258,7 @@ fn hear(clients: &Clients, client: &Socket) -> Result<Offer, End> {
             Next::Connect => return Ok(offer),
         }
     }
+    Err(format!("more than {MESSAGES_MAX} messages").into())
 }
 
 /// The client's memory is mapped; its rings, to receive from and to send to.

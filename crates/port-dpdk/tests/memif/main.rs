@@ -117,6 +117,7 @@ fn clients_of_all_kinds() {
     }
     hang_up_at_each_point(&path, &client);
     short_and_long_messages(&path, &client);
+    too_many_messages(&path);
     wrong_descriptors(&path, &client);
     wild_numbers(&path, &client, &mut noise);
     closed(&before);
@@ -182,6 +183,15 @@ fn short_and_long_messages(path: &Path, client: &Client) {
         say_all(&conn, &speech);
         assert_eq!(conn.ended(), 8, "message {i} of {length} bytes");
     }
+}
+
+/// A client that answers for ever is sent away.
+fn too_many_messages(path: &Path) {
+    let conn = Conn::open(path);
+    let ack = Said { bytes: [&[1, 0][..], &[0; SIZE - 2]].concat(), fds: Vec::new() };
+    let taken = (0..100_000).take_while(|_| conn.say(&ack)).count();
+    assert!((1024..100_000).contains(&taken), "{taken}");
+    assert_eq!(conn.ended(), 8);
 }
 
 fn wrong_descriptors(path: &Path, client: &Client) {
