@@ -76,7 +76,7 @@ fn check(ret: i32) -> Result<i32> {
 
 impl Socket {
     fn new() -> Result<Socket> {
-        // No call waits for the other end: a server may let nobody in.
+        // No call waits for the other end: a server may accept no connection.
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: makes a descriptor, which is ours.
         unsafe { Ok(Socket(OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?))) }

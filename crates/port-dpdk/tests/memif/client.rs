@@ -105,8 +105,8 @@ fn address(path: &Path) -> (libc::sockaddr_un, u32) {
     (at, size_of_val(&at) as u32)
 }
 
-/// A server's socket that nobody accepts from, with one place for who waits.
-pub fn server_that_accepts_nobody(path: &Path) -> OwnedFd {
+/// A server's socket on which no connection is accepted; one may wait.
+pub fn server_that_accepts_none(path: &Path) -> OwnedFd {
     let (at, len) = address(path);
     // SAFETY: the address is initialised and its length right.
     unsafe {

@@ -138,7 +138,7 @@ fn clients_of_all_kinds() {
     let (mut rx, mut tx) = queues;
     traffic(&mut *port, (&mut *rx, &mut *tx), &client, connected(&path, &client));
     rings::both_ends_are_ours();
-    rings::nobody_is_let_in();
+    rings::no_connection_is_accepted();
     let conn = connected(&path, &client);
     drop((rx, tx, port));
     assert_eq!(conn.ended(), 8, "the port closes");

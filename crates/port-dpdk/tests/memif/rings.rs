@@ -1,6 +1,6 @@
 //! Rings of clients that are connected: frames both ways, and memory in which anything may stand.
 
-use super::client::{Client, Conn, REGION, RING, server_that_accepts_nobody};
+use super::client::{Client, Conn, REGION, RING, server_that_accepts_none};
 use super::common::{self, config, devices, dir};
 use super::{connected, wait};
 use packet::{Packet, Pool};
@@ -60,10 +60,10 @@ pub fn both_ends_are_ours() {
     assert!(!wrong.link().up);
 }
 
-/// Ports whose server accepts nobody, and has one place for who waits, go when they are told to.
-pub fn nobody_is_let_in() {
+/// Ports close at once though their server accepts no connection.
+pub fn no_connection_is_accepted() {
     let socket = dir().join("deaf.sock");
-    let _server = server_that_accepts_nobody(&socket);
+    let _server = server_that_accepts_none(&socket);
     let devargs = |n| format!("net_memif{n},id={n},socket={},socket-abstract=no", socket.display());
     let ports = [0, 1, 2].map(|n| open("client", &devargs(n), "1"));
     std::thread::sleep(Duration::from_millis(300));
