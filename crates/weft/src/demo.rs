@@ -9,7 +9,6 @@ use crate::view::{self, View};
 use crate::{stop, top, up};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::IsTerminal;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -37,12 +36,19 @@ impl Drop for Stage {
     }
 }
 
+/// Does this network namespace have the device? (/sys may be another namespace's.)
+fn device_exists(name: &str) -> bool {
+    let mut command = Command::new("ip");
+    command.args(["link", "show", "dev", name]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
 /// Runs until Ctrl-C, or for `seconds`.
 pub fn demo(seconds: Option<u64>) -> Result<()> {
     stop::on_signals();
     for bridge in ["br0", "br1", "br2"] {
         ensure!(
-            !Path::new("/sys/class/net").join(bridge).exists(),
+            !device_exists(bridge),
             "this machine has a network device {bridge} already, of another switch or of a \
              demonstration that was killed"
         );
