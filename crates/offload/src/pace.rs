@@ -10,6 +10,12 @@ const FILL_PART: f64 = 0.9;
 const SWAP_PART: f64 = 0.5;
 /// Weight of a new measurement: about the last 32 count.
 const WEIGHT: f64 = 1.0 / 32.0;
+/// A measurement of CPU time counts at most as so many times the average: a call in which the
+/// machine did something else is no slow adapter.
+const OUTLIER_FACTOR: f64 = 4.0;
+/// Half of the CPU time above [`CPU_US_MIN`] is forgotten in so many seconds. Where no flow is worth
+/// an insertion any more none is measured, so a wrong average would stay for ever.
+const FORGET_HALF_SECONDS: f64 = 60.0;
 /// Factor for the eagerness after a second without "busy".
 const MORE: f64 = 1.1;
 /// Factor for the eagerness after each "busy".
@@ -53,7 +59,8 @@ impl Pace {
 
     /// Records the duration of an insertion, and for how long it kept a core busy.
     pub fn took(&mut self, us: u64, cpu_us: u64) {
-        let (us, cpu_us) = (us as f64, (cpu_us as f64).max(CPU_US_MIN));
+        let most = OUTLIER_FACTOR * self.cpu_us;
+        let (us, cpu_us) = (us as f64, (cpu_us as f64).clamp(CPU_US_MIN, most));
         self.cpu_us += (cpu_us - self.cpu_us) * WEIGHT;
         let weight = if self.measured { WEIGHT } else { 1.0 };
         self.measured = true;
@@ -71,6 +78,8 @@ impl Pace {
         let seconds = now_ms.saturating_sub(self.at_ms) as f64 / 1000.0;
         self.at_ms = now_ms;
         self.eagerness = (self.eagerness * MORE.powf(seconds.min(60.0))).min(1.0);
+        let kept = 0.5_f64.powf(seconds / FORGET_HALF_SECONDS);
+        self.cpu_us = CPU_US_MIN + (self.cpu_us - CPU_US_MIN) * kept;
         let rate = self.rate();
         self.fill = (self.fill + rate * seconds).min(rate.max(1.0));
         let rate = rate * SWAP_PART / FILL_PART;
@@ -126,5 +135,18 @@ mod tests {
         assert!((200..300).contains(&after), "{after}");
         pace.advance(61_000);
         assert!(paid(&mut pace, false) >= 895);
+    }
+
+    #[test]
+    fn one_slow_call_does_not_make_an_adapter_slow_but_many_do() {
+        let mut pace = Pace::new(0);
+        (0..20).for_each(|_| pace.took(10, 5));
+        pace.took(50_000, 50_000);
+        assert!(pace.cpu_us() < 25.0, "{}", pace.cpu_us());
+        (0..100).for_each(|_| pace.took(2000, 1000));
+        assert!(pace.cpu_us() > 900.0, "{}", pace.cpu_us());
+        // Flows for which that is too much are tried again after some minutes.
+        pace.advance(600_000);
+        assert!(pace.cpu_us() < 25.0, "{}", pace.cpu_us());
     }
 }
