@@ -13,8 +13,8 @@ const WEIGHT: f64 = 1.0 / 32.0;
 /// A measurement of CPU time counts at most as so many times the average: a call in which the
 /// machine did something else is no slow adapter.
 const OUTLIER_FACTOR: f64 = 4.0;
-/// Half of the CPU time above [`CPU_US_MIN`] is forgotten in so many seconds. Where no flow is worth
-/// an insertion any more none is measured, so a wrong average would stay for ever.
+/// Half of the CPU time above [`CPU_US_MIN`] is forgotten in so many seconds. Where no flow is
+/// worth an insertion any more none is measured, so a wrong average would stay for ever.
 const FORGET_HALF_SECONDS: f64 = 60.0;
 /// Factor for the eagerness after a second without "busy".
 const MORE: f64 = 1.1;
