@@ -55,8 +55,8 @@ impl TunMetadata {
         self.mask.iter().all(|m| *m == 0xff)
     }
 
-    /// The same number with another length: a longer one gets leading zeros, a shorter one loses
-    /// its last bytes.
+    /// This tunnel option's value with a length of `len` bytes: a longer one gets leading zeros, a
+    /// shorter one loses its last bytes.
     pub fn resized(&self, len: usize) -> TunMetadata {
         let fill = if self.is_exact() { 0xff } else { 0 };
         TunMetadata {

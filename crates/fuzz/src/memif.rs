@@ -5,7 +5,7 @@
 mod message;
 
 use message::{ADD_REGION, ADD_RING, CONNECT, INIT, Message, Next, Offer, RingTarget, Rings};
-use message::{SECRET_BYTES, SIZE};
+use message::{DESCRIPTOR_BYTES, RING_HEADER_BYTES, SECRET_BYTES, SIZE};
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -67,7 +67,7 @@ fn check(offer: &Offer) {
     for ring in offer.c2s.iter().chain(&offer.s2c) {
         let (region, offset, log2_size) = ring.as_ref().expect("all are there").place;
         let (_, bytes) = &offer.regions[usize::from(region)];
-        assert!(u64::from(offset) + 128 + (16 << log2_size) <= *bytes);
+        assert!(u64::from(offset) + RING_HEADER_BYTES + (DESCRIPTOR_BYTES << log2_size) <= *bytes);
     }
 }
 

@@ -255,6 +255,18 @@ impl Action {
     pub fn output(port: OfPort) -> Action {
         Action::Output { port, max_len: 0, trunc: 0 }
     }
+
+    /// Up to `max_len` bytes of the packet to controllers, because an action says so.
+    pub fn to_controller(max_len: u16) -> Action {
+        Action::Controller {
+            max_len,
+            reason: Reason::Action,
+            id: 0,
+            userdata: vec![],
+            pause: false,
+            meter: None,
+        }
+    }
 }
 
 /// What multipath and bundle hash (`NX_HASH_FIELDS_*`).

@@ -10,7 +10,7 @@ use crate::actions_nx as nx;
 use crate::fields::{Bytes, set_field, subfield_move};
 use crate::oxm::{port_from_10, port_is_valid};
 use crate::prereq::{eth, is_mpls};
-use crate::{Action, OfError, OfPort, Reason, Version, port};
+use crate::{Action, OfError, OfPort, Version, port};
 use flow::Field;
 
 /// Lists in lists deeper than this are refused.
@@ -213,14 +213,7 @@ fn output(port: OfPort, max_len: u16) -> Result<Action, OfError> {
     if check_output_port(port)? != port::CONTROLLER {
         return Ok(Action::Output { port, max_len, trunc: 0 });
     }
-    Ok(Action::Controller {
-        max_len,
-        reason: Reason::Action,
-        id: 0,
-        userdata: vec![],
-        pause: false,
-        meter: None,
-    })
+    Ok(Action::to_controller(max_len))
 }
 
 fn enqueue(port: OfPort, queue: u32) -> Result<Action, OfError> {

@@ -2,9 +2,9 @@
 //! overlap a change without examining all.
 //!
 //! A megaflow with mask M overlaps a region (values, mask R) if the two agree on the bits of M & R.
-//! So for all regions with the same R, the megaflows of one subtable are found by a hash of those
-//! bits. Such an index is built once a subtable was scanned often enough for one M & R, and then
-//! kept up to date. Until then all megaflows of that subtable, and no others, are compared.
+//! For all regions with the same R, the megaflows of one subtable, which all have mask M, are found
+//! by a hash of the bits M & R. Such an index is built once a subtable was scanned often enough for
+//! one M & R, and then kept up to date. Until then all megaflows of that subtable, and no others, are compared.
 //!
 //! The twin is `invalidate::overlapping`.
 

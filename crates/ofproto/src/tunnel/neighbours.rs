@@ -118,7 +118,7 @@ pub(crate) struct Neighbours {
     /// Limits for unknown next hops, by the datapath port whose packets are sent there: where
     /// packets themselves say where they go, they may name any address.
     askers: BTreeMap<PortNo, Share>,
-    /// The same entries, in the form that translation reads.
+    /// The neighbours' entries in the form that translation reads.
     view: Neighbourhood,
     pub aging_ns: u64,
 }

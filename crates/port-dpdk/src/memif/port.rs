@@ -97,6 +97,26 @@ impl PortState {
         *lock(&self.broken)
     }
 
+    /// For a worker: moves packets by a queue's ring if the port is up and a peer is connected; how
+    /// many were moved.
+    fn by_ring(
+        &self,
+        queue: &Queue,
+        step: impl FnOnce(&mut Ring, &mut vhost_user::Counters) -> Result<(), RingError>,
+    ) -> usize {
+        if !self.is_up.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let Ok(mut guard) = queue.ring.try_lock() else { return 0 };
+        let Some(ring) = guard.as_mut() else { return 0 };
+        let mut moved = vhost_user::Counters::default();
+        if let Err(error) = step(ring, &mut moved) {
+            self.report(error);
+        }
+        queue.moved.count(&moved);
+        moved.packets as usize
+    }
+
     /// A worker found this in a ring: the connection's thread sends the peer away.
     #[cold]
     fn report(&self, error: RingError) {
@@ -123,18 +143,9 @@ struct MemifTx {
 
 impl RxQueue for MemifRx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
-        let queue = &self.shared.rx[self.index];
-        if !self.shared.is_up.load(Ordering::Relaxed) {
-            return 0;
-        }
-        let Ok(mut guard) = queue.ring.try_lock() else { return 0 };
-        let Some(ring) = guard.as_mut() else { return 0 };
-        let mut moved = vhost_user::Counters::default();
-        if let Err(error) = ring.receive((&*self.pool, &mut self.spare), (out, max), &mut moved) {
-            self.shared.report(error);
-        }
-        queue.moved.count(&moved);
-        moved.packets as usize
+        let from = (&*self.pool as &dyn Pool, &mut self.spare);
+        let receive = |ring: &mut Ring, moved: &mut _| ring.receive(from, (out, max), moved);
+        self.shared.by_ring(&self.shared.rx[self.index], receive)
     }
 }
 
@@ -146,22 +157,15 @@ impl Drop for MemifRx {
 
 impl TxQueue for MemifTx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
-        let queue = &self.shared.tx[self.index];
-        if !self.shared.is_up.load(Ordering::Relaxed) {
-            return 0;
-        }
-        let Ok(mut guard) = queue.ring.try_lock() else { return 0 };
-        let Some(ring) = guard.as_mut() else { return 0 };
-        let mut moved = vhost_user::Counters::default();
-        if let Err(error) = ring.send(packets, &mut moved) {
-            self.shared.report(error);
-        }
-        queue.moved.count(&moved);
-        let n = moved.packets as usize;
-        if n > 0 {
-            ring.notify();
-            self.pool.free(&packets[..n]);
-        }
+        let send = |ring: &mut Ring, moved: &mut vhost_user::Counters| {
+            let result = ring.send(packets, moved);
+            if moved.packets > 0 {
+                ring.notify();
+            }
+            result
+        };
+        let n = self.shared.by_ring(&self.shared.tx[self.index], send);
+        self.pool.free(&packets[..n]);
         n
     }
 }

@@ -140,7 +140,7 @@ impl Parser<'_> {
             _ => None,
         };
         match known {
-            Some(port::CONTROLLER) => Ok(outputs::to_controller(u16::MAX)),
+            Some(port::CONTROLLER) => Ok(Action::to_controller(u16::MAX)),
             Some(port) => Ok(Action::output(port)),
             None => err(format!("unknown action {}", w.name)),
         }

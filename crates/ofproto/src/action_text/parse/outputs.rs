@@ -11,18 +11,6 @@ use openflow::{Action, Reason, port};
 /// Bytes of a packet that a truncating output leaves at least: its Ethernet header.
 const TRUNC_MIN: u32 = 14;
 
-/// A packet to controllers because an action says so.
-pub(super) fn to_controller(max_len: u16) -> Action {
-    Action::Controller {
-        max_len,
-        reason: Reason::Action,
-        id: 0,
-        userdata: vec![],
-        pause: false,
-        meter: None,
-    }
-}
-
 /// An output; None: it is something else.
 pub(super) fn action(name: &str, w: &Word, ports: PortNumber) -> Parsed<Option<Action>> {
     Ok(Some(match name {
@@ -93,7 +81,7 @@ fn resubmit(text: &str, ports: PortNumber) -> Parsed<Action> {
 /// The port, or the field whose value is one, behind `output:`.
 fn port_or_field(text: &str, ports: PortNumber) -> Parsed<Action> {
     match flow::parse_port(text, ports) {
-        Ok(port::CONTROLLER) => Ok(to_controller(u16::MAX)),
+        Ok(port::CONTROLLER) => Ok(Action::to_controller(u16::MAX)),
         Ok(port) => Ok(Action::output(port)),
         Err(_) => match parse_subfield(text) {
             Ok(src) => Ok(Action::OutputReg { src, max_len: u16::MAX }),
@@ -105,11 +93,9 @@ fn port_or_field(text: &str, ports: PortNumber) -> Parsed<Action> {
 /// `BYTES`, or what a controller is to know.
 fn controller(text: &str) -> Parsed<Action> {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
-        return Ok(to_controller(number(text, "max_len", 0xffff)?));
+        return Ok(Action::to_controller(number(text, "max_len", 0xffff)?));
     }
-    let Action::Controller { mut max_len, mut reason, mut id, .. } = to_controller(u16::MAX) else {
-        return err("controller");
-    };
+    let (mut max_len, mut reason, mut id) = (u16::MAX, Reason::Action, 0);
     let (mut userdata, mut pause, mut meter) = (Vec::new(), false, None);
     for word in Words::of(text) {
         let word = word?;
