@@ -3,8 +3,9 @@
 //!
 //! A megaflow with mask M overlaps a region (values, mask R) if the two agree on the bits of M & R.
 //! For all regions with the same R, the megaflows of one subtable, which all have mask M, are found
-//! by a hash of the bits M & R. Such an index is built once a subtable was scanned often enough for
-//! one M & R, and then kept up to date. Until then all megaflows of that subtable, and no others, are compared.
+//! by a hash of the bits M & R. Such an index is built once a subtable was scanned often enough
+//! for one M & R, and then kept up to date. Until then all megaflows of that subtable, and no
+//! others, are compared.
 //!
 //! The twin is `invalidate::overlapping`.
 
