@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
@@ -49,7 +50,7 @@ impl Peer {
 
 /// The connections that one listener serves at once. When all places are taken, a connection that
 /// comes gets the place of one of the peer that has most: of one from which nothing is heard, the
-/// longest first, or else of one that is busy.
+/// longest first, or else of one that is busy, whatever it does.
 #[derive(Clone)]
 pub struct ConnectionSlots {
     slots: Arc<Mutex<Slots>>,
@@ -68,9 +69,7 @@ struct Slots {
 #[derive(Debug)]
 struct Taken {
     peer: Peer,
-    evict: Arc<Notify>,
-    /// The connection is to make room.
-    leaves: bool,
+    leave: Arc<Leave>,
     /// Since when nothing is heard from it, by [`Slots::last`].
     waits_since: Option<u64>,
 }
@@ -81,7 +80,7 @@ pub struct ConnectionSlot {
     eviction: EvictionQueue,
 }
 
-/// Whether a connection must make room for another one while it waits for its peer.
+/// Whether a connection must make room for another one.
 #[derive(Debug, Default)]
 pub struct EvictionQueue(Option<Place>);
 
@@ -89,7 +88,21 @@ pub struct EvictionQueue(Option<Place>);
 struct Place {
     slots: Arc<Mutex<Slots>>,
     id: u64,
-    evict: Arc<Notify>,
+    peer: Peer,
+    leave: Arc<Leave>,
+}
+
+/// Tells a connection to make room.
+#[derive(Debug, Default)]
+struct Leave {
+    must: AtomicBool,
+    notify: Notify,
+}
+
+impl Leave {
+    fn must(&self) -> bool {
+        self.must.load(Ordering::Relaxed)
+    }
 }
 
 fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
@@ -97,18 +110,39 @@ fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
 }
 
 impl EvictionQueue {
-    /// Waits for a client to say or take something; fails if it is to make room first.
-    pub async fn unless_evicted<T>(
-        &self,
-        io: impl Future<Output = io::Result<T>>,
-    ) -> io::Result<T> {
+    /// Who is at the other end; None: the switch began the connection.
+    pub fn peer(&self) -> Option<Peer> {
+        self.0.as_ref().map(|place| place.peer)
+    }
+
+    /// Is the connection to make room?
+    pub fn is_evicted(&self) -> bool {
+        self.0.as_ref().is_some_and(|place| place.leave.must())
+    }
+
+    /// Returns when the connection is to make room.
+    pub async fn evicted(&self) {
+        match &self.0 {
+            Some(place) => place.leave.notify.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for a peer to say or take something. Connections that wait make room before others
+    /// of their peer do.
+    pub async fn idle<T>(&self, io: impl Future<Output = T>) -> T {
         let Some(place) = &self.0 else { return io.await };
         lock(&place.slots).wait(place.id, true);
         let _waits = Waits(place);
+        io.await
+    }
+
+    /// Does `work`; None: the connection is to make room first.
+    pub async fn unless_evicted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            done = io => done,
-            () = place.evict.notified() => Err(another_has_its_place()),
+            done = work => Some(done),
+            () = self.evicted() => None,
         }
     }
 }
@@ -120,16 +154,6 @@ impl Drop for Waits<'_> {
     fn drop(&mut self) {
         lock(&self.0.slots).wait(self.0.id, false);
     }
-}
-
-/// Why a connection ends that makes room.
-fn another_has_its_place() -> io::Error {
-    io::Error::new(io::ErrorKind::QuotaExceeded, "another client has its place")
-}
-
-/// Did a connection end to make room?
-pub fn is_replaced(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::QuotaExceeded && e.raw_os_error().is_none()
 }
 
 impl Slots {
@@ -147,16 +171,16 @@ impl Slots {
 
     /// Has a connection make room, of the peer that has most of those that stay. Looks at each once
     /// or twice.
-    fn evict(&mut self) {
+    fn evict(&self) {
         let mut counts = BTreeMap::<Peer, usize>::new();
-        let stay = || self.taken.values().filter(|taken| !taken.leaves);
+        let stay = || self.taken.values().filter(|taken| !taken.leave.must());
         stay().for_each(|taken| *counts.entry(taken.peer).or_default() += 1);
         let most = counts.values().max().copied().unwrap_or(0);
-        let victims = self.taken.values_mut().filter(|t| !t.leaves && counts[&t.peer] == most);
+        let victims = self.taken.values().filter(|t| !t.leave.must() && counts[&t.peer] == most);
         // Those that do not wait come last.
         if let Some(victim) = victims.min_by_key(|taken| taken.waits_since.unwrap_or(u64::MAX)) {
-            victim.leaves = true;
-            victim.evict.notify_one();
+            victim.leave.must.store(true, Ordering::Relaxed);
+            victim.leave.notify.notify_one();
         }
     }
 }
@@ -190,10 +214,9 @@ impl ConnectionSlots {
         if slots.taken.len() >= self.most {
             return None;
         }
-        let (id, evict) = (slots.next(), Arc::new(Notify::new()));
-        let taken = Taken { peer, evict: evict.clone(), leaves: false, waits_since: None };
-        slots.taken.insert(id, taken);
-        let place = Place { slots: self.slots.clone(), id, evict };
+        let (id, leave) = (slots.next(), Arc::<Leave>::default());
+        slots.taken.insert(id, Taken { peer, leave: leave.clone(), waits_since: None });
+        let place = Place { slots: self.slots.clone(), id, peer, leave };
         Some(ConnectionSlot { eviction: EvictionQueue(Some(place)) })
     }
 
@@ -237,7 +260,7 @@ mod tests {
     async fn idle(slots: &ConnectionSlots, peer: Peer, i: usize, ended: &UnboundedSender<usize>) {
         let (slot, ended) = (slots.take(peer).await.expect("a place"), ended.clone());
         tokio::spawn(async move {
-            let nothing = std::future::pending::<io::Result<()>>();
+            let nothing = slot.eviction().idle(std::future::pending::<()>());
             let _ = slot.eviction().unless_evicted(nothing).await;
             let _ = ended.send(i);
         });
@@ -257,7 +280,7 @@ mod tests {
             assert_eq!(has_ended.recv().await, Some(i));
             std::mem::forget(busy);
         }
-        assert!(slots.take(PEERS[0]).await.is_none(), "no connection waits");
+        assert!(slots.take(PEERS[0]).await.is_none(), "no connection leaves");
     }
 
     #[tokio::test]
@@ -285,13 +308,8 @@ mod tests {
         for i in 0..2 {
             let (slot, ended) = (slots.take(PEERS[0]).await.expect("a place"), ended.clone());
             tokio::spawn(async move {
-                let short = || async {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    Ok(())
-                };
-                while slot.eviction().unless_evicted(short()).await.is_ok() {
-                    tokio::task::yield_now().await;
-                }
+                let work = std::future::pending::<()>();
+                let _ = slot.eviction().unless_evicted(work).await;
                 let _ = ended.send(i);
             });
         }

@@ -3,10 +3,14 @@
 //!
 //! The connection that uses the share up gives it back when it is polled again: like every task
 //! that yields it is not before all others that are ready were polled. Connections that find the
-//! share used up wait for it, first come, first served; they are polled meanwhile and do not work.
+//! share used up wait for it; they are polled meanwhile and do not work. The share goes to their
+//! peers (processes and hosts) in turn, and within a peer to who waited longest, so that a peer has
+//! no more of it for having many connections.
 
+use crate::listener::{EvictionQueue, Peer};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
@@ -21,28 +25,61 @@ pub struct Pace {
     spent: Cell<Duration>,
     /// The connection that used the share up.
     last: Cell<Option<u64>>,
-    /// Connections that wait for it.
-    queue: RefCell<VecDeque<u64>>,
+    queue: RefCell<Queue>,
     connections: Cell<u64>,
+}
+
+/// Connections that wait for the share, by their peers. Those that the switch began count as one
+/// peer's (None).
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: BTreeMap<Option<Peer>, VecDeque<u64>>,
+    /// The peer that had the share last.
+    served: Option<Peer>,
+}
+
+impl Queue {
+    /// The peer whose turn it is.
+    fn next(&self) -> Option<Option<Peer>> {
+        let behind = (Bound::Excluded(self.served), Bound::Unbounded);
+        let first = self.waiting.range(behind).next().or_else(|| self.waiting.iter().next());
+        first.map(|(peer, _)| *peer)
+    }
+
+    /// The connection whose turn it is.
+    fn first(&self) -> Option<u64> {
+        self.waiting[&self.next()?].front().copied()
+    }
+
+    fn push(&mut self, peer: Option<Peer>, number: u64) {
+        self.waiting.entry(peer).or_default().push_back(number);
+    }
+
+    /// A connection waits no more.
+    fn remove(&mut self, peer: Option<Peer>, number: u64) {
+        let Some(queue) = self.waiting.get_mut(&peer) else { return };
+        queue.retain(|n| *n != number);
+        if queue.is_empty() {
+            self.waiting.remove(&peer);
+        }
+    }
 }
 
 impl Pace {
     /// May this connection work now? `waits`: it is in the queue.
-    fn admits(&self, number: u64, waits: &mut bool) -> bool {
+    fn admits(&self, peer: Option<Peer>, number: u64, waits: &mut bool) -> bool {
         self.give_back(number);
         let mut queue = self.queue.borrow_mut();
-        let is_free = self.last.get().is_none();
-        match queue.front() {
-            None if is_free => return true,
-            Some(first) if is_free && *first == number => {
-                queue.pop_front();
-                *waits = false;
-                return true;
+        let first = queue.first();
+        if self.last.get().is_none() && first.is_none_or(|first| first == number) {
+            queue.served = peer;
+            if std::mem::take(waits) {
+                queue.remove(peer, number);
             }
-            _ => {}
+            return true;
         }
         if !std::mem::replace(waits, true) {
-            queue.push_back(number);
+            queue.push(peer, number);
         }
         false
     }
@@ -63,11 +100,6 @@ impl Pace {
             self.last.set(None);
             self.spent.set(Duration::ZERO);
         }
-    }
-
-    fn leave(&self, number: u64) {
-        self.give_back(number);
-        self.queue.borrow_mut().retain(|n| *n != number);
     }
 }
 
@@ -90,27 +122,34 @@ impl Paces {
 }
 
 /// A connection's work, which keeps to its bridge's share.
-pub struct Paced<F: Future> {
+pub struct Paced<'a, F: Future> {
     work: Pin<Box<F>>,
     pace: Rc<Pace>,
+    eviction: &'a EvictionQueue,
     number: u64,
     waits: bool,
     /// What the future returned; it is handed on once others had their turn.
     done: Option<F::Output>,
 }
 
-impl<F: Future> Paced<F> {
-    /// Does `work` with a bridge's share.
-    pub fn new(pace: Rc<Pace>, work: F) -> Self {
+impl<'a, F: Future> Paced<'a, F> {
+    /// Does `work` with a bridge's share. A connection that is to make room does not wait for the
+    /// share.
+    pub fn new(pace: Rc<Pace>, eviction: &'a EvictionQueue, work: F) -> Self {
         let number = pace.connections.get();
         pace.connections.set(number + 1);
-        Paced { work: Box::pin(work), pace, number, waits: false, done: None }
+        Paced { work: Box::pin(work), pace, eviction, number, waits: false, done: None }
+    }
+
+    fn may_work(&mut self) -> bool {
+        self.pace.admits(self.eviction.peer(), self.number, &mut self.waits)
+            || self.eviction.is_evicted()
     }
 }
 
-impl<F: Future> Unpin for Paced<F> {}
+impl<F: Future> Unpin for Paced<'_, F> {}
 
-impl<F: Future> Future for Paced<F> {
+impl<F: Future> Future for Paced<'_, F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -118,7 +157,7 @@ impl<F: Future> Future for Paced<F> {
         if let Some(done) = this.done.take() {
             return Poll::Ready(done);
         }
-        if this.pace.admits(this.number, &mut this.waits) {
+        if this.may_work() {
             let since = Instant::now();
             let work = this.work.as_mut().poll(cx);
             if !this.pace.has_spent(this.number, since.elapsed()) {
@@ -134,70 +173,108 @@ impl<F: Future> Future for Paced<F> {
     }
 }
 
-impl<F: Future> Drop for Paced<F> {
+impl<F: Future> Drop for Paced<'_, F> {
     fn drop(&mut self) {
-        self.pace.leave(self.number);
+        self.pace.give_back(self.number);
+        if self.waits {
+            self.pace.queue.borrow_mut().remove(self.eviction.peer(), self.number);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listener::ConnectionSlots;
     use tokio::task::{LocalSet, spawn_local, yield_now};
 
     /// Turns of each connection.
     const TURNS: u32 = 4;
 
-    /// Has connections of the given bridges work a whole share each time that they are polled; how
-    /// often they worked between two turns of a task that always wants one, and how often in all.
-    fn busiest(bridges: &[&str], ends: bool) -> (u32, u32) {
-        let worked = Rc::new(Cell::new(0));
+    /// A connection of this process.
+    async fn connection(process: i32) -> crate::listener::ConnectionSlot {
+        let slots = ConnectionSlots::new(1);
+        slots.take(Peer::Process(process)).await.expect("a place")
+    }
+
+    /// Has connections of the given bridges and processes work a whole share each time that they
+    /// are polled; how often they worked between two turns of a task that always wants one, and
+    /// the processes in the order in which they worked.
+    fn busiest(of: &[(&str, i32)], turns: u32) -> (usize, Vec<i32>) {
+        let worked = Rc::new(RefCell::new(Vec::new()));
         let (mut most, mut before) = (0, 0);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let paces = Paces::default();
-            let tasks: Vec<_> = bridges
-                .iter()
-                .map(|bridge| {
-                    let worked = worked.clone();
-                    spawn_local(Paced::new(paces.of(bridge), async move {
-                        for _ in 0..if ends { 1 } else { TURNS } {
+            let start = |&(bridge, process): &(&str, i32)| {
+                let (worked, pace) = (worked.clone(), paces.of(bridge));
+                spawn_local(async move {
+                    let slot = connection(process).await;
+                    let work = async {
+                        for _ in 0..turns {
                             std::thread::sleep(SHARE_TIME);
-                            worked.set(worked.get() + 1);
-                            if !ends {
+                            worked.borrow_mut().push(process);
+                            if turns > 1 {
                                 yield_now().await;
                             }
                         }
-                    }))
+                    };
+                    Paced::new(pace, slot.eviction(), work).await;
                 })
-                .collect();
+            };
+            let tasks: Vec<_> = of.iter().map(start).collect();
             while tasks.iter().any(|t| !t.is_finished()) {
                 yield_now().await;
-                most = most.max(worked.get() - before);
-                before = worked.get();
+                most = most.max(worked.borrow().len() - before);
+                before = worked.borrow().len();
             }
         });
-        (most, worked.get())
+        (most, worked.take())
     }
 
     #[test]
     fn connections_of_a_bridge_share_its_time() {
-        assert_eq!(busiest(&["a"; 20], false), (1, 20 * TURNS));
-        assert_eq!(busiest(&["a"; 20], true), (1, 20), "those that end at once, too");
-        let two = busiest(&["a", "b", "a", "b", "a", "b"], false);
-        assert_eq!(two, (2, 6 * TURNS), "each bridge has its own");
+        let count = |of: &[(&str, i32)], turns| {
+            let (most, worked) = busiest(of, turns);
+            (most, worked.len())
+        };
+        assert_eq!(count(&[("a", 1); 20], TURNS), (1, 20 * TURNS as usize));
+        assert_eq!(count(&[("a", 1); 20], 1), (1, 20), "those that end at once, too");
+        let two = count(&[("a", 1), ("b", 1)].repeat(3), TURNS);
+        assert_eq!(two, (2, 6 * TURNS as usize), "each bridge has its own");
     }
 
     #[test]
-    fn who_leaves_holds_nobody_up() {
-        let pace = Rc::new(Pace::default());
-        let [a, b, c] = [(); 3].map(|()| Paced::new(pace.clone(), async {}));
-        let (mut waits, mut waits_longer) = (false, false);
+    fn a_peer_has_its_turn_however_many_connections_another_one_has() {
+        let mut of = vec![("a", 1); 20];
+        of.push(("a", 2));
+        let (_, worked) = busiest(&of, TURNS);
+        let last = worked.iter().rposition(|p| *p == 2).expect("it worked");
+        assert!(last <= 2 * TURNS as usize, "{worked:?}");
+    }
+
+    #[tokio::test]
+    async fn who_leaves_holds_no_other_up() {
+        let (pace, slot) = (Rc::new(Pace::default()), connection(1).await);
+        let [a, mut b, mut c] =
+            [(); 3].map(|()| Paced::new(pace.clone(), slot.eviction(), async {}));
         assert!(pace.has_spent(a.number, SHARE_TIME));
-        assert!(!pace.admits(b.number, &mut waits) && !pace.admits(c.number, &mut waits_longer));
+        assert!(!b.may_work() && !c.may_work());
         drop(a);
-        assert!(!pace.admits(c.number, &mut waits_longer), "another was there first");
+        assert!(!c.may_work(), "another was there first");
         drop(b);
-        assert!(pace.admits(c.number, &mut waits_longer) && !waits_longer);
+        assert!(c.may_work() && !c.waits);
+    }
+
+    #[tokio::test]
+    async fn who_must_make_room_does_not_wait_for_the_share() {
+        let (pace, slots) = (Rc::new(Pace::default()), ConnectionSlots::new(1));
+        let slot = slots.take(Peer::Process(1)).await.expect("a place");
+        let mut waits = Paced::new(pace.clone(), slot.eviction(), slot.eviction().evicted());
+        assert!(pace.has_spent(u64::MAX, SHARE_TIME) && !waits.may_work());
+        assert!(slots.take(Peer::Process(2)).await.is_none(), "nothing polls the first one");
+        waits.await;
+        drop(slot);
+        assert!(slots.take(Peer::Process(2)).await.is_some());
     }
 }

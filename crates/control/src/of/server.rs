@@ -6,7 +6,7 @@ use super::connect::Timing;
 use super::dispatch;
 use super::io::{Task, drained, write};
 use super::pace::Paced;
-use crate::listener::{self, EvictionQueue};
+use crate::listener::EvictionQueue;
 use crate::state::Shared;
 use crate::vlog;
 use openflow::Reply;
@@ -35,8 +35,8 @@ const PROMPT_PEER_PAUSE_MAX: Duration = Duration::from_micros(300);
 /// which on virtual machines is most of the time that it waits.
 const AWAKE_WAIT_MAX: Duration = Duration::from_micros(150);
 
-/// One connection from hello to the end, with its bridge's share of the control thread. While
-/// nothing is heard from the peer it makes room.
+/// One connection from hello to the end, with its peer's part of its bridge's share of the control
+/// thread. It makes room for another one at any time.
 pub(super) async fn serve_paced<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
@@ -45,7 +45,8 @@ pub(super) async fn serve_paced<S: AsyncRead + AsyncWrite + 'static>(
     stream: (S, &EvictionQueue),
 ) {
     let pace = state.borrow().of.paces.of(bridge);
-    Paced::new(pace, run_connection(state, bridge, kind, timing, stream)).await;
+    let eviction = stream.1;
+    Paced::new(pace, eviction, run_connection(state, bridge, kind, timing, stream)).await;
 }
 
 async fn run_connection<S: AsyncRead + AsyncWrite + 'static>(
@@ -72,19 +73,18 @@ async fn run_connection<S: AsyncRead + AsyncWrite + 'static>(
     let guard = RemoveOnDrop { state: state.clone(), id };
     send_hello(state, id);
     let name = state.borrow().conn_name(id);
-    let mut made_room = false;
-    tokio::select! {
-        why = read(state, id, timing, reader, Peer { backlog: &backlog, eviction }) => {
-            made_room = why == CloseReason::Replaced;
-            if made_room {
-                vlog::warn!(MODULE, "{name}: another connection gets its place, disconnecting");
-            }
-            if let Some(target) = kind.target() {
-                state.borrow_mut().controller_ended(bridge, target, &name, why);
-            }
+    let why = tokio::select! {
+        why = read(state, id, timing, reader, Peer { backlog: &backlog, eviction }) => Some(why),
+        () = eviction.evicted() => {
+            vlog::warn!(MODULE, "{name}: another connection gets its place, disconnecting");
+            Some(CloseReason::Replaced)
         }
         // The connection was removed meanwhile.
-        _ = closed => {}
+        _ = closed => None,
+    };
+    let made_room = why == Some(CloseReason::Replaced);
+    if let (Some(target), Some(why)) = (kind.target(), why) {
+        state.borrow_mut().controller_ended(bridge, target, &name, why);
     }
     // Let the last replies (an error before closing) go out.
     for _ in 0..20 {
@@ -159,18 +159,16 @@ async fn read_awake<R: AsyncRead>(
 struct Peer<'a> {
     /// Bytes that wait for it.
     backlog: &'a Cell<usize>,
-    /// Says when this connection must make room for another one.
+    /// Where it is said that the connection waits for its peer.
     eviction: &'a EvictionQueue,
 }
 
 impl Peer<'_> {
-    /// Waits until few enough bytes wait for the peer; false: it is to make room first.
-    async fn drained(&self) -> bool {
-        let drained = async {
-            drained(self.backlog, REPLY_BYTES_MAX).await;
-            Ok(())
-        };
-        self.backlog.get() <= REPLY_BYTES_MAX || self.eviction.unless_evicted(drained).await.is_ok()
+    /// Waits until few enough bytes wait for the peer.
+    async fn drained(&self) {
+        if self.backlog.get() > REPLY_BYTES_MAX {
+            self.eviction.idle(drained(self.backlog, REPLY_BYTES_MAX)).await;
+        }
     }
 }
 
@@ -208,22 +206,19 @@ async fn read<R: AsyncRead>(
         };
         let got = match soon {
             Some(r) => r,
-            None => {
-                match within(wait_max, peer.eviction.unless_evicted(reader.read(&mut buf))).await {
-                    Ok(r) => r,
-                    Err(_) if probed || !ready => return CloseReason::Silent,
-                    Err(_) => {
-                        probed = true;
-                        state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
-                        continue;
-                    }
+            None => match within(wait_max, peer.eviction.idle(reader.read(&mut buf))).await {
+                Ok(r) => r,
+                Err(_) if probed || !ready => return CloseReason::Silent,
+                Err(_) => {
+                    probed = true;
+                    state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
+                    continue;
                 }
-            }
+            },
         };
         pause = since.elapsed();
         probed = false;
         match got {
-            Err(e) if listener::is_replaced(&e) => return CloseReason::Replaced,
             // The system knows little more than that it is closed; TLS knows why.
             Err(e) if e.raw_os_error().is_none() => return CloseReason::Broken(e.to_string()),
             Ok(0) | Err(_) => return CloseReason::Closed,
@@ -233,9 +228,7 @@ async fn read<R: AsyncRead>(
             return why;
         }
         state.borrow_mut().flush_changes();
-        if !peer.drained().await {
-            return CloseReason::Replaced;
-        }
+        peer.drained().await;
     }
 }
 
@@ -270,9 +263,7 @@ async fn handle_buffered(
         }
         if peer.backlog.get() > REPLY_BYTES_MAX {
             state.borrow_mut().flush_changes();
-            if !peer.drained().await {
-                return Some(CloseReason::Replaced);
-            }
+            peer.drained().await;
         }
     }
     None

@@ -32,6 +32,8 @@ pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
         let mut buf = [0; 512];
         // A reader never says anything: the one that came first makes room.
         let eviction = slot.eviction();
-        while matches!(eviction.unless_evicted(reader.read(&mut buf)).await, Ok(n) if n > 0) {}
+        let ended =
+            async { while matches!(eviction.idle(reader.read(&mut buf)).await, Ok(1..)) {} };
+        eviction.unless_evicted(ended).await;
     });
 }

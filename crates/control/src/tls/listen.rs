@@ -144,7 +144,11 @@ impl Listener {
         let mut work = std::pin::pin!(handshake::server(&context, tcp));
         match tokio::time::timeout(HANDSHAKE_TIME_MIN, &mut work).await {
             Ok(result) => result,
-            Err(_) => slot.eviction().unless_evicted(work).await,
+            Err(_) => {
+                let eviction = slot.eviction();
+                let done = eviction.unless_evicted(eviction.idle(work)).await;
+                done.unwrap_or_else(|| Err(io::Error::other("another client has its place")))
+            }
         }
     }
 

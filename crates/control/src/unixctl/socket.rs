@@ -130,9 +130,14 @@ async fn serve(
     requests: Queue,
     owed: Arc<AtomicUsize>,
 ) {
-    if let Err(error) = run_connection(&mut stream, &requests, &owed, slot.eviction()).await {
-        vlog::warn!("unixctl", "closing connection: {error}");
-    }
+    let eviction = slot.eviction();
+    let work = run_connection(&mut stream, &requests, &owed, eviction);
+    let why = match eviction.unless_evicted(work).await {
+        Some(Ok(())) => return,
+        Some(Err(error)) => error.to_string(),
+        None => "another client has its place".into(),
+    };
+    vlog::warn!("unixctl", "closing connection: {why}");
 }
 
 async fn run_connection(
@@ -154,15 +159,13 @@ async fn run_connection(
             }
             match answer.await {
                 Ok(Answer::Whole(answer)) => {
-                    eviction
-                        .unless_evicted(stream.write_all(response(id, answer).as_bytes()))
-                        .await?;
+                    eviction.idle(stream.write_all(response(id, answer).as_bytes())).await?;
                 }
                 Ok(Answer::Pieces(pieces)) => write_pieces(stream, &id, pieces, eviction).await?,
                 Err(_) => return Ok(()),
             }
         }
-        match eviction.unless_evicted(stream.read(&mut buffer)).await? {
+        match eviction.idle(stream.read(&mut buffer)).await? {
             0 => return Ok(()),
             n => framer.push(&buffer[..n]),
         }
@@ -179,7 +182,7 @@ async fn write_pieces(
     stream.write_all(format!("{{\"error\":null,\"id\":{id},\"result\":\"").as_bytes()).await?;
     while let Some(piece) = pieces.recv().await {
         let quoted = json!(piece).to_string();
-        eviction.unless_evicted(stream.write_all(&quoted.as_bytes()[1..quoted.len() - 1])).await?;
+        eviction.idle(stream.write_all(&quoted.as_bytes()[1..quoted.len() - 1])).await?;
     }
     stream.write_all(b"\"}").await
 }
