@@ -1,5 +1,6 @@
 //! What the pages say about the code has to be there: files, modules, types and functions that
-//! ARCHITECTURE.md names, and the pages that pages link to. Their lines have at most 100 columns.
+//! ARCHITECTURE.md names, and the pages that pages link to and code names. Their lines have at most
+//! 100 columns.
 
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,12 @@ pub fn check(root: &Path) -> Result<()> {
         }
         if !page.starts_with("bench") {
             bad.extend(long_lines(&text).map(|n| format!("{}:{n} is too long", page.display())));
+        }
+    }
+    for file in files.iter().filter(|f| is_code(f)) {
+        let text = std::fs::read_to_string(root.join(file))?;
+        for page in pages(&text).filter(|page| !root.join(page).exists()) {
+            bad.push(format!("{} names {page}, which is not there", file.display()));
         }
     }
     if !bad.is_empty() {
@@ -93,6 +100,16 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     files.map(|t| t.split('#').next().unwrap_or(t)).filter(|t| !t.is_empty())
 }
 
+fn is_code(file: &Path) -> bool {
+    file.extension().is_some_and(|e| ["rs", "c", "h", "sh", "py", "toml"].iter().any(|c| e == *c))
+}
+
+/// Pages that a text names by their path from the root.
+fn pages(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !(c.is_alphanumeric() || "_-./".contains(c)));
+    words.filter(|w| w.starts_with("docs/") && w.ends_with(".md"))
+}
+
 fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
     let out = Command::new("git").args(["ls-files"]).current_dir(root).output()?;
     Ok(String::from_utf8(out.stdout)?.lines().map(PathBuf::from).collect())
@@ -119,6 +136,13 @@ mod tests {
         for name in ["xtask/src/dogs.rs", "xtask::dogs", "xtask::docs::undefined_here_too"] {
             assert!(!is_there(&root, &files, name), "{name}");
         }
+    }
+
+    #[test]
+    fn code_names_pages() {
+        let all: Vec<_> =
+            pages("// (docs/SECURITY.md). No docs/, `docs/perf/README.md#e`").collect();
+        assert_eq!(all, ["docs/SECURITY.md", "docs/perf/README.md"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! DPDK's guide to its memif driver). Their arguments are those of DPDK's `net_memif`, but sockets
 //! and rings are served here: DPDK's driver trusts its peer, which ends the process with a message
 //! that is malformed, and reads or writes outside of the shared memory with a descriptor that is
-//! wild (docs/decisions/0047-memif-is-served-by-us.md).
+//! wild (docs/decisions/0016-memif-is-served-by-us.md).
 //!
 //! Each connection has a thread of its own (`server`, `client`), which checks what the peer says
 //! (`message`), maps its memory (`memory`) and hands rings (`ring`) to the queues of the port

@@ -11,12 +11,12 @@ use ::port::PortError;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// Clients at one socket that are not connected yet, and those that are.
-const SESSIONS_MAX: usize = 64;
+/// Clients at one socket that are not connected yet; of more, the one that came first goes. (Those
+/// that are connected are no more than the ports.)
+const CONNECTING_CLIENTS_MAX: usize = 64;
 
 /// Messages that a client may send until it is connected: rings, regions, and as many answers.
 const MESSAGES_MAX: usize = 1024;
@@ -46,10 +46,47 @@ struct Clients {
     address: Address,
     ports: Mutex<BTreeMap<u32, Arc<ServedPort>>>,
     stop: UnixStream,
-    sessions: AtomicUsize,
+    connecting: Mutex<Connecting>,
     warn: Option<Warn>,
     /// When the last warning was, and how many were left out since.
     logged: Mutex<(Option<Instant>, u64)>,
+}
+
+/// Clients that are not connected yet, by the order in which they came. Its end tells a client's
+/// thread that another client has its place.
+#[derive(Default)]
+struct Connecting {
+    places: BTreeMap<u64, UnixStream>,
+    last: u64,
+}
+
+/// The place of a client that is not connected yet.
+struct Place {
+    clients: Arc<Clients>,
+    number: u64,
+    /// Is at its end when another client has the place.
+    end: UnixStream,
+}
+
+impl Place {
+    /// For a client that came; another one may have to leave for it.
+    fn take(clients: &Arc<Clients>) -> std::io::Result<Place> {
+        let (end, other) = UnixStream::pair()?;
+        let mut connecting = lock(&clients.connecting);
+        if connecting.places.len() >= CONNECTING_CLIENTS_MAX {
+            connecting.places.pop_first();
+        }
+        connecting.last += 1;
+        let number = connecting.last;
+        connecting.places.insert(number, other);
+        Ok(Place { clients: clients.clone(), number, end })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.clients.connecting).places.remove(&self.number);
+    }
 }
 
 /// A port that clients can connect to.
@@ -126,7 +163,7 @@ impl Listener {
             address: address.clone(),
             ports: Mutex::default(),
             stop,
-            sessions: AtomicUsize::new(0),
+            connecting: Mutex::default(),
             warn: warn.clone(),
             logged: Mutex::default(),
         });
@@ -156,18 +193,11 @@ fn accept(clients: &Arc<Clients>, socket: &Socket) {
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if clients.sessions.fetch_add(1, Ordering::Relaxed) >= SESSIONS_MAX {
-            clients.sessions.fetch_sub(1, Ordering::Relaxed);
-            clients.warn("too many clients at once");
-            continue;
-        }
-        let own = clients.clone();
-        let started = thread(move || {
-            serve(&own, &client);
-            own.sessions.fetch_sub(1, Ordering::Relaxed);
+        let started = Place::take(clients).and_then(|place| {
+            let own = clients.clone();
+            thread(move || serve(&own, &client, place))
         });
         if let Err(e) = started {
-            clients.sessions.fetch_sub(1, Ordering::Relaxed);
             clients.warn(&e.to_string());
         }
         std::thread::sleep(ACCEPT_TIME);
@@ -199,8 +229,8 @@ impl Clients {
 }
 
 /// Serves a client until it goes.
-fn serve(clients: &Clients, client: &Socket) {
-    match talk(clients, client) {
+fn serve(clients: &Clients, client: &Socket, place: Place) {
+    match talk(clients, client, place) {
         Err(End::Gone) => {}
         Ok(()) => drop(client.send(&Message::disconnect("closed"), None)),
         Err(End::Refused(reason)) => {
@@ -211,18 +241,20 @@ fn serve(clients: &Clients, client: &Socket) {
 }
 
 /// Until the client goes, or we are to stop (Ok).
-fn talk(clients: &Clients, client: &Socket) -> Result<(), End> {
+fn talk(clients: &Clients, client: &Socket, place: Place) -> Result<(), End> {
     let say = |message: &Message| client.send(message, None).map_err(|_| End::Gone);
     say(&Message::hello())?;
-    let offer = hear(clients, client)?;
+    let offer = hear(clients, client, &place)?;
     let id = offer.id.unwrap_or(0);
     let port = clients.port(id).ok_or_else(|| format!("ID {id} not found"))?;
     // A client that comes back at once finds its old connection still closing.
     let busy = (0..50).find_map(|i| {
-        std::thread::sleep(Duration::from_millis(if i > 0 { 10 } else { 0 }));
-        port.busy.try_lock().ok()
+        let pause = Duration::from_millis(if i > 0 { 10 } else { 0 });
+        let evicted = wait(&[place.end.as_fd()], pause)[0];
+        if evicted { None } else { port.busy.try_lock().ok() }
     });
     let busy = busy.ok_or_else(|| "Already connected".to_string())?;
+    drop(place);
     if !*busy {
         return Err(format!("ID {id} not found").into());
     }
@@ -239,16 +271,16 @@ fn talk(clients: &Clients, client: &Socket) -> Result<(), End> {
 }
 
 /// All that the client says until it wants to be connected.
-fn hear(clients: &Clients, client: &Socket) -> Result<Offer, End> {
+fn hear(clients: &Clients, client: &Socket, place: &Place) -> Result<Offer, End> {
     let (mut offer, end) = (Offer::default(), Instant::now() + WAIT_TIME_MAX);
     for _ in 0..MESSAGES_MAX {
         let left = end.saturating_duration_since(Instant::now());
-        if !wait(&[client.as_fd(), clients.stop()], left)[0] {
-            return Err(if left.is_zero() {
-                "it said too little for long".to_string().into()
-            } else {
-                End::Gone
-            });
+        let ready = wait(&[client.as_fd(), clients.stop(), place.end.as_fd()], left);
+        match ready[..] {
+            [.., true] => return Err("another client has its place".to_string().into()),
+            [true, ..] => {}
+            [_, true, _] => return Err(End::Gone),
+            _ => return Err("it said too little for long".to_string().into()),
         }
         let (message, fds) = read(client)?;
         match offer.take(&message, fds, |id| clients.port(id).map(|port| port.target))? {

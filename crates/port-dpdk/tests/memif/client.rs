@@ -3,6 +3,8 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
+/// The port's id.
+pub const PORT: u32 = 7;
 pub const SIZE: usize = 128;
 pub const REGION: u64 = 1 << 20;
 const COOKIE: u32 = 0x3E3_1F20;
@@ -72,8 +74,12 @@ impl Client {
         std::os::unix::fs::FileExt::write_all_at(&self.file(), bytes, at).unwrap();
     }
 
-    /// All it says until it is connected.
+    /// All it says until it is connected to [`PORT`].
     pub fn speech(&self) -> Vec<Said> {
+        self.speech_to(PORT)
+    }
+
+    pub fn speech_to(&self, port: u32) -> Vec<Said> {
         let said = |kind: u16, parts: &[&[u8]], fds: &[&OwnedFd]| {
             let mut bytes = [&kind.to_ne_bytes()[..], &parts.concat()].concat();
             bytes.resize(SIZE, 0);
@@ -84,7 +90,7 @@ impl Client {
             said(5, &[&words, &offset.to_ne_bytes(), &[LOG2, 0, 0]], &[signal])
         };
         vec![
-            said(3, &[&0x200u16.to_ne_bytes(), &7u32.to_ne_bytes(), &[0]], &[]),
+            said(3, &[&0x200u16.to_ne_bytes(), &port.to_ne_bytes(), &[0]], &[]),
             said(4, &[&0u16.to_ne_bytes(), &REGION.to_ne_bytes()], &[&self.memory]),
             ring(1, 0, &self.signals[0]),
             ring(0, RING as u32, &self.signals[1]),

@@ -18,6 +18,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use testkit::Noise;
 
+/// As the server has it.
+const CONNECTING_CLIENTS_MAX: usize = 64;
+/// More messages than a socket's buffer of 208 KiB holds.
+const QUEUED_MESSAGES_MAX: u64 = 400;
+
 /// What is open, by what it is, numbers aside.
 fn descriptors() -> BTreeMap<String, usize> {
     let mut open = BTreeMap::new();
@@ -80,9 +85,13 @@ fn say_all(conn: &Conn, speech: &[Said]) {
 
 /// Says all of it; the connection, which is established.
 fn connected(path: &Path, client: &Client) -> Conn {
+    connected_to(path, client, client::PORT)
+}
+
+fn connected_to(path: &Path, client: &Client, port: u32) -> Conn {
     let conn = Conn::open(path);
     assert_eq!(conn.hear(), 2, "HELLO");
-    for (i, said) in client.speech().iter().enumerate() {
+    for (i, said) in client.speech_to(port).iter().enumerate() {
         assert!(conn.say(said));
         assert_eq!(conn.hear(), if i == 4 { 7 } else { 1 }, "{i}\n{}", common::log());
     }
@@ -118,6 +127,9 @@ fn clients_of_all_kinds() {
     hang_up_at_each_point(&path, &client);
     short_and_long_messages(&path, &client);
     too_many_messages(&path);
+    clients_that_say_nothing_make_room(&path, &client);
+    many_clients_are_connected_at_once();
+    a_connected_client_that_talks_is_heard_slowly(&path, &client);
     wrong_descriptors(&path, &client);
     wild_numbers(&path, &client, &mut noise);
     closed(&before);
@@ -192,6 +204,48 @@ fn too_many_messages(path: &Path) {
     let taken = (0..100_000).take_while(|_| conn.say(&ack)).count();
     assert!((1024..100_000).contains(&taken), "{taken}");
     assert_eq!(conn.ended(), 8);
+}
+
+/// More clients than may be connecting at once, of which the first ones are sent away; then one
+/// that says all it has to.
+fn clients_that_say_nothing_make_room(path: &Path, client: &Client) {
+    let silent: Vec<_> = (0..CONNECTING_CLIENTS_MAX + 10).map(|_| Conn::open(path)).collect();
+    let conn = connected(path, client);
+    for (i, silent) in silent.iter().enumerate().take(10) {
+        assert_eq!(silent.ended(), 8, "client {i}\n{}", common::log());
+    }
+    assert_eq!(silent.last().unwrap().hear(), 2, "HELLO: the last one stays");
+    drop(conn);
+}
+
+/// Clients of one socket, each with a port, are connected, as many as there are ports.
+fn many_clients_are_connected_at_once() {
+    let path = dir().join("many.sock");
+    let open = |id: u32| {
+        let devargs = format!(
+            "net_memif{id},id={id},role=server,socket={},socket-abstract=no",
+            path.display()
+        );
+        let name = format!("many{id}");
+        devices().open(&config(&name, "dpdk", &[("dpdk-devargs", &devargs)])).unwrap()
+    };
+    let ids = || (100..).take(CONNECTING_CLIENTS_MAX + 6);
+    let mut ports: Vec<_> = ids().map(open).collect();
+    let clients: Vec<_> = ids().map(|_| Client::new()).collect();
+    let conns: Vec<_> =
+        ids().zip(&clients).map(|(id, client)| connected_to(&path, client, id)).collect();
+    wait("all links", || ports.iter_mut().all(|port| port.link().up));
+    drop(conns);
+    wait("no link", || ports.iter_mut().all(|port| !port.link().up));
+}
+
+/// A client that is connected may say a message each millisecond.
+fn a_connected_client_that_talks_is_heard_slowly(path: &Path, client: &Client) {
+    let conn = connected(path, client);
+    let ack = Said { bytes: [&[1, 0][..], &[0; SIZE - 2]].concat(), fds: Vec::new() };
+    let start = Instant::now();
+    (0..2 * QUEUED_MESSAGES_MAX).for_each(|_| assert!(conn.say(&ack)));
+    assert!(start.elapsed() >= Duration::from_millis(QUEUED_MESSAGES_MAX), "{:?}", start.elapsed());
 }
 
 fn wrong_descriptors(path: &Path, client: &Client) {
