@@ -6,24 +6,20 @@
 //! and with which no packet was resolved for some seconds ([`Sweep`]).
 
 use super::frozen::State;
+use super::frozen_ids::{Ids, Where};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::{Domain, Grace, Guard, Slot};
 
-/// An id consists, from its low bits up, of a place, the place's region, and a generation that
-/// counts the uses of the place.
-const PLACE_BITS: u32 = 15;
-const REGION_BITS: u32 = 10;
-const GENERATION_BITS: u32 = 32 - PLACE_BITS - REGION_BITS;
 /// Number of places of one region.
-const PLACES: usize = 1 << PLACE_BITS;
+const PLACES: usize = 1 << 15;
 /// States of one bridge at a time, at most: half of its places, so that a free one is found in
 /// [`PLACE_PROBES`].
 const STATES_MAX: u32 = PLACES as u32 / 2;
 /// Number of regions. If there are more bridges than regions, bridges share them.
-const REGIONS: usize = 1 << REGION_BITS;
+const REGIONS: usize = 1 << 10;
 /// Places that are searched for a state, from the one that its hash names.
 const PLACE_PROBES: usize = 64;
 /// Time for which a state that no decision holds is kept, ns. Packets that were decided about with
@@ -58,30 +54,8 @@ impl Kept {
     }
 }
 
-/// A place for one state.
-#[derive(Default)]
-struct Place {
-    kept: Slot<Arc<Kept>>,
-    /// Number of states that were in the place before.
-    generation: AtomicU32,
-}
-
-impl Place {
-    fn get<'g>(&'g self, guard: Guard<'g>) -> Option<&'g Arc<Kept>> {
-        self.kept.get(guard)
-    }
-
-    /// Puts a state here; false: another thread did so first.
-    fn fill(&self, kept: &Arc<Kept>) -> bool {
-        self.kept.fill(Box::new(kept.clone())).is_ok()
-    }
-
-    /// Empties the place. Only the control side calls this.
-    fn clear(&self, domain: &Domain) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
-        self.kept.clear(domain);
-    }
-}
+/// A place for one state. Only the control side empties it.
+type Place = Slot<Arc<Kept>>;
 
 struct Region {
     places: Box<[Place]>,
@@ -97,6 +71,7 @@ impl Region {
 /// All frozen states.
 pub(crate) struct States {
     regions: Box<[OnceLock<Region>]>,
+    ids: Ids,
     /// A keyed hash, so that packets cannot choose places.
     hasher: RandomState,
 }
@@ -104,7 +79,7 @@ pub(crate) struct States {
 impl Default for States {
     fn default() -> Self {
         let regions = (0..REGIONS).map(|_| OnceLock::new()).collect();
-        States { regions, hasher: RandomState::new() }
+        States { regions, ids: Ids::default(), hasher: RandomState::new() }
     }
 }
 
@@ -120,10 +95,20 @@ impl States {
 
     /// The state with this id.
     pub fn get<'g>(&'g self, guard: Guard<'g>, id: u32) -> Option<&'g Arc<Kept>> {
-        let region = self.regions[(id >> PLACE_BITS) as usize % REGIONS].get()?;
-        let kept = region.places[id as usize % PLACES].get(guard)?;
+        let kept = self.at(guard, self.ids.get(id)?)?;
         kept.touch();
         (kept.id == id).then_some(kept)
+    }
+
+    /// The state that is in a place now.
+    fn at<'g>(&'g self, guard: Guard<'g>, at: Where) -> Option<&'g Arc<Kept>> {
+        self.regions[at.region].get()?.places[at.place].get(guard)
+    }
+
+    /// A new id, for a state that is about to be in this place.
+    fn new_id(&self, guard: Guard<'_>, at: Where) -> Option<u32> {
+        let in_use = |id, at| self.at(guard, at).is_some_and(|kept| kept.id == id);
+        self.ids.next(at, in_use)
     }
 
     /// Stores a state, or finds an equal one; None: its bridge has as many states as it may have.
@@ -154,11 +139,12 @@ impl States {
             let at = &region.places[place];
             let mut there = at.get(guard);
             if there.is_none() {
-                let id = id_of(bridge, place, at.generation.load(Ordering::Relaxed));
-                if let Some(k) = Arc::get_mut(&mut kept) {
-                    k.id = id;
-                }
-                if at.fill(&kept) {
+                let of = Where { region: bridge as usize % REGIONS, place };
+                let (Some(id), Some(k)) = (self.new_id(guard, of), Arc::get_mut(&mut kept)) else {
+                    break;
+                };
+                k.id = id;
+                if at.fill(Box::new(kept.clone())).is_ok() {
                     return Some(kept);
                 }
                 there = at.get(guard);
@@ -179,13 +165,6 @@ impl States {
     pub fn used(&self, bridge: u32) -> u32 {
         self.region(bridge).map_or(0, |r| r.used.load(Ordering::Relaxed))
     }
-}
-
-/// Makes an id. It is never 0, which is the id of a packet that was not recirculated.
-fn id_of(bridge: u32, place: usize, generation: u32) -> u32 {
-    let generation = 1 + generation % ((1 << GENERATION_BITS) - 1);
-    let region = bridge % REGIONS as u32;
-    (generation << REGION_BITS | region) << PLACE_BITS | place as u32
 }
 
 /// A state that is about to be freed.
@@ -313,6 +292,14 @@ mod tests {
         assert_ne!(s.put(w.pin(), state(1, 1)).unwrap().id, a);
         assert_eq!(get(&s, &w, b), Some(&state(0, 2)));
         assert!(get(&s, &w, 0).is_none() && get(&s, &w, b ^ 1 << 31).is_none());
+    }
+
+    #[test]
+    fn ids_count_from_one() {
+        let (s, w) = (States::default(), Domain::new().writer());
+        let ids = [(0, 1), (1, 1), (0, 2), (0, 1)]
+            .map(|(bridge, table)| s.put(w.pin(), state(bridge, table)).unwrap().id);
+        assert_eq!(ids, [1, 2, 3, 1]);
     }
 
     const SECOND: u64 = 1_000_000_000;

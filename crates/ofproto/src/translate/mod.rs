@@ -14,7 +14,7 @@
 //! - packets of protocols that the switch speaks itself, taken before the tables: `special`
 //! - tunnels: `tunnel`, `tunnel_options`
 //! - translations that stop and go on when the packet is looked up again: `recirc`; their state
-//!   meanwhile: `frozen`, kept in `frozen_store`
+//!   meanwhile: `frozen`, kept in `frozen_store` with ids of `frozen_ids`
 //! - the decision: `commit` (header changes become operations), `effects` (what the control side
 //!   hears of), `own` (bits that the mask leaves out, because actions wrote them)
 //! - limits: `budget`
@@ -30,6 +30,7 @@ pub(crate) mod effects;
 mod encap;
 mod export;
 pub(crate) mod frozen;
+mod frozen_ids;
 pub(crate) mod frozen_store;
 mod learn;
 mod length;
