@@ -15,10 +15,6 @@ use std::cell::Cell;
 /// Entries of the memo: 32 KiB, of which a packet touches one cache line. With 1,024 entries, 16
 /// rules cost 5 cycles more: two of 32 keys shared an entry, and 6.6 % of predictions were wrong.
 const PLACES: usize = 1 << 13;
-/// Recirculation ids, modulo this, with an entry of `looked_at` for each direction: megaflows that
-/// match on the destination in one direction match on the source in the other.
-const IDS: usize = 1 << 3;
-const WAYS: usize = 2 * IDS;
 /// Bits of `ct_state`: a new connection; a packet of the reply direction.
 const NEW: u8 = 1;
 const REPLY: u8 = 1 << 3;
@@ -36,9 +32,10 @@ const JUDGED_PACKETS: u32 = WRONG_PACKETS_RATIO * PLACES as u32;
 pub(crate) struct RecircMemo {
     /// Indices of megaflows; 0: none.
     places: Box<[u32; PLACES]>,
-    /// Bits of words 2 (addresses) and 3 (ports) in the masks of the megaflows that packets of an
-    /// id and direction took, all masks together.
-    looked_at: [[u64; 2]; WAYS],
+    /// For each direction, bits of words 2 (addresses) and 3 (ports) in the masks of the megaflows
+    /// that packets took, all masks together: megaflows that match on the destination in one
+    /// direction match on the source in the other.
+    looked_at: [[u64; 2]; 2],
     /// True if an entry of `looked_at` has bits: megaflows match on addresses or ports.
     ends_matter: bool,
     /// Right predictions since they were last judged.
@@ -65,7 +62,7 @@ fn ct_state(line: &Line) -> u8 {
 
 impl RecircMemo {
     pub fn new() -> Self {
-        let (places, looked_at) = (Box::new([0; PLACES]), [[0; 2]; WAYS]);
+        let (places, looked_at) = (Box::new([0; PLACES]), [[0; 2]; 2]);
         RecircMemo {
             places,
             looked_at,
@@ -76,12 +73,10 @@ impl RecircMemo {
         }
     }
 
-    /// The entry of `looked_at` for a key's recirculation id and direction.
+    /// The entry of `looked_at` for a key's direction.
     #[inline]
-    fn way(line: &Line) -> usize {
-        const { assert!(at::RECIRC == 44) };
-        let id = u64::from_be(line[5]) as usize % IDS;
-        id + if ct_state(line) & REPLY == 0 { 0 } else { IDS }
+    fn direction(line: &Line) -> usize {
+        usize::from(ct_state(line) & REPLY != 0)
     }
 
     /// The entry of a key, by a hash of its destination, input port, flags, what recirculation and
@@ -102,7 +97,7 @@ impl RecircMemo {
     #[inline(never)] // A branch, and no choice between two values, both of which are made.
     fn ends(&self, line: &Line) -> u64 {
         const { assert!(at::IP_SRC == 16 && at::IP_DST == 20 && at::TP_SRC == 24) };
-        let [addresses, ports] = self.looked_at[Self::way(line)];
+        let [addresses, ports] = self.looked_at[Self::direction(line)];
         (line[2] & addresses) ^ (line[3] & ports).rotate_left(29)
     }
 
@@ -110,7 +105,7 @@ impl RecircMemo {
     fn remember(&mut self, line: &Line, megaflow: u32, mask: &MaskLine) {
         // Packets that begin connections are not predicted.
         if ct_state(line) & NEW == 0 {
-            let [addresses, ports] = &mut self.looked_at[Self::way(line)];
+            let [addresses, ports] = &mut self.looked_at[Self::direction(line)];
             *addresses |= mask.words[2];
             *ports |= mask.words[3];
             self.ends_matter |= *addresses | *ports != 0;
@@ -150,7 +145,7 @@ impl RecircMemo {
         if predictions >= JUDGED_PACKETS {
             if self.wrong.get() > predictions / WRONG_PACKETS_RATIO {
                 self.resting = RETRY_INTERVALS;
-                (self.looked_at, self.ends_matter) = ([[0; 2]; WAYS], false);
+                (self.looked_at, self.ends_matter) = ([[0; 2]; 2], false);
             }
             self.right = 0;
             self.wrong.set(0);
