@@ -31,22 +31,19 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
 fn line(name: &str, p: &PortLookup) -> String {
     let (r, t) = (&p.rates, &p.rates.lookups);
     let cached = t.cache_hits as f64 / t.hits().max(1) as f64;
-    let hits: Vec<String> = r.hits.iter().take(r.masks).map(u64::to_string).collect();
     format!(
         "  port: {name:<16}  flows: {}  masks: {}  visits per lookup: {:.2}  cached: {:.1} %\n    \
          signature cache {}\n    new flows: {}\n    \
-         subtables probed: at most {}, predicted ones: {}\n    \
+         predicted subtables probed: {}\n    \
          judged by: cache hits {} flow hits {} visits {} missed visits {} missed {} resolved {} \
          new flows {} cycles per miss {}\n    \
-         of samples: packets {}; learned {}; misses {}; predictions {}; direct {}\n    \
-         hits by subtable: {} of {}\n",
+         of samples: packets {}; learned {}; misses {}; predictions {}; direct {}\n",
         p.flows,
         p.masks,
         t.visits_per_hit(),
         cached * 100.0,
         reason(p),
         new_flows(&p.policy),
-        p.policy.subtables_probed_max,
         match p.policy.predictor {
             PredictorUse::Off => "not",
             PredictorUse::Last => "last",
@@ -65,8 +62,6 @@ fn line(name: &str, p: &PortLookup) -> String {
         share(r.misses_returning, "would be found"),
         share(r.predictions, "right"),
         share(r.direct, "answered"),
-        hits.join(" "),
-        r.all_hits,
     )
 }
 
@@ -122,7 +117,6 @@ mod tests {
             rates: PortRates {
                 lookups,
                 masks: 2,
-                all_hits: 9,
                 packets_returning: Share { all: 100, good: 75 },
                 ..PortRates::default()
             },
@@ -133,12 +127,12 @@ mod tests {
 
     #[test]
     fn the_reason_is_said() {
-        let off = "off: would save at most 2.00 subtable visits per packet, on above 1.75";
+        let off = "off: would save at most 2.00 subtable visits per packet, on above 1.30";
         assert_eq!(reason(&shown(CacheUse::Off)), off);
-        let on = "on: saves 1.50 subtable visits per packet, off at 1.31";
+        let on = "on: saves 1.50 subtable visits per packet, off at 1.15";
         assert_eq!(reason(&shown(CacheUse::On)), on);
         let sampled = "off: would save 1.50 subtable visits per packet as 75 % of packets are of \
-                       known flows, on above 1.75";
+                       known flows, on above 1.30";
         assert_eq!(reason(&shown(CacheUse::Sampled)), sampled);
         let forced = PortLookup { cache_forced: true, ..shown(CacheUse::On) };
         assert_eq!(reason(&forced), "on: configured");
@@ -149,7 +143,6 @@ mod tests {
         let text = line("p1", &shown(CacheUse::Off));
         assert!(text.contains("masks: 2  visits per lookup: 2.00  cached: 0.0 %"), "{text}");
         assert!(text.contains("packets 100 (75 came back)"), "{text}");
-        assert!(text.contains("hits by subtable: 0 0 of 9\n"), "{text}");
         assert!(text.contains("new flows: stored\n"), "{text}");
     }
 }

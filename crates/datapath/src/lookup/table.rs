@@ -7,7 +7,7 @@ use crate::lookup::compare::MaskLine;
 use crate::lookup::flow_store::{LIVE, MASKS, Payload, Store};
 use crate::lookup::mask::{self, FULL, PORT_ONLY};
 use crate::lookup::port_classifier::{self, PortClassifier, PortLookup};
-use crate::lookup::predictor::{PREDICTIONS_MAX, SubtablePredictor};
+use crate::lookup::predictor::SubtablePredictor;
 use crate::lookup::recirc_memo::RecircMemo;
 use crate::lookup::search::Search;
 use crate::lookup::signature_cache::SigCache;
@@ -15,7 +15,7 @@ use crate::lookup::subtable::Subtable;
 use crate::lookup::subtable_memo::SubtableMemo;
 use crate::mem::fold;
 use crate::miss::policy::{CacheUse, NewFlows, PredictorUse};
-use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, INTERVAL_MS, LookupCounts, SUBTABLES_PROBED_MAX};
+use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, INTERVAL_MS, LookupCounts};
 use crate::miss::seen_flows::{SAMPLE_FLOWS, SeenFlows};
 use crate::settings::Tri;
 use crate::verify::levels::preferred_level;
@@ -199,7 +199,7 @@ impl Table {
         self.store.set_mask(slot, &mask);
         let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
         // As many subtables are in huge pages as a packet visits.
-        let sub = Subtable::new(mask, secret, room, slot < SUBTABLES_PROBED_MAX);
+        let sub = Subtable::new(mask, secret, room, slot < port_classifier::SUBTABLES_PROBED_MAX);
         self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext != 0 };
         self.subtables[slot] = Some(Box::new(sub));
     }
@@ -317,46 +317,27 @@ impl Table {
     }
 
     /// The megaflow for packets with this key, if the table has one already, and its program.
-    pub fn known(&mut self, position: &InsertPosition, key: &Words) -> Option<(u32, u32)> {
+    pub fn known(&mut self, position: &InsertPosition) -> Option<(u32, u32)> {
         let (line, ext) = lines(&position.masked);
         let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
-        let found = found.map(|megaflow| (position.slot, megaflow)).or_else(|| self.unprobed(key));
         let port = port_of(position.masked[4]);
         if self.classifier_mut(port).policy.predictor != PredictorUse::Off {
             self.history.predictor.put(position.near, position.slot);
         }
         let p = self.classifier_mut(port);
-        let Some((slot, megaflow)) = found else {
+        let Some(megaflow) = found else {
             p.rates.new_flows += 1;
             return None;
         };
         let direct = p.policy.new_flows == NewFlows::Direct;
         // In direct mode one packet of a sample stands for many that are not counted.
-        p.hits[slot] += if direct { SAMPLE_FLOWS / 2 } else { 1 };
+        p.hits[position.slot] += if direct { SAMPLE_FLOWS / 2 } else { 1 };
         if position.in_fixed_sample.is_some() {
             let cached = p.policy.cache == CacheUse::On;
             p.rates.misses_returning.count(1, cached.into());
         }
         self.count(port.into(), LookupCounts { resolved: 1, ..LookupCounts::default() });
         Some(megaflow)
-    }
-
-    /// A megaflow for packets with this key in a subtable in which the port's packets are not
-    /// looked up, and that subtable; the [`PREDICTIONS_MAX`] most hit ones are tried. Only for
-    /// ports in direct mode, of which only samples get here: their hits show when probing the
-    /// subtable would pay, even if new decisions have other masks.
-    fn unprobed(&mut self, key: &Words) -> Option<(usize, (u32, u32))> {
-        let port = port_of(key[4]);
-        let p = self.classifiers[usize::from(port)].as_ref();
-        let p = p.filter(|p| p.policy.new_flows == NewFlows::Direct)?;
-        let mut slots = [0; PREDICTIONS_MAX];
-        let unprobed = p.unprobed();
-        let n = unprobed.len().min(PREDICTIONS_MAX);
-        slots[..n].copy_from_slice(&unprobed[..n]);
-        let (line, ext) = lines(key);
-        let key = KeyRef { line, ext: &ext, have: 7 };
-        let mut slots = slots[..n].iter().map(|slot| usize::from(*slot));
-        slots.find_map(|slot| Some((slot, self.find_in(&[slot], &key)?)))
     }
 
     /// True if this missed packet is to be resolved in direct mode.

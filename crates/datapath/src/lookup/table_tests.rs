@@ -5,9 +5,8 @@ use super::table::*;
 use super::*;
 use crate::batch::keys::{KeyRef, Keys, Words};
 use crate::cpu::Level;
+use crate::lookup::port_classifier::SUBTABLES_PROBED_MAX;
 use crate::mem::fold;
-use crate::miss::policy::NewFlows;
-use crate::miss::rates::SUBTABLES_PROBED_MAX;
 use crate::parse::job::port_word;
 use crate::settings::Tri;
 use crate::verify::levels::is_available;
@@ -150,9 +149,9 @@ fn a_decision_is_known_until_it_is_dead() {
     let idx = t.put(&k, &m, 5, 100).expect("room");
     k[3] = 9; // outside the mask
     let position = t.insert_position(&k, &m);
-    assert_eq!(t.known(&position, &k), Some((idx, 5)));
+    assert_eq!(t.known(&position), Some((idx, 5)));
     t.store.kill(idx, t.store.payload(idx));
-    assert_eq!(t.known(&position, &k), None);
+    assert_eq!(t.known(&position), None);
     assert_eq!(t.take_dead(), [idx]);
 }
 
@@ -181,7 +180,7 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
         let (mut k, m) = (key(&mut r), mask(&mut r));
         k[4] = port_word(1);
         let position = t.insert_position(&k, &m);
-        if t.known(&position, &k).is_none() {
+        if t.known(&position).is_none() {
             t.put(&k, &m, n, 4096).expect("room");
         }
     }
@@ -289,7 +288,7 @@ fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
         }
         beyond += 1;
         let position = t.insert_position(&key(i), &mask(i));
-        let (megaflow, program) = t.known(&position, &key(i)).expect("stored");
+        let (megaflow, program) = t.known(&position).expect("stored");
         assert_eq!(program, i);
         t.tune(Tri::On);
         t.remember(&keys.get(0), megaflow);
@@ -298,34 +297,6 @@ fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
         t.tune(Tri::Off);
     }
     assert!(beyond > 0);
-}
-
-/// A flow whose decision has another mask by now, where packets of a port in direct mode are not
-/// looked up.
-#[test]
-fn samples_of_direct_mode_find_what_is_hidden_and_bring_its_subtable_back() {
-    let mut t = Table::new(100);
-    let (wide, narrow) = ([2, 1], [2, 3]);
-    let mask = |words: [usize; 2]| -> Words {
-        std::array::from_fn(|w| if words.contains(&w) { u64::MAX } else { 0 })
-    };
-    let hidden = t.put(&of_port(1, 7), &mask(narrow), 5, 100).expect("room");
-    t.put(&of_port(1, 8), &mask(wide), 6, 100).expect("room");
-    let slot = t.store.payload(hidden).mask();
-    let p = t.classifier_mut(1);
-    let first = p.order.iter().find(|s| usize::from(**s) != slot).copied();
-    (p.order, p.policy.subtables_probed_max) = (vec![first.expect("two subtables"), slot as u8], 1);
-    let position = t.insert_position(&of_port(1, 7), &mask(wide));
-    assert_eq!(t.known(&position, &of_port(1, 7)), None, "not in direct mode: it is stored again");
-    t.classifier_mut(1).policy.new_flows = NewFlows::Direct;
-    assert_eq!(t.known(&position, &of_port(1, 7)), Some((hidden, 5)));
-    assert_eq!(t.known(&position, &of_port(1, 9)), None);
-    for _ in 0..1000 {
-        t.known(&position, &of_port(1, 7));
-    }
-    t.tune(Tri::Off);
-    let p = t.classifier_mut(1);
-    assert!(p.pays(slot) && usize::from(p.order[0]) == slot);
 }
 
 #[test]

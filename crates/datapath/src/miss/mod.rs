@@ -258,8 +258,7 @@ impl Misses {
             position =
                 Some(v.table.insert_position(packet_words(&asked.keys[n]), packet_words(&d.mask)));
         }
-        let key = packet_words(&asked.keys[n]);
-        if let Some((megaflow, program)) = position.as_ref().and_then(|s| v.table.known(s, key)) {
+        if let Some((megaflow, program)) = position.as_ref().and_then(|s| v.table.known(s)) {
             (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = (megaflow, program);
             v.table.remember(&v.batch.keys.get(i), megaflow);
             return None;
