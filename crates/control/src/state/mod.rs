@@ -166,6 +166,8 @@ pub struct State {
     pub guests_changed: Arc<AtomicBool>,
     /// Sessions that say which interfaces carry traffic.
     pub bfd: crate::bfd::sessions::Sessions,
+    /// Traffic control of kernel devices.
+    pub qos: crate::qos::Ports,
     /// Ports of several interfaces, and LACP.
     pub bonds: crate::bonds::all::Bonds,
     /// Copy engines and the PMD threads that they serve.
@@ -258,6 +260,7 @@ impl State {
             bfd: Default::default(),
             bonds: Default::default(),
             engines: Default::default(),
+            qos: Default::default(),
             offload: crate::offload::Offload::default(),
             observers: Observers::default(),
         }
