@@ -1,5 +1,5 @@
-//! rtnetlink(7), as much as ports need: querying a link, changing a link, reading link messages, and
-//! the requests of traffic control ([`crate::tc`] has their contents).
+//! rtnetlink(7), as much as ports need: querying a link, changing a link, reading link messages,
+//! sending requests of traffic control ([`crate::tc`] has their contents).
 //!
 //! Written by hand because messages must be read leniently: an attribute of a newer kernel must
 //! never make a link unreadable.

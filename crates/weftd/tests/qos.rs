@@ -162,8 +162,8 @@ fn queues(sw: &Switch) -> Vec<String> {
             let (Ok(text) | Err(text)) = sw.ofctl(&words);
             // The tool's path and options are in the texts of errors.
             let lines = text.lines().filter(|line| !line.contains("ovs-ofctl"));
-            let told = lines.map(|line| line.split(": bytes=").next().unwrap_or(line).to_owned());
-            all.push(format!("{version} {request}: {}", told.collect::<Vec<_>>().join("\n")));
+            let kept = lines.map(|line| line.split(": bytes=").next().unwrap_or(line).to_owned());
+            all.push(format!("{version} {request}: {}", kept.collect::<Vec<_>>().join("\n")));
         }
     }
     all
@@ -189,7 +189,7 @@ fn queues_are_said_as_by_ovs_and_outlive_the_daemon() {
         tc(net, "qdisc replace dev p0 root handle 7: tbf rate 1mbit burst 10k latency 50ms");
         sw.start_daemon().unwrap();
         vsctl(sw, "set bridge br0 external_ids:x=1");
-        assert_eq!(kernel(net, "p0"), want, "what somebody else made is replaced");
+        assert_eq!(kernel(net, "p0"), want, "what another program made is replaced");
         sw.kill_daemon();
         sw.start_daemon().unwrap();
         vsctl(sw, "set bridge br0 external_ids:x=2");

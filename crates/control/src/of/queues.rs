@@ -22,13 +22,13 @@ impl State {
         let mut found = Vec::new();
         for (port, no) in &ports {
             let mut ids: Vec<u32> =
-                self.qos.get(no).map_or_else(Vec::new, |q| q.queues().collect());
+                self.applied.qos.get(no).map_or_else(Vec::new, |q| q.queues().collect());
             ids.extend(self.own_queues(*no));
             ids.retain(|n| queue == ALL || *n == queue);
             found.extend(ids.into_iter().map(|id| Queue { port: *port, id }));
         }
         let may_have_queues = |(_, no): &(OfPort, PortNo)| {
-            self.qos.contains_key(no) || !self.own_queues(*no).is_empty()
+            self.applied.qos.contains_key(no) || !self.own_queues(*no).is_empty()
         };
         match queue {
             ALL => Ok(found),

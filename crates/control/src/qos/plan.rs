@@ -1,7 +1,7 @@
 //! What a QoS row makes of a kernel device: limits and defaults as in ovs-vswitchd.
 
 use crate::config::{LinuxQos, Numbers};
-use ::port::tc::{Class, Codel, HtbClass, Qdisc};
+use ::port::tc::{Codel, HtbClass, Qdisc, TrafficClass};
 use std::collections::BTreeMap;
 
 /// The rate of a device whose speed is not known, bytes per second.
@@ -14,7 +14,7 @@ const HEADERS_MAX: u32 = 64;
 pub(super) enum Plan {
     /// The kernel's default.
     Default,
-    /// Whatever somebody else set up.
+    /// Whatever another program set up.
     Untouched,
     /// A queueing discipline of ours.
     Shape(Shape),
@@ -27,9 +27,9 @@ pub(super) struct Shape {
     pub kind: &'static str,
     pub qdisc: Qdisc,
     /// The class of all queues' packets together, if there are queues.
-    pub root: Option<Class>,
+    pub root: Option<TrafficClass>,
     /// The classes of queues.
-    pub queues: BTreeMap<u32, Class>,
+    pub queues: BTreeMap<u32, TrafficClass>,
 }
 
 /// What of a device matters.
@@ -89,27 +89,33 @@ fn rate(config: &Numbers, device: Device) -> u64 {
     config.get("max-rate").map(|bits| bits / 8).filter(|rate| *rate > 0).unwrap_or(link)
 }
 
-fn root_class(is_htb: bool, rate: u64, device: Device) -> Class {
+fn root_class(is_htb: bool, rate: u64, device: Device) -> TrafficClass {
     if is_htb {
         let (burst, priority, mtu) = (0, 0, device.mtu);
-        return Class::Htb(HtbClass { min_rate: rate, max_rate: rate, burst, priority, mtu });
+        return TrafficClass::Htb(HtbClass {
+            min_rate: rate,
+            max_rate: rate,
+            burst,
+            priority,
+            mtu,
+        });
     }
-    Class::Hfsc { min_rate: narrow(rate), max_rate: narrow(rate) }
+    TrafficClass::Hfsc { min_rate: narrow(rate), max_rate: narrow(rate) }
 }
 
 /// The class of a queue. Below an MTU per second HTB would never send a full packet.
-fn queue_class(is_htb: bool, config: &Numbers, rate: u64, device: Device) -> Class {
+fn queue_class(is_htb: bool, config: &Numbers, rate: u64, device: Device) -> TrafficClass {
     let get = |key: &str| config.get(key).copied().filter(|n| *n > 0);
     let bytes = |key: &str| get(key).map(|bits| bits / 8);
     let least = if is_htb { device.mtu.into() } else { 1 };
     let min_rate = bytes("min-rate").unwrap_or(0).max(least).min(rate);
     let max_rate = bytes("max-rate").unwrap_or(rate).max(min_rate).min(rate);
     if !is_htb {
-        return Class::Hfsc { min_rate: narrow(min_rate), max_rate: narrow(max_rate) };
+        return TrafficClass::Hfsc { min_rate: narrow(min_rate), max_rate: narrow(max_rate) };
     }
     let burst = narrow(bytes("burst").unwrap_or(0)).max(device.mtu + HEADERS_MAX);
     let priority = narrow(get("priority").unwrap_or(0));
-    Class::Htb(HtbClass { min_rate, max_rate, burst, priority, mtu: device.mtu })
+    TrafficClass::Htb(HtbClass { min_rate, max_rate, burst, priority, mtu: device.mtu })
 }
 
 fn narrow(n: u64) -> u32 {
@@ -147,17 +153,17 @@ impl Shape {
 }
 
 /// Guaranteed and highest rate, bytes per second.
-fn rates(class: &Class) -> (u64, u64) {
+fn rates(class: &TrafficClass) -> (u64, u64) {
     match class {
-        Class::Htb(c) => (c.min_rate, c.max_rate),
-        Class::Hfsc { min_rate, max_rate } => ((*min_rate).into(), (*max_rate).into()),
+        TrafficClass::Htb(c) => (c.min_rate, c.max_rate),
+        TrafficClass::Hfsc { min_rate, max_rate } => ((*min_rate).into(), (*max_rate).into()),
     }
 }
 
 /// Settings of a queue.
-pub(super) fn queue_settings(class: &Class) -> Settings {
+pub(super) fn queue_settings(class: &TrafficClass) -> Settings {
     let mut all = Settings::new();
-    if let Class::Htb(c) = class {
+    if let TrafficClass::Htb(c) = class {
         all.push(("burst", u64::from(c.burst) * 8));
         all.extend((c.priority > 0).then_some(("priority", c.priority.into())));
     }

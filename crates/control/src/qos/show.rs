@@ -3,14 +3,14 @@
 use super::plan::queue_settings;
 use super::{QueueCounters, counters};
 use crate::state::State;
-use ::port::tc::Class;
+use ::port::tc::TrafficClass;
 use flow::PortNo;
 use std::fmt::Write;
 
 /// The text; None if the kernel does not queue for the port.
 pub fn show(s: &mut State, name: &str, no: PortNo) -> Option<String> {
     let counters = counters(s, no);
-    let shape = s.qos.get(&no)?.shape()?;
+    let shape = s.applied.qos.get(&no)?.shape()?;
     let mut text = format!("QoS: {name} {}\n", shape.kind);
     for (key, value) in shape.settings() {
         let _ = writeln!(text, "{key}: {value}");
@@ -21,7 +21,7 @@ pub fn show(s: &mut State, name: &str, no: PortNo) -> Option<String> {
     Some(text)
 }
 
-fn queue(text: &mut String, id: u32, class: &Class, counters: Option<&QueueCounters>) {
+fn queue(text: &mut String, id: u32, class: &TrafficClass, counters: Option<&QueueCounters>) {
     let _ = match id {
         0 => writeln!(text, "\nDefault:"),
         id => writeln!(text, "\nQueue {id}:"),

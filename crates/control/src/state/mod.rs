@@ -108,6 +108,8 @@ pub struct Applied {
     pub restoring: bool,
     /// `dpif/set-dp-features` said that the datapath has no `add_mpls`.
     pub add_mpls_off: bool,
+    /// Traffic control of the kernel's devices.
+    pub qos: crate::qos::applied::Ports,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
 }
@@ -166,8 +168,6 @@ pub struct State {
     pub guests_changed: Arc<AtomicBool>,
     /// Sessions that say which interfaces carry traffic.
     pub bfd: crate::bfd::sessions::Sessions,
-    /// Traffic control of kernel devices.
-    pub qos: crate::qos::Ports,
     /// Ports of several interfaces, and LACP.
     pub bonds: crate::bonds::all::Bonds,
     /// Copy engines and the PMD threads that they serve.
@@ -260,7 +260,6 @@ impl State {
             bfd: Default::default(),
             bonds: Default::default(),
             engines: Default::default(),
-            qos: Default::default(),
             offload: crate::offload::Offload::default(),
             observers: Observers::default(),
         }

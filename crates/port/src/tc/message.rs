@@ -1,6 +1,6 @@
 //! Contents of traffic control's messages: `struct tcmsg` and attributes, as in linux/pkt_sched.h.
 
-use super::{Class, ClassStats, Codel, HtbClass, Qdisc};
+use super::{ClassStats, Codel, HtbClass, Qdisc, TrafficClass};
 use crate::netlink::{attribute, attributes, read_u32};
 use std::io;
 
@@ -89,10 +89,10 @@ pub(super) fn qdisc(qdisc: &Qdisc) -> io::Result<Vec<u8>> {
 }
 
 /// Attributes of a class.
-pub(super) fn class_attributes(class: &Class) -> Vec<u8> {
+pub(super) fn class_attributes(class: &TrafficClass) -> Vec<u8> {
     match class {
-        Class::Htb(c) => kind_and_options("htb", &htb_options(c)),
-        Class::Hfsc { min_rate, max_rate } => {
+        TrafficClass::Htb(c) => kind_and_options("htb", &htb_options(c)),
+        TrafficClass::Hfsc { min_rate, max_rate } => {
             // Real-time, link-sharing and upper-limit curves, all straight lines.
             let curves = [(1, min_rate), (2, min_rate), (3, max_rate)];
             let curve = |(kind, rate): (u16, &u32)| attribute(kind, &words(&[0, 0, *rate]));

@@ -61,7 +61,7 @@ pub struct Codel {
 
 /// A class of a queueing discipline that has classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum TrafficClass {
     /// Of [`Qdisc::Htb`].
     Htb(HtbClass),
     /// Of [`Qdisc::Hfsc`].
@@ -141,7 +141,7 @@ impl<'a> TrafficControl<'a> {
     ///
     /// # Errors
     /// Of the kernel.
-    pub fn set_class(&mut self, minor: u16, class: &Class) -> io::Result<()> {
+    pub fn set_class(&mut self, minor: u16, class: &TrafficClass) -> io::Result<()> {
         let parent = message::handle(if minor == ROOT_CLASS { 0 } else { ROOT_CLASS });
         let head = message::head(self.ifindex, message::handle(minor), parent);
         let attributes = message::class_attributes(class);
