@@ -611,6 +611,7 @@ fn port_spec(
         dp_port,
         vlan: vlan_mode(port),
         patch_peer: (conf.kind == "patch").then(|| conf.options.get("peer").cloned()).flatten(),
+        queue_dscp: conf.queue_dscp.clone(),
         protected: port.protected,
         priority_tags: priority_tags(port),
         mcast: mcast_port(port),

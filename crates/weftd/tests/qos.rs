@@ -215,6 +215,85 @@ fn queues_are_said_as_by_ovs_and_outlive_the_daemon() {
     assert!(has(&kernel(&at_weft, "p0"), "noqueue"));
 }
 
+/// What becomes of the DSCP of a packet to each of these UDP ports; it comes with 7.
+const MARKING: [(u16, &str); 7] = [
+    (1, "actions=set_queue:5,output:p1"),
+    (2, "actions=enqueue:p1:6,output:p1"),
+    (3, "actions=set_queue:5,pop_queue,output:p1"),
+    (4, "actions=output:p1"),
+    (5, "actions=set_queue:6,ct(table=1)"),
+    (6, "actions=set_queue:7,output:p1,set_queue:5,output:p1,mod_nw_tos:4,output:p1"),
+    (7, "actions=set_queue:5,clone(set_queue:6,output:p1),output:p1"),
+];
+
+/// The DSCP, or ECN's bits with it, of the packets that come out at `h1`.
+fn marked(net: &Netns, sw: &Switch) -> Vec<(u16, u8)> {
+    veth((net, "p1"), (net, "h1")).unwrap();
+    ["p1", "h1"].iter().for_each(|dev| net.ipv6_off(dev).unwrap());
+    vsctl(sw, "add-port br0 p1 -- set interface p1 ofport_request=4");
+    qos(
+        sw,
+        "p1",
+        "type=linux-htb queues:5=@a queues:6=@b queues:7=@c -- --id=@a create queue dscp=10 \
+         -- --id=@b create queue dscp=63 -- --id=@c create queue other_config:burst=8",
+    );
+    for (port, actions) in MARKING {
+        let flow = format!("in_port=p0,udp,tp_dst={port},{actions}");
+        sw.ofctl(&["add-flow", "br0", &flow]).unwrap();
+    }
+    sw.ofctl(&["add-flow", "br0", "table=1,actions=output:p1"]).unwrap();
+    let (input, output) = (Raw::open(net, "h0").unwrap(), Raw::open(net, "h1").unwrap());
+    let mut all = Vec::new();
+    for (port, _) in MARKING {
+        let macs = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let mut frame =
+            Frame::udp4(macs, ([10, 0, 0, 1], [10, 0, 0, 2]), (4000, port), &[7; 40]).bytes();
+        // DSCP 7 with ECN 1; the sum of the header follows.
+        frame[15] = 7 << 2 | 1;
+        let sum = u16::from_be_bytes([frame[24], frame[25]]);
+        let sum = !(u32::from(!sum) + u32::from(frame[15]));
+        frame[24..26].copy_from_slice(&(sum as u16).to_be_bytes());
+        input.send(&frame).unwrap();
+        let udp = |f: &[u8]| f.len() > 40 && f[23] == 17;
+        let came = output.collect(9, Instant::now() + Duration::from_secs(1), udp);
+        let header_is_valid = |f: &[u8]| {
+            let words = f[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+            let sum: u32 = words.sum();
+            (sum & 0xffff) + (sum >> 16) == 0xffff
+        };
+        assert!(came.iter().all(|f| header_is_valid(f)), "{came:?}");
+        all.extend(came.iter().map(|f| (port, f[15])));
+    }
+    all
+}
+
+#[test]
+fn queues_give_packets_their_dscp_as_with_ovs() {
+    if !privileged() {
+        return;
+    }
+    let [at_weft, at_ovs] = [(); 2].map(|()| Netns::new().unwrap());
+    let weft = start(&at_weft, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
+    let ovs = start(&at_ovs, SwitchConfig::oracle());
+    let [ours, theirs] = [(&at_weft, &weft), (&at_ovs, &ovs)].map(|(net, sw)| marked(net, sw));
+    assert_eq!(ours, theirs);
+    let [kept, five, six] = [7, 10, 63].map(|dscp| dscp << 2 | 1);
+    let want = [
+        (1, five),
+        (2, six),
+        (2, kept),
+        (3, kept),
+        (4, kept),
+        (5, six),
+        (6, kept),
+        (6, five),
+        (6, five),
+        (7, six),
+        (7, five),
+    ];
+    assert_eq!(ours, want);
+}
+
 /// Bytes of each frame.
 const SIZE: usize = 1000;
 

@@ -441,7 +441,7 @@ const QOS: &[Knob] = &[
 ];
 
 const QUEUE: &[Knob] = &[
-    ("dscp", ANY, "packets keep theirs"),
+    ("dscp", Works, ""),
     ("other_config:min-rate", Works, ""),
     ("other_config:max-rate", Works, ""),
     ("other_config:burst", Works, ""),

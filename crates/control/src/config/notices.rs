@@ -82,7 +82,11 @@ impl<'a> Walk<'a> {
     fn qos(&mut self, port: &Row, row: &Row, name: &str) {
         let ((column, state, remark), kind) = (knobs::QOS_TYPE, row.str("type"));
         let interfaces = self.rows("Interface", port.uuids("interfaces"));
-        let is_kernels = |i: &&Row| ["", "system", "internal", "tap"].contains(&i.str("type"));
+        // Dummies take everything, as they have no device.
+        let is_kernels = |i: &&Row| {
+            let kind = i.str("type");
+            ["", "system", "internal", "tap"].contains(&kind) || kind.starts_with("dummy")
+        };
         let fits = !qos::LINUX_TYPES.contains(&kind) || interfaces.iter().all(is_kernels);
         let before = self.notices.len();
         self.look(name, column, kind, if fits { state } else { Support::Only(&[]) }, remark);

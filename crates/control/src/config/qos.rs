@@ -70,6 +70,19 @@ pub(super) fn read(db: &Replica, port: &Row) -> Option<QosConf> {
     }
 }
 
+/// The DSCP that packets of each queue of a row of table `Port` get, where they get one.
+pub(super) fn dscp(db: &Replica, port: &Row) -> BTreeMap<u32, u8> {
+    let Some((_, row)) = rows(db, "QoS", port, "qos").next() else { return BTreeMap::new() };
+    if row.str("type").is_empty() {
+        return BTreeMap::new();
+    }
+    let all = row.int_uuid_map("queues").into_iter().filter_map(|(id, uuid)| {
+        let dscp = db.row("Queue", uuid)?.opt_int("dscp")?;
+        Some((u32::try_from(id).ok()?, u8::try_from(dscp).ok().filter(|dscp| *dscp < 64)?))
+    });
+    all.collect()
+}
+
 fn numbers(row: &Row) -> Numbers {
     let all = row.str_map("other_config").into_iter();
     all.filter_map(|(key, value)| Some((key, value.trim().parse().ok()?))).collect()
