@@ -27,15 +27,11 @@ impl State {
             ids.retain(|n| queue == ALL || *n == queue);
             found.extend(ids.into_iter().map(|id| Queue { port: *port, id }));
         }
-        let may_have_queues = |(_, no): &(OfPort, PortNo)| {
-            self.applied.qos.contains_key(no) || !self.own_queues(*no).is_empty()
-        };
+        let is_kernels = |(_, no): &(OfPort, PortNo)| self.applied.qos.contains_key(no);
         match queue {
             ALL => Ok(found),
             _ if !found.is_empty() => Ok(found),
-            _ if of_port != port::ANY && ports.iter().any(may_have_queues) => {
-                Err(OfError::QueueError)
-            }
+            _ if of_port != port::ANY && ports.iter().any(is_kernels) => Err(OfError::QueueError),
             _ => Err(OfError::QueueBadQueue),
         }
     }
