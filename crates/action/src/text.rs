@@ -167,6 +167,9 @@ fn set_text(r: &Rewrite) -> String {
         fill(&mut p);
         p.list.join(",")
     };
+    if r.mask.u32(at::PRIORITY) != 0 {
+        return format!("set(skb_priority({}))", hex(&r.key.get::<4>(at::PRIORITY)));
+    }
     let eth = part(&|p| {
         p.field("src", at::ETH_SRC, 6, mac);
         p.field("dst", at::ETH_DST, 6, mac);

@@ -28,6 +28,7 @@ pub mod of;
 pub mod offload;
 mod polling_log;
 pub mod ports;
+mod qos;
 mod reconcile;
 mod report;
 mod run;

@@ -390,6 +390,9 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
             reopen(s, br, conf);
             return configure_iface(s, br, port, conf);
         }
+        if let Some(no) = dp_port {
+            crate::qos::apply(s, conf, no);
+        }
         let mut spec = port_spec(s, port, conf, of_port, dp_port);
         // What a controller configured stays; that the port is down is the device's to say.
         let old = s.ofproto.port(id, of_port).map_or(0, |old| old.config);
@@ -514,6 +517,9 @@ fn attach(
         Some(added.map_err(|e| e.to_string())?)
     };
     s.police(conf, dp_port);
+    if let Some(no) = dp_port {
+        crate::qos::apply(s, conf, no);
+    }
     let spec = port_spec(s, port, conf, of_port, dp_port);
     if let Err(e) = s.ofproto.add_port(id, spec) {
         if let Some(no) = dp_port {
@@ -605,6 +611,7 @@ fn port_spec(
         dp_port,
         vlan: vlan_mode(port),
         patch_peer: (conf.kind == "patch").then(|| conf.options.get("peer").cloned()).flatten(),
+        queue_dscp: conf.queue_dscp.clone(),
         protected: port.protected,
         priority_tags: priority_tags(port),
         mcast: mcast_port(port),

@@ -304,6 +304,8 @@ pub struct PortSpec {
     pub curr_speed: u32,
     /// Highest speed, kbit/s.
     pub max_speed: u32,
+    /// DSCP that IP packets of a queue get.
+    pub queue_dscp: BTreeMap<u32, u8>,
     /// NORMAL does not forward between protected ports.
     pub protected: bool,
     /// Which packets without a VLAN get a tag for their priority when NORMAL sends them.

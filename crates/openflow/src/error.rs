@@ -107,6 +107,7 @@ pub enum OfError {
     TableModEperm,
     QueueBadPort,
     QueueBadQueue,
+    QueueError,
     SwitchConfigBadFlags,
     SwitchConfigBadLen,
     RoleStale,

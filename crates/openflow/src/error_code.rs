@@ -159,6 +159,7 @@ table! {
     TableModEperm: OF V12 V15 8 2;
     QueueBadPort: OF V10 V10 5 0, OF V11 V15 9 0;
     QueueBadQueue: OF V10 V10 5 1, OF V11 V15 9 1;
+    QueueError: NX V14 V15 23 0;
     SwitchConfigBadFlags: OF V11 V15 10 0;
     SwitchConfigBadLen: OF V11 V15 10 1;
     RoleStale: OF V12 V15 11 0;

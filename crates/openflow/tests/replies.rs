@@ -330,15 +330,19 @@ fn descriptions_configuration_queues() {
 #[test]
 fn queues() {
     let queue = |port, id| Queue { port, id };
-    let of = |queue| QueueStats { queue, tx_bytes: 60, tx_packets: 1, tx_errors: u64::MAX };
-    let stats = MultipartReply::QueueStats(vec![of(queue(1, 0)), of(queue(port::LOCAL, 7))]);
-    let stats = Reply::Multipart(stats);
-    let text = [
-        "2 queues",
-        "port 1 queue 0: bytes=60, pkts=1, errors=?",
-        "port LOCAL queue 7: bytes=60, pkts=1, errors=?",
-    ];
+    let of = |queue, duration_ns| {
+        let (tx_bytes, tx_packets, tx_errors) = (60, 1, u64::MAX);
+        QueueStats { queue, tx_bytes, tx_packets, tx_errors, duration_ns }
+    };
+    let all = vec![of(queue(1, 0), u64::MAX), of(queue(port::LOCAL, 7), 5_003_000_000)];
+    let stats = Reply::Multipart(MultipartReply::QueueStats(all));
     for v in VERSIONS {
+        let duration = if v >= Version::V13 { "5.003s" } else { "?" };
+        let text = [
+            "2 queues",
+            "port 1 queue 0: bytes=60, pkts=1, errors=?, duration=?",
+            &format!("port LOCAL queue 7: bytes=60, pkts=1, errors=?, duration={duration}"),
+        ];
         expect(&encode(v, 1, &stats), &text);
         let none = Reply::Multipart(MultipartReply::QueueStats(Vec::new()));
         expect(&encode(v, 1, &none), &["0 queues"]);

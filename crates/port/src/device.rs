@@ -3,6 +3,7 @@
 use crate::ethtool::Ethtool;
 use crate::netlink::{Info, KernelStats, LinkChange, Netlink, Which};
 use crate::sys::failed;
+use crate::tc::TrafficControl;
 use crate::{Link, PortConfig, PortError};
 use packet::Pool;
 use std::collections::BTreeMap;
@@ -137,6 +138,11 @@ impl Device {
             ("firmware_version", d.firmware),
         ];
         pairs.map(|(k, v)| (k.into(), v)).into()
+    }
+
+    /// Its traffic control.
+    pub fn traffic_control(&mut self) -> TrafficControl<'_> {
+        TrafficControl::new(&mut self.nl, self.ifindex)
     }
 
     /// See [`Ethtool::lro_off`].

@@ -21,6 +21,7 @@ mod stats;
 mod sys;
 mod system;
 mod tap;
+pub mod tc;
 pub mod testing;
 mod tunnel;
 mod turn;
@@ -237,6 +238,11 @@ pub trait Port: Send {
     /// Numbers of the egress queues that the device has without configuration.
     fn queues(&self) -> &[u32] {
         &[]
+    }
+    /// Traffic control of the port's kernel device, where packets that are sent to it pass; None:
+    /// it has no such device.
+    fn traffic_control(&mut self) -> Option<tc::TrafficControl<'_>> {
+        None
     }
     /// The configuration to show (`dpif/show`); None: its options.
     fn shown_config(&self) -> Option<BTreeMap<String, String>> {

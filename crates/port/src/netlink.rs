@@ -1,9 +1,11 @@
-//! rtnetlink(7), as much as ports need: querying a link, changing a link, reading link messages.
+//! rtnetlink(7), as much as ports need: querying a link, changing a link, reading link messages,
+//! sending requests of traffic control ([`crate::tc`] has their contents).
 //!
 //! Written by hand because messages must be read leniently: an attribute of a newer kernel must
 //! never make a link unreadable.
 
 use crate::sys::{bind, check, set_option, socket};
+use crate::tc;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -12,8 +14,10 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const F_REQUEST: u16 = 1;
 const F_ACK: u16 = 4;
+const F_DUMP: u16 = 0x300;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
@@ -102,7 +106,9 @@ pub enum Which<'a> {
 pub enum Message {
     New(Info),
     Del(Info),
-    /// Acknowledgement or error of a request.
+    /// A class of a queueing discipline: the minor number of its handle, and what it counted.
+    Class(u16, tc::ClassStats),
+    /// Acknowledgement or error of a request, or the end of a list.
     Done(io::Result<()>),
     Other,
 }
@@ -157,13 +163,44 @@ impl Netlink {
             LinkChange::Mac(mac) => (ifinfo(ifindex, 0, 0), attribute(IFLA_ADDRESS, &mac)),
             LinkChange::AdminUp(on) => (ifinfo(ifindex, if on { up } else { 0 }, up), Vec::new()),
         };
-        match self.request(RTM_SETLINK, F_REQUEST | F_ACK, &head, &attrs)? {
+        self.order(RTM_SETLINK, 0, &head, &attrs)
+    }
+
+    /// Sends a request that is answered with an acknowledgement or an error.
+    pub fn order(&mut self, kind: u16, flags: u16, head: &[u8], attrs: &[u8]) -> io::Result<()> {
+        match self.request(kind, F_REQUEST | F_ACK | flags, head, attrs)? {
             Message::Done(result) => result,
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
+    /// Asks for all objects of a kind, and calls `each` with each message but the last.
+    pub fn list(
+        &mut self,
+        kind: u16,
+        head: &[u8],
+        mut each: impl FnMut(Message),
+    ) -> io::Result<()> {
+        self.send(kind, F_REQUEST | F_DUMP, head, &[])?;
+        let want = self.seq;
+        let mut end = None;
+        // The kernel has queued the next part when it returns this one.
+        while end.is_none() {
+            self.receive(|seq, message| match message {
+                Message::Done(result) if seq == want => end = Some(result),
+                message if seq == want => each(message),
+                _ => {}
+            })?;
+        }
+        end.unwrap_or(Ok(()))
+    }
+
     fn request(&mut self, kind: u16, flags: u16, head: &[u8], attrs: &[u8]) -> io::Result<Message> {
+        self.send(kind, flags, head, attrs)?;
+        self.reply()
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, head: &[u8], attrs: &[u8]) -> io::Result<()> {
         self.seq += 1;
         let mut msg = Vec::with_capacity(HEADER + head.len() + attrs.len());
         msg.extend(((HEADER + head.len() + attrs.len()) as u32).to_ne_bytes());
@@ -175,8 +212,7 @@ impl Netlink {
         msg.extend(attrs);
         // SAFETY: the pointer is to `len` readable bytes.
         let sent = unsafe { libc::send(self.fd(), msg.as_ptr().cast(), msg.len(), 0) };
-        check(sent as i32)?;
-        self.reply()
+        check(sent as i32).map(drop)
     }
 
     /// Reads the kernel's answer, which is queued when send(2) returns.
@@ -248,11 +284,25 @@ pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The attributes in `rest`, as far as they are whole.
+pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (len, kind) = (usize::from(read_u16(rest, 0)?), read_u16(rest, 2)?);
+        let value = rest.get(4..len)?;
+        rest = rest.get(align(len)..).unwrap_or(&[]);
+        Some((kind, value))
+    })
+}
+
 fn parse(msg: &[u8]) -> Message {
     let body = &msg[HEADER..];
     match read_u16(msg, 4) {
         Some(RTM_NEWLINK) => link(body).map_or(Message::Other, Message::New),
         Some(RTM_DELLINK) => link(body).map_or(Message::Other, Message::Del),
+        Some(tc::RTM_NEWTCLASS) => {
+            tc::class(body).map_or(Message::Other, |(minor, stats)| Message::Class(minor, stats))
+        }
+        Some(NLMSG_DONE) => Message::Done(Ok(())),
         Some(NLMSG_ERROR) => Message::Done(match read_u32(body, 0).map(|e| e as i32) {
             Some(0) => Ok(()),
             Some(e) => Err(io::Error::from_raw_os_error(e.wrapping_neg())),
@@ -273,12 +323,8 @@ fn link(body: &[u8]) -> Option<Info> {
         flags: read_u32(body, 8)?,
         ..Info::default()
     };
-    let mut rest = body.get(IFINFO..)?;
-    while let (Some(len), Some(kind)) = (read_u16(rest, 0), read_u16(rest, 2)) {
-        let Some(value) = rest.get(4..usize::from(len)) else { break };
-        link_attribute(&mut info, kind, value);
-        rest = rest.get(align(usize::from(len))..).unwrap_or(&[]);
-    }
+    attributes(body.get(IFINFO..)?)
+        .for_each(|(kind, value)| link_attribute(&mut info, kind, value));
     Some(info)
 }
 

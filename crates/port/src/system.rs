@@ -9,6 +9,7 @@ use crate::packet_rx::PacketRx;
 use crate::packet_tx::PacketTx;
 use crate::stats::Stats;
 use crate::sys::{bind, failed, grow_buffer, open_failed, set_option, socket};
+use crate::tc::TrafficControl;
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{SOL_PACKET, SOL_SOCKET, c_int};
 use packet::Pool;
@@ -136,6 +137,9 @@ impl Port for SystemPort {
     }
     fn ifindex(&self) -> Option<u32> {
         Some(self.device.ifindex)
+    }
+    fn traffic_control(&mut self) -> Option<TrafficControl<'_>> {
+        Some(self.device.traffic_control())
     }
     fn health(&mut self) -> Result<(), PortError> {
         let name = self.device.name.clone();

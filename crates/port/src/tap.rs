@@ -8,6 +8,7 @@ use crate::netlink::{KernelStats, LinkChange};
 use crate::packet_rx::missing;
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
+use crate::tc::TrafficControl;
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{c_int, iovec};
 use packet::{BURST, Packet, Pool};
@@ -340,6 +341,9 @@ impl Port for TapPort {
     }
     fn ifindex(&self) -> Option<u32> {
         Some(self.device.ifindex)
+    }
+    fn traffic_control(&mut self) -> Option<TrafficControl<'_>> {
+        Some(self.device.traffic_control())
     }
     fn health(&mut self) -> Result<(), PortError> {
         self.tap.attached().map_err(|e| failed(&self.device.name, "the device is gone", e))

@@ -1,7 +1,7 @@
 //! The kernel's routes, addresses and neighbours, by rtnetlink(7): queried as a whole, and again
 //! whenever the kernel reports a change.
 
-use crate::netlink::{align, read_u16, read_u32};
+use crate::netlink::{self, align, read_u16, read_u32};
 use crate::sys::{bind, check, set_option, socket};
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -221,13 +221,7 @@ impl Names {
 
 /// The attributes behind a header of `skip` bytes.
 fn attributes(body: &[u8], skip: usize) -> Vec<(u16, &[u8])> {
-    let (mut out, mut rest) = (Vec::new(), body.get(skip..).unwrap_or(&[]));
-    while let (Some(len), Some(kind)) = (read_u16(rest, 0), read_u16(rest, 2)) {
-        let Some(value) = rest.get(4..usize::from(len)) else { break };
-        out.push((kind, value));
-        rest = rest.get(align(usize::from(len))..).unwrap_or(&[]);
-    }
-    out
+    netlink::attributes(body.get(skip..).unwrap_or(&[])).collect()
 }
 
 fn find<'a>(list: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {

@@ -78,7 +78,7 @@ fn event(message: Message) -> Option<LinkEvent> {
     match message {
         Message::New(info) => Some(LinkEvent::Changed(state(info))),
         Message::Del(info) => Some(LinkEvent::Gone { ifindex: info.ifindex, name: info.name }),
-        Message::Done(_) | Message::Other => None,
+        Message::Class(..) | Message::Done(_) | Message::Other => None,
     }
 }
 

@@ -159,7 +159,9 @@ fn every_type_of_port_is_sent_no_more_than_its_egress_policer_lets_pass() {
         let shown = format!("QoS: {port} egress-policer\ncir: 125000\ncbs: 10000\n");
         assert_eq!(show(port), shown);
         let types = sw.appctl(&["qos/show-types", port]).unwrap();
-        assert_eq!(types, "QoS type: egress-policer\n");
+        // The kernel's devices have its own types besides.
+        assert!(types.ends_with("QoS type: egress-policer\n"), "{types}");
+        assert_eq!(types.lines().count(), if port == "d4" { 1 } else { 8 }, "{types}");
         // Ten frames at once, then 125 in a second.
         let end = Raw::open(&hosts, far).unwrap();
         let (few, many, took) = offer();
@@ -184,7 +186,6 @@ fn every_type_of_port_is_sent_no_more_than_its_egress_policer_lets_pass() {
     for (what, text) in [
         ("type=egress-policer other-config:cbs=1", "on port p1: Invalid argument (cir=0, cbs=1"),
         ("type=egress-policer other-config:cir=9 other-config:cbs=x", "(cir=9, cbs=0"),
-        ("type=linux-htb other-config:max-rate=1", "port p1: qos: type=linux-htb is not supported"),
         ("type=trtcm-policer", "port p1: qos: type=trtcm-policer is not supported"),
     ] {
         qos("p1", what);

@@ -24,7 +24,7 @@ fn one(s: &Sandbox, words: &str) -> String {
 
 /// Commands, and the setting of which they bring a notice.
 const CASES: &[(&str, &str)] = &[
-    ("set port p1 qos=@q -- --id=@q create qos type=linux-htb", "port p1: qos: type=linux-htb"),
+    ("set port d0 qos=@q -- --id=@q create qos type=linux-htb", "port d0: qos: type=linux-htb"),
     ("set port bond0 bond_fake_iface=true", "port bond0: bond_fake_iface"),
     (
         "set port bond0 other_config:bond-miimon-interval=100",

@@ -1,8 +1,10 @@
 //! `qos/show` and `qos/show-types`, in ovs-vswitchd's words.
 
-use crate::config::QosConf;
+use crate::config::{LINUX_TYPES, QosConf};
 use crate::ports::{Iface, egress};
+use crate::qos;
 use crate::state::State;
+use std::fmt::Write;
 
 fn iface<'a>(s: &'a State, name: &str) -> Result<&'a Iface, String> {
     let found = s.bridges.values().find_map(|b| b.ifaces.get(name));
@@ -19,15 +21,23 @@ pub(super) fn show(s: &mut State, args: &[String]) -> Result<String, String> {
     if let Some(QosConf::Other(kind)) = &iface.conf.qos {
         return Err(format!("{name}: qos: type={kind} is not supported and has no effect"));
     }
-    match egress(&iface.conf).filter(|_| has_device(iface)) {
-        Some(e) => Ok(format!("QoS: {name} egress-policer\ncir: {}\ncbs: {}\n", e.cir, e.cbs)),
-        None => Ok(format!("QoS not configured on {name}\n")),
+    if let Some(e) = egress(&iface.conf).filter(|_| has_device(iface)) {
+        return Ok(format!("QoS: {name} egress-policer\ncir: {}\ncbs: {}\n", e.cir, e.cbs));
     }
+    let shown = iface.dp_port.and_then(|no| qos::show(s, name, no));
+    Ok(shown.unwrap_or_else(|| format!("QoS not configured on {name}\n")))
 }
 
 pub(super) fn types(s: &mut State, args: &[String]) -> Result<String, String> {
-    if has_device(iface(s, &args[0])?) {
-        return Ok("QoS type: egress-policer\n".into());
+    let iface = iface(s, &args[0])?;
+    let Some(no) = iface.dp_port.filter(|_| has_device(iface)) else {
+        return Ok(format!("No QoS types supported for interface: {}\n", args[0]));
+    };
+    let is_kernels = s.dp.port_mut(no).is_some_and(|port| port.traffic_control().is_some());
+    let linux = LINUX_TYPES.iter().filter(|_| is_kernels);
+    let mut text = String::new();
+    for kind in linux.chain(&["egress-policer"]) {
+        let _ = writeln!(text, "QoS type: {kind}");
     }
-    Ok(format!("No QoS types supported for interface: {}\n", args[0]))
+    Ok(text)
 }

@@ -248,6 +248,8 @@ pub struct IfaceConf {
     pub policing_kpkts: (u32, u32),
     /// `qos` of its port.
     pub qos: Option<QosConf>,
+    /// `Queue.dscp` of that QoS, by queue.
+    pub queue_dscp: BTreeMap<u32, u8>,
 }
 
 impl Desired {
@@ -404,6 +406,7 @@ fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
         policing_kbits: pair("ingress_policing_rate", "ingress_policing_burst"),
         policing_kpkts: pair("ingress_policing_kpkts_rate", "ingress_policing_kpkts_burst"),
         qos: None,
+        queue_dscp: BTreeMap::new(),
     }
 }
 
@@ -500,9 +503,11 @@ impl Reader<'_> {
     fn interfaces(&mut self, port: &Row, bridge: &str) -> Vec<IfaceConf> {
         let mut found: Vec<_> = rows(self.db, "Interface", port, "interfaces").collect();
         found.sort_by_key(|(_, row)| row.str("name"));
-        let (mut kept, qos) = (Vec::new(), qos::read(self.db, port));
+        let mut kept = Vec::new();
+        let (qos, queue_dscp) = (qos::read(self.db, port), qos::dscp(self.db, port));
         for (uuid, row) in found {
-            let conf = IfaceConf { qos: qos.clone(), ..interface(uuid, row, bridge) };
+            let (qos, queue_dscp) = (qos.clone(), queue_dscp.clone());
+            let conf = IfaceConf { qos, queue_dscp, ..interface(uuid, row, bridge) };
             if self.seen.insert(conf.name.clone()) {
                 kept.push(conf);
             } else {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::{LinuxQos, Numbers};
 use ovsdb::{Datum, Schema};
 
 fn uuid(n: u128) -> Uuid {
@@ -98,7 +99,15 @@ fn qos_of_a_port_is_that_of_its_interfaces() {
     let asked = qos("egress-policer", &[("cir", "46000000"), ("cbs", "2048"), ("ebs", "1")]);
     assert_eq!(asked, policer(46_000_000, 2048));
     assert_eq!(qos("egress-policer", &[("cir", "-1"), ("cbs", "2k")]), policer(0, 0));
-    assert_eq!(qos("linux-htb", &[("cir", "1")]), Some(QosConf::Other("linux-htb".into())));
+    assert_eq!(qos("trtcm-policer", &[("cir", "1")]), Some(QosConf::Other("trtcm-policer".into())));
+    let linux = |kind, config: &[(&str, u64)], queues: &[u32]| {
+        let config = config.iter().map(|(key, n)| (key.to_string(), *n)).collect();
+        let queues = queues.iter().map(|id| (*id, Numbers::new())).collect();
+        Some(QosConf::Linux(LinuxQos { kind, config, queues }))
+    };
+    let asked = qos("linux-htb", &[("max-rate", "800"), ("x", "1k")]);
+    assert_eq!(asked, linux("linux-htb", &[("max-rate", 800)], &[0]), "there is always a queue 0");
+    assert_eq!(qos("linux-sfq", &[]), linux("linux-sfq", &[], &[]));
     assert_eq!(qos("", &[("cir", "1")]), None);
 }
 

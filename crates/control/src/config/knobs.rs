@@ -407,15 +407,45 @@ const MIRROR: &[Knob] = &[
     ("external_ids", Foreign, ""),
 ];
 
-pub(super) const QOS_TYPE: Knob =
-    ("type", Only(&[EGRESS_POLICER]), "packets are policed, not queued or shaped");
+pub(super) const QOS_TYPE: Knob = (
+    "type",
+    Only(&[
+        EGRESS_POLICER,
+        "linux-htb",
+        "linux-hfsc",
+        "linux-sfq",
+        "linux-codel",
+        "linux-fq_codel",
+        "linux-netem",
+        "linux-noop",
+    ]),
+    "`linux-*` are for ports of type system, internal and tap",
+);
 
 /// Keys of types that are not supported are not here: only the type is said to have no effect.
 const QOS: &[Knob] = &[
     QOS_TYPE,
-    ("queues", ANY, "an egress-policer has none"),
+    ("queues", Works, "of linux-htb and linux-hfsc"),
     ("other_config:cir", Works, ""),
     ("other_config:cbs", Works, ""),
+    ("other_config:max-rate", Works, ""),
+    ("other_config:perturb", Works, ""),
+    ("other_config:quantum", Works, ""),
+    ("other_config:target", Works, ""),
+    ("other_config:limit", Works, ""),
+    ("other_config:interval", Works, ""),
+    ("other_config:flows", Works, ""),
+    ("other_config:latency", Works, ""),
+    ("other_config:loss", Works, ""),
+    ("external_ids", Foreign, ""),
+];
+
+const QUEUE: &[Knob] = &[
+    ("dscp", Works, ""),
+    ("other_config:min-rate", Works, ""),
+    ("other_config:max-rate", Works, ""),
+    ("other_config:burst", Works, ""),
+    ("other_config:priority", Works, ""),
     ("external_ids", Foreign, ""),
 ];
 
@@ -478,7 +508,7 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("Manager", &[("*", Foreign, "")]),
     ("SSL", SSL),
     ("QoS", QOS),
-    ("Queue", &[("*", ANY, "see QoS.queues")]),
+    ("Queue", QUEUE),
     ("Mirror", MIRROR),
     ("NetFlow", NETFLOW),
     ("sFlow", SFLOW),

@@ -1,6 +1,7 @@
 //! What is set in the database and has no effect: one notice for each row with its column or key.
 
 use super::knobs::{self, Knob, Support};
+use super::qos;
 use ovsdb::{Atom, Datum, Replica, Row, Uuid};
 use std::collections::BTreeSet;
 
@@ -68,7 +69,7 @@ impl<'a> Walk<'a> {
             let name = format!("port {}", port.str("name"));
             self.row("Port", port, &name, "");
             for qos in self.rows("QoS", port.uuids("qos")) {
-                self.qos(qos, &format!("{name}: qos"));
+                self.qos(port, qos, &format!("{name}: qos"));
             }
             for interface in self.rows("Interface", port.uuids("interfaces")) {
                 let name = format!("interface {}", interface.str("name"));
@@ -77,12 +78,33 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Of a type that is not supported nothing else is looked at.
-    fn qos(&mut self, row: &Row, name: &str) {
-        let ((column, state, remark), before) = (knobs::QOS_TYPE, self.notices.len());
-        self.look(name, column, row.str(column), state, remark);
-        if self.notices.len() == before {
-            self.row("QoS", row, name, "");
+    /// Of a type that is not supported, or not for the port, nothing else is looked at.
+    fn qos(&mut self, port: &Row, row: &Row, name: &str) {
+        let ((column, state, remark), kind) = (knobs::QOS_TYPE, row.str("type"));
+        let interfaces = self.rows("Interface", port.uuids("interfaces"));
+        // Dummies take everything, as they have no device.
+        let is_kernels = |i: &&Row| {
+            let kind = i.str("type");
+            ["", "system", "internal", "tap"].contains(&kind) || kind.starts_with("dummy")
+        };
+        let fits = !qos::LINUX_TYPES.contains(&kind) || interfaces.iter().all(is_kernels);
+        let before = self.notices.len();
+        self.look(name, column, kind, if fits { state } else { Support::Only(&[]) }, remark);
+        if kind.is_empty() || self.notices.len() > before {
+            return;
+        }
+        self.row("QoS", row, name, "");
+        let has_queues = qos::WITH_QUEUES.contains(&kind);
+        for (id, uuid) in row.int_uuid_map("queues") {
+            let (number, id) = (format!("queues:{id}"), u32::try_from(id));
+            if !has_queues || id.is_ok_and(|id| id >= qos::QUEUES_MAX) {
+                let why = if has_queues { "there are 61440" } else { "the type has none" };
+                self.look(name, &number, "set", Support::No(&[]), why);
+                continue;
+            }
+            for queue in self.rows("Queue", [uuid]) {
+                self.row("Queue", queue, &format!("{name}: {number}"), "");
+            }
         }
     }
 

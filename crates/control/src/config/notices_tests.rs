@@ -19,6 +19,7 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
         "CT_Zone" => Uuid(8),
         "CT_Timeout_Policy" => Uuid(9),
         "QoS" => Uuid(11),
+        "Queue" => Uuid(12),
         _ => Uuid(10),
     };
     let mut all = vec![
@@ -30,7 +31,7 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
         ("Bridge", "flow_tables", Datum::map([(3, id("Flow_Table"))])),
         ("Port", "name", Datum::scalar("p1")),
         ("Port", "qos", Datum::set([id("QoS")])),
-        ("QoS", "type", Datum::scalar("egress-policer")),
+        ("QoS", "queues", Datum::map([(0, id("Queue"))])),
         ("Port", "interfaces", Datum::set([id("Interface")])),
         ("Interface", "name", Datum::scalar("p1")),
         ("Controller", "target", Datum::scalar("ptcp:6653")),
@@ -54,10 +55,15 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
 
 /// A notice on a column, or a key of a map.
 fn one(table: &str, name: &str, value: &str) -> Vec<String> {
-    match name.split_once(':') {
-        Some((column, key)) => texts(vec![(table, column, Datum::map([(key, value)]))]),
-        None => texts(vec![(table, name, Datum::scalar(value))]),
-    }
+    let mut all = match table {
+        "QoS" | "Queue" => vec![("QoS", "type", Datum::scalar("linux-htb"))],
+        _ => Vec::new(),
+    };
+    all.push(match name.split_once(':') {
+        Some((column, key)) => (table, column, Datum::map([(key, value)])),
+        None => (table, name, Datum::scalar(value)),
+    });
+    texts(all)
 }
 
 #[test]
@@ -122,23 +128,30 @@ fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
 
 #[test]
 fn of_qos_the_type_or_what_it_does_not_have() {
-    let queues = ("QoS", "queues", Datum::map([(0, Uuid(30))]));
-    let config = ("QoS", "other_config", Datum::map([("cir", "9"), ("max-rate", "5")]));
-    let mut asked = vec![queues, config];
-    assert_eq!(
-        texts(asked.clone()),
-        [
-            "INFO port p1: qos: other_config:max-rate is not known and has no effect",
-            "WARN port p1: qos: queues is not supported and has no effect (an egress-policer has none)",
-        ]
-    );
-    asked.push(("QoS", "type", Datum::scalar("linux-htb")));
-    assert_eq!(
-        texts(asked),
-        [
-            "WARN port p1: qos: type=linux-htb is not supported and has no effect (packets are policed, not queued or shaped)"
-        ]
-    );
+    let of = |kind: &str, interface: &str, queue: i64| {
+        texts(vec![
+            ("QoS", "type", Datum::scalar(kind)),
+            ("QoS", "queues", Datum::map([(queue, Uuid(30))])),
+            ("QoS", "other_config", Datum::map([("cir", "9"), ("eir", "5")])),
+            ("Interface", "type", Datum::scalar(interface)),
+        ])
+    };
+    let unknown = "INFO port p1: qos: other_config:eir is not known and has no effect";
+    let queues = |n: i64, why: &str| {
+        format!("WARN port p1: qos: queues:{n} is not supported and has no effect ({why})")
+    };
+    assert_eq!(of("egress-policer", "dpdk", 0), [unknown, &queues(0, "the type has none")]);
+    assert_eq!(of("linux-sfq", "", 0), [unknown, &queues(0, "the type has none")]);
+    for kind in ["", "system", "internal", "tap"] {
+        assert_eq!(of("linux-htb", kind, 0xefff), [unknown], "{kind}");
+        assert_eq!(of("linux-htb", kind, 0xf000), [unknown, &queues(0xf000, "there are 61440")]);
+    }
+    for (kind, interface) in [("linux-htb", "dpdk"), ("linux-noop", "patch"), ("trtcm-policer", "")]
+    {
+        let said = of(kind, interface, 0);
+        let what = format!("WARN port p1: qos: type={kind} is not supported and has no effect (");
+        assert!(said.len() == 1 && said[0].starts_with(&what), "{said:?}");
+    }
 }
 
 /// Every setting that has no effect is said, whatever table it is in, and once.

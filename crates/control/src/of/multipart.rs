@@ -3,7 +3,7 @@
 use super::account::{MONITORS_BRIDGE_MAX, MONITORS_MAX};
 use super::async_msgs::shown;
 use super::io::drained;
-use super::{ConnId, queues, table_features};
+use super::{ConnId, table_features};
 use crate::state::{Shared, State};
 use openflow::codec::ReplyTo;
 use openflow::{
@@ -51,8 +51,7 @@ pub fn answer(
             )
         }
         Q::QueueStats { port, queue } => {
-            let queues = s.queues(id, port, queue)?;
-            MultipartReply::QueueStats(queues.into_iter().map(queues::uncounted).collect())
+            MultipartReply::QueueStats(s.queue_stats(id, port, queue)?)
         }
         Q::QueueDesc { port, queue } => MultipartReply::QueueDesc(s.queues(id, port, queue)?),
         Q::GroupStats(g) => MultipartReply::GroupStats(s.ofproto.group_stats(bridge, g, now)?),

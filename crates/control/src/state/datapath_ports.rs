@@ -3,7 +3,7 @@
 use super::State;
 use crate::config::{IfaceConf, QosConf};
 use crate::ports::{egress, policing};
-use crate::{offload, tunnel_options, vlog};
+use crate::{offload, qos, tunnel_options, vlog};
 use datapath::Policing;
 use flow::PortNo;
 
@@ -30,6 +30,7 @@ impl State {
                 nos.push(no);
             }
         }
+        qos::release(self, &nos);
         let mut ports = self.dp.del_ports(nos);
         ports.iter_mut().for_each(|port| drop(port.set_persistent(false)));
         self.closing.close(ports);

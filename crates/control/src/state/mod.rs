@@ -108,6 +108,8 @@ pub struct Applied {
     pub restoring: bool,
     /// `dpif/set-dp-features` said that the datapath has no `add_mpls`.
     pub add_mpls_off: bool,
+    /// Traffic control of the kernel's devices.
+    pub qos: crate::qos::applied::Ports,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
 }

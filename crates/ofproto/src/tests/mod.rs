@@ -11,6 +11,7 @@ mod misses;
 mod normal_tests;
 mod ovs_trace;
 mod properties;
+mod queues;
 mod regions;
 mod sliced_changes;
 mod special_tests;

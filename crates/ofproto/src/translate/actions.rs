@@ -61,7 +61,9 @@ impl<'a> Xlate<'a, '_> {
         use Action as A;
         match a {
             A::Output { port, trunc, .. } => self.output(*port, *trunc),
-            A::Enqueue { port, .. } => self.output(*port, 0),
+            A::Enqueue { port, queue } => self.enqueue(*port, *queue),
+            A::SetQueue(queue) => self.set_queue(*queue),
+            A::PopQueue => self.pop_queue(),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
             A::Controller { pause: true, .. } => {
                 (self.end.paused, self.end.rest) = (Some(a), Some(Vec::new()));

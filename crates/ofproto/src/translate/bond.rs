@@ -76,14 +76,17 @@ impl<'a> Xlate<'a, '_> {
         if !self.spend(1) {
             return;
         }
+        let first = b.ports.first().and_then(|p| self.bridge.port(*p));
+        let tos = first.and_then(|p| self.mark_dscp(p));
         self.commit();
         if !matches!(self.mirror.snaplen, 0 | 0xffff) {
             self.op(Op::Truncate(self.mirror.snaplen.into()));
         }
         self.op(Op::Output(no));
-        if let Some(first) = b.ports.first().and_then(|p| self.bridge.port(*p)) {
+        if let Some(first) = first {
             self.export_sent(first);
             self.mirror_sent(first);
         }
+        self.unmark_dscp(tos);
     }
 }

@@ -50,6 +50,7 @@ impl Xlate<'_, '_> {
             }
         }
         self.commit_vlan();
+        self.commit_queue();
         self.committed();
     }
 

@@ -42,6 +42,7 @@ mod output;
 mod own;
 pub(crate) mod pipe;
 pub(crate) mod plain;
+mod queue;
 mod recirc;
 mod sample;
 mod set;

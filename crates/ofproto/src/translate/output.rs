@@ -72,16 +72,19 @@ impl<'a> Xlate<'a, '_> {
         let Some(dp) = p.spec.dp_port else {
             return self.trace_warning(|| "Nonexistent output port".into());
         };
-        if let Some(spec) = &p.spec.tunnel {
-            let before = self.export_outputs();
-            if self.enter_tunnel(p, spec, dp, trunc) {
-                self.export_way(before);
-                self.export_sent(p);
-                self.mirror_sent(p);
+        let tos = self.mark_dscp(p);
+        match &p.spec.tunnel {
+            Some(spec) => {
+                let before = self.export_outputs();
+                if self.enter_tunnel(p, spec, dp, trunc) {
+                    self.export_way(before);
+                    self.export_sent(p);
+                    self.mirror_sent(p);
+                }
             }
-            return;
+            None => self.send_by(p, dp, trunc),
         }
-        self.send_by(p, dp, trunc);
+        self.unmark_dscp(tos);
     }
 
     /// Records in the trace why nothing is sent to a port, if so.

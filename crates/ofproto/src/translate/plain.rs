@@ -282,7 +282,7 @@ impl<'a> Path<'a> {
     }
 
     /// Adds an output operation. False: the port needs more than one operation (patch port,
-    /// tunnel).
+    /// tunnel, queues that give packets a DSCP).
     fn output(&self, to: OfPort, out: &mut Decision) -> bool {
         if to == self.in_port {
             return true;
@@ -291,7 +291,8 @@ impl<'a> Path<'a> {
         if p.spec.config & port_config::NO_FWD != 0 {
             return true;
         }
-        let plain = p.peer.is_none() && p.spec.tunnel.is_none();
+        let queues = !p.spec.queue_dscp.is_empty();
+        let plain = p.peer.is_none() && p.spec.tunnel.is_none() && !queues;
         if plain && let Some(port) = p.spec.dp_port {
             out.ops.push(Op::Output(port));
         }

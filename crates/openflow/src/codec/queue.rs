@@ -6,6 +6,8 @@ use super::port::{get_port, put_port};
 use crate::buf::{Put, Rd, Result};
 use crate::{OfError, OfPort, Queue, QueueStats, Request, Version, port};
 
+const NS_PER_S: u64 = 1_000_000_000;
+
 /// The port and queue of a queue request.
 pub(super) fn decode_request(version: Version, mut rd: Rd<'_>) -> Result<(OfPort, u32)> {
     let port = any_port(get_port(version, &mut rd)?, version);
@@ -67,7 +69,10 @@ pub(super) fn put_stats(version: Version, s: &QueueStats, m: &mut Vec<u8>) {
     m.u32(s.queue.id);
     [s.tx_bytes, s.tx_packets, s.tx_errors].iter().for_each(|n| m.u64(*n));
     if version >= Version::V13 {
-        m.u64(u64::MAX); // both parts of the duration: unknown
+        let (seconds, rest) = (s.duration_ns / NS_PER_S, s.duration_ns % NS_PER_S);
+        let known = s.duration_ns != u64::MAX;
+        m.u32(if known { seconds as u32 } else { u32::MAX });
+        m.u32(if known { rest as u32 } else { u32::MAX });
     }
     if version >= Version::V14 {
         m.patch_len(start, start);

@@ -69,7 +69,7 @@ pub struct Queue {
     pub id: u32,
 }
 
-/// A queue's counters; u64::MAX: not kept. The duration is never known.
+/// A queue's counters; u64::MAX: not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct QueueStats {
@@ -77,6 +77,8 @@ pub struct QueueStats {
     pub tx_bytes: u64,
     pub tx_packets: u64,
     pub tx_errors: u64,
+    /// How long it has been there, ns; u64::MAX: not known.
+    pub duration_ns: u64,
 }
 
 /// A port-mod. `config`/`mask` are [`port_config`] bits.

@@ -1,0 +1,74 @@
+//! QoS of kernel devices (`QoS.type` of `linux-*`): the kernel's queueing disciplines and classes
+//! are made to be what the database asks for. Packets that the switch sends to a device pass them;
+//! its threads do not wait for that.
+
+pub mod applied;
+mod plan;
+mod show;
+
+use crate::config::{IfaceConf, QosConf};
+use crate::state::State;
+use crate::vlog;
+use ::port::tc::ClassStats;
+use applied::minor;
+use flow::PortNo;
+use plan::{Device, Plan};
+use std::collections::BTreeMap;
+
+pub use show::show;
+
+const MODULE: &str = "netdev_linux";
+
+/// A queue's counters, and when it was made (`now_ms`).
+pub struct QueueCounters {
+    /// What it has sent.
+    pub stats: ClassStats,
+    /// When it was made.
+    pub since_ms: u64,
+}
+
+/// Brings the traffic control of an interface's device up to date; a port without such a device is
+/// left alone. Costs one request for each queue that changed.
+pub fn apply(s: &mut State, conf: &IfaceConf, no: PortNo) {
+    let now = s.now_ms();
+    let Some(port) = s.dp.port_mut(no) else { return };
+    let plan = match &conf.qos {
+        Some(QosConf::Linux(qos)) => {
+            let device = Device { mtu: port.mtu().into(), mbps: port.link().mbps };
+            Plan::new(qos, device)
+        }
+        _ => Plan::Default,
+    };
+    let Some(mut tc) = port.traffic_control() else { return };
+    let applied = s.applied.qos.entry(no).or_default();
+    for failure in applied.apply(&mut tc, plan, &conf.name, now) {
+        vlog::warn!(MODULE, "{failure}");
+    }
+}
+
+/// Gives devices whose ports leave the kernel's default queueing again, unless it is not ours.
+pub fn release(s: &mut State, ports: &[PortNo]) {
+    for no in ports {
+        if s.applied.qos.remove(no).is_none_or(|applied| applied.shape().is_none()) {
+            continue;
+        }
+        if let Some(mut tc) = s.dp.port_mut(*no).and_then(|port| port.traffic_control()) {
+            // The device may be gone.
+            let _ = tc.remove_qdisc();
+        }
+    }
+}
+
+/// The counters of a port's queues, by number.
+pub fn counters(s: &mut State, no: PortNo) -> BTreeMap<u32, QueueCounters> {
+    let Some(applied) = s.applied.qos.get(&no).filter(|a| a.queues().next().is_some()) else {
+        return BTreeMap::new();
+    };
+    let tc = s.dp.port_mut(no).and_then(|port| port.traffic_control());
+    let stats = tc.and_then(|mut tc| tc.class_stats().ok()).unwrap_or_default();
+    let found = applied.since_ms.iter().filter_map(|(id, since_ms)| {
+        let stats = *stats.get(&minor(*id))?;
+        Some((*id, QueueCounters { stats, since_ms: *since_ms }))
+    });
+    found.collect()
+}
