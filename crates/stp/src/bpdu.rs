@@ -1,4 +1,4 @@
-//! BPDUs (IEEE 802.1D-1998, clause 9) and the frames that they travel in.
+//! BPDUs (IEEE 802.1D-2004, clause 9) and the frames that they travel in.
 
 use crate::BridgeId;
 
@@ -10,11 +10,21 @@ const ETHERNET_BYTES: usize = 14;
 /// Bytes of a BPDU behind LLC.
 const CONFIG_BYTES: usize = 35;
 const TCN_BYTES: usize = 4;
+const RST_BYTES: usize = 36;
 /// Types of BPDUs.
 const CONFIG: u8 = 0;
 const TCN: u8 = 0x80;
+const RST: u8 = 2;
+/// The version that has RST BPDUs.
+const RSTP_VERSION: u8 = 2;
 /// Flags.
 const TOPOLOGY_CHANGE: u8 = 0x01;
+const PROPOSAL: u8 = 0x02;
+/// Two bits for the role.
+const ROLE_SHIFT: u32 = 2;
+const LEARNING: u8 = 0x10;
+const FORWARDING: u8 = 0x20;
+const AGREEMENT: u8 = 0x40;
 const TOPOLOGY_CHANGE_ACK: u8 = 0x80;
 
 /// A time in a BPDU: 256 are a second.
@@ -52,11 +62,51 @@ pub struct Config {
     pub forward_delay: u16,
 }
 
+/// The role of the port that sent a BPDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RstRole {
+    /// Not one that is known.
+    Unknown,
+    /// Alternate or backup.
+    Alternate,
+    /// Root.
+    Root,
+    /// Designated.
+    Designated,
+}
+
+/// What the sender knows of the tree, with what RSTP adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rst {
+    /// As in STP; `topology_change_ack` is false.
+    pub config: Config,
+    /// The sender's role.
+    pub role: RstRole,
+    /// The sender would forward at once if the receiver agrees.
+    pub proposal: bool,
+    /// The sender agrees.
+    pub agreement: bool,
+    /// The sender learns.
+    pub learning: bool,
+    /// The sender forwards.
+    pub forwarding: bool,
+}
+
+impl Rst {
+    /// What a neighbour says that speaks STP.
+    pub fn of_config(config: Config) -> Rst {
+        let role = RstRole::Designated;
+        Rst { config, role, proposal: false, agreement: false, learning: false, forwarding: false }
+    }
+}
+
 /// A BPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bpdu {
     /// What the sender knows of the tree.
     Config(Config),
+    /// The same in RSTP.
+    Rst(Rst),
     /// A bridge tells the root that the topology changes.
     TopologyChange,
 }
@@ -106,6 +156,10 @@ pub fn read(frame: &[u8]) -> Result<Bpdu, Refusal> {
     match (u16::from_be_bytes([b[0], b[1]]), b[3]) {
         (0, CONFIG) if b.len() < CONFIG_BYTES => Err(Refusal::ConfigBytes(b.len())),
         (0, CONFIG) => Ok(Bpdu::Config(Config::read(b))),
+        (0, RST) if b[2] >= RSTP_VERSION && b.len() < RST_BYTES => {
+            Err(Refusal::ConfigBytes(b.len()))
+        }
+        (0, RST) if b[2] >= RSTP_VERSION => Ok(Bpdu::Rst(Rst::read(b))),
         (0, TCN) if b.len() != TCN_BYTES => Err(Refusal::TcnBytes(b.len())),
         (0, TCN) => Ok(Bpdu::TopologyChange),
         (0, kind) => Err(Refusal::Type(kind)),
@@ -115,8 +169,13 @@ pub fn read(frame: &[u8]) -> Result<Bpdu, Refusal> {
 
 /// The frame of a BPDU, from the port's own address.
 pub fn frame(source: [u8; 6], bpdu: &Bpdu) -> Vec<u8> {
-    let mut pdu = vec![0, 0, 0];
+    let rapid = matches!(bpdu, Bpdu::Rst(_));
+    let mut pdu = vec![0, 0, if rapid { RSTP_VERSION } else { 0 }];
     match bpdu {
+        Bpdu::Rst(rst) => {
+            pdu.push(RST);
+            rst.write(&mut pdu);
+        }
         Bpdu::Config(config) => {
             pdu.push(CONFIG);
             config.write(&mut pdu);
@@ -125,6 +184,35 @@ pub fn frame(source: [u8; 6], bpdu: &Bpdu) -> Vec<u8> {
     }
     let length = (LLC.len() + pdu.len()) as u16;
     [&GROUP_MAC[..], &source, &length.to_be_bytes(), &LLC, &pdu].concat()
+}
+
+impl Rst {
+    fn read(b: &[u8]) -> Rst {
+        let flags = b[4];
+        let config = Config { topology_change_ack: false, ..Config::read(b) };
+        let roles = [RstRole::Unknown, RstRole::Alternate, RstRole::Root, RstRole::Designated];
+        Rst {
+            config,
+            role: roles[usize::from(flags >> ROLE_SHIFT & 3)],
+            proposal: flags & PROPOSAL != 0,
+            agreement: flags & AGREEMENT != 0,
+            learning: flags & LEARNING != 0,
+            forwarding: flags & FORWARDING != 0,
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let at = out.len();
+        self.config.write(out);
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        out[at] |= flag(self.proposal, PROPOSAL)
+            | (self.role as u8) << ROLE_SHIFT
+            | flag(self.learning, LEARNING)
+            | flag(self.forwarding, FORWARDING)
+            | flag(self.agreement, AGREEMENT);
+        // Nothing of version 1.
+        out.push(0);
+    }
 }
 
 impl Config {
@@ -182,12 +270,22 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_read_and_padding_is_passed_over() {
-        for bpdu in [Bpdu::Config(config()), Bpdu::TopologyChange] {
+        let rst = Rst {
+            config: config(),
+            role: RstRole::Root,
+            proposal: false,
+            agreement: true,
+            learning: true,
+            forwarding: false,
+        };
+        for bpdu in [Bpdu::Config(config()), Bpdu::TopologyChange, Bpdu::Rst(rst)] {
             let mut sent = frame([7; 6], &bpdu);
             assert_eq!(read(&sent), Ok(bpdu));
             sent.resize(60, 0);
             assert_eq!(read(&sent), Ok(bpdu));
         }
+        let sent = frame([7; 6], &Bpdu::Rst(rst));
+        assert_eq!((sent.len(), &sent[17..22]), (53, &[0, 0, 2, 2, 0x59][..]));
         let sent = frame([7; 6], &Bpdu::Config(config()));
         assert_eq!(sent.len(), 52);
         assert_eq!(sent[..21], *b"\x01\x80\xc2\0\0\0\x07\x07\x07\x07\x07\x07\0\x26BB\x03\0\0\0\0");

@@ -5,17 +5,19 @@
 //!
 //! Does not know: sockets, clocks (time is an argument, in milliseconds), OpenFlow, the database.
 //!
-//! Invariants: a call visits each port a fixed number of times ([`Stp::steps`] counts;
-//! `work_is_bounded_by_ports`). Bridges that are connected agree on one root and one tree
+//! Invariants: a call visits each port a fixed number of times ([`Stp::steps`] and [`Rstp::steps`]
+//! count; `work_is_bounded_by_ports`). Bridges that are connected agree on one root and one tree
 //! (`tests/networks.rs`).
 //!
-//! Limits: [`STP_PORTS_MAX`] ports of a bridge.
+//! Limits: [`STP_PORTS_MAX`] ports of a bridge, or [`RSTP_PORTS_MAX`].
 
 pub mod bpdu;
 mod classic;
+pub mod rapid;
 mod timer;
 
 pub use classic::{Conf, Port, PortConf, Stp};
+pub use rapid::{RSTP_PORTS_MAX, Rstp};
 
 /// Ports of a bridge that speaks STP: a number has eight bits, and 0 is none.
 pub const STP_PORTS_MAX: u16 = 255;
@@ -76,6 +78,16 @@ impl State {
             State::Forwarding => "forwarding",
         }
     }
+
+    /// As Open vSwitch writes it of RSTP.
+    pub fn rapid_name(self) -> &'static str {
+        match self {
+            State::Disabled => "Disabled",
+            State::Blocking | State::Listening => "Discarding",
+            State::Learning => "Learning",
+            State::Forwarding => "Forwarding",
+        }
+    }
 }
 
 /// A port's place in the tree.
@@ -89,6 +101,8 @@ pub enum Role {
     Designated,
     /// It leads to the root, and another port does so better.
     Alternate,
+    /// It leads to this bridge itself (RSTP).
+    Backup,
 }
 
 impl Role {
@@ -99,6 +113,18 @@ impl Role {
             Role::Root => "root",
             Role::Designated => "designated",
             Role::Alternate => "alternate",
+            Role::Backup => "backup",
+        }
+    }
+
+    /// As Open vSwitch writes it of RSTP.
+    pub fn rapid_name(self) -> &'static str {
+        match self {
+            Role::Disabled => "Disabled",
+            Role::Root => "Root",
+            Role::Designated => "Designated",
+            Role::Alternate => "Alternate",
+            Role::Backup => "Backup",
         }
     }
 }

@@ -5,8 +5,8 @@ mod net;
 
 use net::{Bridge, Net};
 use proptest::prelude::*;
-use stp::bpdu::{Bpdu, Config, frame};
-use stp::{BridgeId, State, Stp};
+use stp::bpdu::{Bpdu, Config, GROUP_MAC, Rst, frame};
+use stp::{BridgeId, Rstp, State, Stp};
 
 /// Until what was known is forgotten, and ports have listened and learned.
 const SETTLES_S: u64 = 20 + 2 * 15 + 10;
@@ -16,9 +16,7 @@ fn pair(a: usize, b: usize) -> Vec<(usize, u16)> {
 }
 
 fn ring_of_three<B: Bridge>() -> Net<B> {
-    // Behind the last bridge is a host: who serves nobody tells of no change.
-    let lans = [pair(0, 1), pair(1, 2), pair(2, 0), vec![(2, 10)]];
-    Net::new(&[1 << 48, 2 << 48, 3 << 48], &lans)
+    Net::new(&[1 << 48, 2 << 48, 3 << 48], &[pair(0, 1), pair(1, 2), pair(2, 0)])
 }
 
 #[test]
@@ -66,29 +64,65 @@ fn a_bridge_with_two_ports_in_one_network_uses_one() {
 }
 
 #[test]
-fn work_is_bounded_by_ports() {
-    const PORTS: u16 = 255;
-    const STEPS_MAX: u64 = 16;
-    let mut stp = <Stp as Bridge>::new(BridgeId(9 << 48));
-    (1..=PORTS).for_each(|port| stp.add_port(port, 10, 0));
-    (1..=PORTS).for_each(|port| stp.set_link(port, true, 0));
-    let steps = |stp: &mut Stp, call: &mut dyn FnMut(&mut Stp)| {
-        let before = stp.steps();
-        call(stp);
-        let bpdus = stp.sends().0.len();
-        assert!(bpdus <= 2 * usize::from(PORTS), "{bpdus} BPDUs");
-        (stp.steps() - before) / u64::from(PORTS)
+fn a_ring_of_rapid_bridges_is_there_at_once_and_again() {
+    let mut net: Net<Rstp> = ring_of_three();
+    net.run(2);
+    net.check();
+    assert_eq!([net.state(1, 0), net.state(1, 1)], [State::Forwarding, State::Blocking]);
+    net.set_lan(2, false);
+    net.run(1);
+    net.check();
+    net.set_lan(2, true);
+    net.run(3);
+    net.check();
+    assert_eq!(net.state(1, 1), State::Blocking);
+}
+
+/// Ports visited per port of the bridge, at most, for one BPDU or one look at the clock: each port
+/// has another root, and each is better than the one before.
+fn steps_max<B: Bridge>(
+    ports: u16,
+    steps: impl Fn(&B) -> u64,
+    make: impl Fn(Config) -> Bpdu,
+) -> u64 {
+    let mut bridge = B::new(BridgeId(9 << 48));
+    (1..=ports).for_each(|port| bridge.add_port(port, 10, true));
+    (1..=ports).for_each(|port| bridge.set_link(port, true, 0));
+    let mut most = 0;
+    let mut measure = |bridge: &mut B, call: &mut dyn FnMut(&mut B)| {
+        let before = steps(bridge);
+        call(bridge);
+        let sent = bridge.sends().0.len();
+        assert!(sent <= 4 * usize::from(ports), "{sent} BPDUs");
+        let visited = (steps(bridge) - before) / u64::from(ports);
+        assert!(visited > 0);
+        most = most.max(visited);
     };
-    for now in (0..4000).step_by(10) {
-        // Each port has another root, and each is better than the one before.
-        let port = 1 + (now / 10 % u64::from(PORTS)) as u16;
-        let id = BridgeId(8 << 48 | (4000 - now));
+    for now in (0..8000).step_by(20) {
+        let port = 1 + (now / 20 % u64::from(ports)) as u16;
+        let id = BridgeId(8 << 48 | (8000 - now));
         let config = Config { root: id, bridge: id, max_age: 512, ..Config::default() };
-        let bytes = frame([2; 6], &Bpdu::Config(config));
-        let received = steps(&mut stp, &mut |stp| Bridge::receive(stp, port, &bytes, now));
-        let passed = steps(&mut stp, &mut |stp| Bridge::run(stp, now));
-        assert!(received <= STEPS_MAX && passed <= STEPS_MAX, "{received} {passed}");
-        assert!(received > 0 && passed > 0);
+        let bytes = frame([2; 6], &make(config));
+        measure(&mut bridge, &mut |bridge| bridge.receive(port, &bytes, now));
+        measure(&mut bridge, &mut |bridge| bridge.run(now));
+    }
+    most
+}
+
+#[test]
+fn work_is_bounded_by_ports() {
+    let rst = |config| {
+        let rst = Rst::of_config(config);
+        Bpdu::Rst(Rst { proposal: true, agreement: true, ..rst })
+    };
+    for ports in [4, 255] {
+        let most = steps_max(ports, Stp::steps, Bpdu::Config);
+        assert!(most <= 16, "{ports} ports: {most} by STP");
+        for most in
+            [steps_max(ports, Rstp::steps, rst), steps_max(ports, Rstp::steps, Bpdu::Config)]
+        {
+            assert!(most <= 200, "{ports} ports: {most} by RSTP");
+        }
     }
 }
 
@@ -141,8 +175,38 @@ fn changes<B: Bridge>((n, lans): (usize, &[Vec<(usize, u16)>]), events: &[Event]
     net.check();
 }
 
+/// Frames that are BPDUs, more or less.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let head = [&GROUP_MAC[..], &[2; 6], &[0, 39, 0x42, 0x42, 3, 0, 0]].concat();
+    let body = prop::collection::vec(any::<u8>(), 0..48);
+    (0u8..4, prop_oneof![Just(0u8), Just(2), Just(0x80), any::<u8>()], body)
+        .prop_map(move |(version, kind, body)| [&head[..], &[version, kind], &body].concat())
+}
+
+fn hears<B: Bridge>(frames: &[(u16, u64, Vec<u8>)]) {
+    let (mut bridge, mut now) = (B::new(BridgeId(8 << 48)), 0);
+    (1..=4).for_each(|port| bridge.add_port(port, 10, port > 2));
+    (1..=4).for_each(|port| bridge.set_link(port, true, now));
+    for (port, ms, frame) in frames {
+        now += ms;
+        bridge.run(now);
+        bridge.receive(*port, frame, now);
+        assert!(bridge.sends().0.len() <= 40);
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn whatever_is_heard_is_read(
+        frames in prop::collection::vec((0u16..6, 0u64..4000, bytes()), 0..40),
+    ) {
+        hears::<Stp>(&frames);
+        hears::<Rstp>(&frames);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn generated_networks_become_trees(
@@ -150,5 +214,6 @@ proptest! {
         events in prop::collection::vec(event(), 0..8),
     ) {
         changes::<Stp>((n, &lans), &events, SETTLES_S);
+        changes::<Rstp>((n, &lans), &events, SETTLES_S);
     }
 }

@@ -58,11 +58,11 @@ impl Stp {
             (port.pending, port.acknowledges) = (false, false);
         }
         if (leads || designated) && port.state == State::Blocking {
-            (port.state, port.since) = (State::Listening, now);
+            port.state = State::Listening;
             port.forward_delay.start(now);
         } else if !leads && !designated && port.state != State::Blocking {
             let forwarded = matches!(port.state, State::Learning | State::Forwarding);
-            (port.state, port.since) = (State::Blocking, now);
+            port.state = State::Blocking;
             port.forward_delay.stop();
             if forwarded {
                 self.change_topology(now);

@@ -15,11 +15,17 @@ impl Stp {
         let Some(port) = self.ports.get_mut(&number).filter(|p| p.state != State::Disabled) else {
             return Ok(());
         };
+        let bpdu = match bpdu {
+            Ok(Bpdu::Rst(_)) => Err(Refusal::Type(2)),
+            other => other,
+        };
         match bpdu {
             Err(_) => port.errors += 1,
             Ok(_) => port.received += 1,
         }
         match bpdu.map_err(|refusal| refusal.to_string())? {
+            // Refused above.
+            Bpdu::Rst(_) => Ok(()),
             Bpdu::Config(c) if c.message_age >= c.max_age => Err(format!(
                 "received config BPDU with message age ({}) greater than max age ({})",
                 c.message_age, c.max_age
@@ -179,7 +185,6 @@ impl Stp {
             if !port.forward_delay.expires(now, delay) {
                 continue;
             }
-            port.since = now;
             if port.state == State::Listening {
                 port.state = State::Learning;
                 port.forward_delay.start(now);

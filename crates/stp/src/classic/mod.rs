@@ -73,8 +73,6 @@ pub struct Port {
     /// Priority and number.
     id: u16,
     state: State,
-    /// When the state began, ms.
-    since: u64,
     designated: Vector,
     /// The next configuration BPDU says that a change was heard of.
     acknowledges: bool,
@@ -102,11 +100,6 @@ impl Port {
     /// The settings.
     pub fn conf(&self) -> PortConf {
         self.conf
-    }
-
-    /// Seconds in the present state.
-    pub fn seconds(&self, now: u64) -> u64 {
-        now.saturating_sub(self.since) / 1000
     }
 
     /// BPDUs sent, good ones received, and bad ones, since the link came up.
@@ -191,7 +184,6 @@ impl Stp {
                 conf,
                 id,
                 state: State::Disabled,
-                since: now,
                 designated,
                 acknowledges: false,
                 pending: false,
@@ -226,14 +218,15 @@ impl Stp {
         self.ports.remove(&number);
     }
 
-    /// A port's link is up or down now.
+    /// A port's link is up or down now. The standard sees a change of the topology only when
+    /// another port forwards in its place; here it is one already that a port ends which did.
     pub fn set_link(&mut self, number: u16, up: bool, now: u64) {
         let Some(port) = self.ports.get_mut(&number) else { return };
         if up == (port.state != State::Disabled) {
             return;
         }
-        let was_root = self.root_port.is_none();
-        (port.state, port.since) = (if up { State::Blocking } else { State::Disabled }, now);
+        let (was_root, forwarded) = (self.root_port.is_none(), port.state == State::Forwarding);
+        port.state = if up { State::Blocking } else { State::Disabled };
         (port.acknowledges, port.pending) = (false, false);
         port.message_age.stop();
         port.forward_delay.stop();
@@ -242,6 +235,9 @@ impl Stp {
         self.become_designated(number);
         self.choose(now);
         self.after_root(was_root, now);
+        if forwarded {
+            self.change_topology(now);
+        }
     }
 
     /// What is to be done since the last call.
