@@ -219,7 +219,7 @@ pub enum TreeState {
     /// The port takes no part: it learns and forwards.
     #[default]
     Disabled,
-    /// It does neither; by STP it sends no BPDUs either.
+    /// It does neither, and sends no BPDUs (STP).
     Blocking,
     /// It does neither.
     Listening,

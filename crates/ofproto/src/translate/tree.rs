@@ -78,10 +78,9 @@ impl Xlate<'_, '_> {
         if state.forwards() {
             return false;
         }
-        let protocol = self.bridge.config.tree;
-        let name = protocol.map_or("", TreeProtocol::name);
+        let name = self.bridge.config.tree.map_or("", TreeProtocol::name);
         if self.is_bpdu() {
-            let closed = state == TreeState::Blocking && protocol == Some(TreeProtocol::Stp);
+            let closed = state == TreeState::Blocking;
             if closed {
                 let text = "STP not in listening state, skipping bpdu output";
                 self.trace_warning(|| text.into());
