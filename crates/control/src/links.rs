@@ -115,6 +115,7 @@ fn look_at(s: &mut State, wanted: impl Fn(&str, &Iface) -> bool) {
     crate::reconcile::lost(s, lost);
     if !touched.is_empty() {
         crate::bonds::turn(s);
+        crate::trees::turn(s);
     }
     touched.iter().for_each(|bridge| crate::mtu::follow(s, bridge));
 }

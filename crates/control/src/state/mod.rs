@@ -168,6 +168,8 @@ pub struct State {
     pub bfd: crate::bfd::sessions::Sessions,
     /// Ports of several interfaces, and LACP.
     pub bonds: crate::bonds::all::Bonds,
+    /// Spanning trees.
+    pub trees: crate::trees::all::Trees,
     /// Copy engines and the PMD threads that they serve.
     pub engines: crate::engines::Engines,
     /// Rules in adapters.
@@ -257,6 +259,7 @@ impl State {
             status_dirty: false,
             bfd: Default::default(),
             bonds: Default::default(),
+            trees: Default::default(),
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
             observers: Observers::default(),
