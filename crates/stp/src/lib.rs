@@ -13,11 +13,11 @@
 
 pub mod bpdu;
 mod classic;
-pub mod rapid;
+mod rapid;
 mod timer;
 
-pub use classic::{Conf, Port, PortConf, Stp};
-pub use rapid::{RSTP_PORTS_MAX, Rstp};
+pub use classic::{Stp, StpConf, StpPort, StpPortConf};
+pub use rapid::{RSTP_PORTS_MAX, Rstp, RstpConf, RstpPort, RstpPortConf};
 
 /// Ports of a bridge that speaks STP: a number has eight bits, and 0 is none.
 pub const STP_PORTS_MAX: u16 = 255;
@@ -53,7 +53,7 @@ impl std::fmt::Display for BridgeId {
 
 /// What a port does with frames that are no BPDUs (IEEE 802.1D-1998, 8.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum PortState {
     /// The port takes no part in the tree: its link is down.
     #[default]
     Disabled,
@@ -67,32 +67,32 @@ pub enum State {
     Forwarding,
 }
 
-impl State {
+impl PortState {
     /// As Open vSwitch writes it.
     pub fn name(self) -> &'static str {
         match self {
-            State::Disabled => "disabled",
-            State::Blocking => "blocking",
-            State::Listening => "listening",
-            State::Learning => "learning",
-            State::Forwarding => "forwarding",
+            PortState::Disabled => "disabled",
+            PortState::Blocking => "blocking",
+            PortState::Listening => "listening",
+            PortState::Learning => "learning",
+            PortState::Forwarding => "forwarding",
         }
     }
 
     /// As Open vSwitch writes it of RSTP.
     pub fn rapid_name(self) -> &'static str {
         match self {
-            State::Disabled => "Disabled",
-            State::Blocking | State::Listening => "Discarding",
-            State::Learning => "Learning",
-            State::Forwarding => "Forwarding",
+            PortState::Disabled => "Disabled",
+            PortState::Blocking | PortState::Listening => "Discarding",
+            PortState::Learning => "Learning",
+            PortState::Forwarding => "Forwarding",
         }
     }
 }
 
 /// A port's place in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum TreeRole {
     /// None.
     Disabled,
     /// It leads to the root.
@@ -105,26 +105,26 @@ pub enum Role {
     Backup,
 }
 
-impl Role {
+impl TreeRole {
     /// As Open vSwitch writes it.
     pub fn name(self) -> &'static str {
         match self {
-            Role::Disabled => "disabled",
-            Role::Root => "root",
-            Role::Designated => "designated",
-            Role::Alternate => "alternate",
-            Role::Backup => "backup",
+            TreeRole::Disabled => "disabled",
+            TreeRole::Root => "root",
+            TreeRole::Designated => "designated",
+            TreeRole::Alternate => "alternate",
+            TreeRole::Backup => "backup",
         }
     }
 
     /// As Open vSwitch writes it of RSTP.
     pub fn rapid_name(self) -> &'static str {
         match self {
-            Role::Disabled => "Disabled",
-            Role::Root => "Root",
-            Role::Designated => "Designated",
-            Role::Alternate => "Alternate",
-            Role::Backup => "Backup",
+            TreeRole::Disabled => "Disabled",
+            TreeRole::Root => "Root",
+            TreeRole::Designated => "Designated",
+            TreeRole::Alternate => "Alternate",
+            TreeRole::Backup => "Backup",
         }
     }
 }

@@ -6,7 +6,7 @@ mod net;
 use net::{Bridge, Net};
 use proptest::prelude::*;
 use stp::bpdu::{Bpdu, Config, GROUP_MAC, Rst, frame};
-use stp::{BridgeId, Rstp, State, Stp};
+use stp::{BridgeId, PortState, Rstp, Stp};
 
 /// Until what was known is forgotten, and ports have listened and learned.
 const SETTLES_S: u64 = 20 + 2 * 15 + 10;
@@ -23,24 +23,24 @@ fn ring_of_three<B: Bridge>() -> Net<B> {
 fn a_ring_is_cut_at_one_port_and_closes_when_a_link_fails() {
     let mut net: Net<Stp> = ring_of_three();
     net.run(14);
-    assert_eq!(net.state(0, 0), State::Listening);
+    assert_eq!(net.state(0, 0), PortState::Listening);
     net.run(2);
-    assert_eq!(net.state(0, 0), State::Learning);
+    assert_eq!(net.state(0, 0), PortState::Learning);
     net.run(SETTLES_S);
     net.check();
     // Of the two ends of the link between the bridges that are not root, that of the worse one.
-    assert_eq!([net.state(1, 0), net.state(1, 1)], [State::Forwarding, State::Blocking]);
+    assert_eq!([net.state(1, 0), net.state(1, 1)], [PortState::Forwarding, PortState::Blocking]);
     let before = net.flushes.clone();
     net.set_lan(2, false);
     net.run(31);
     net.check();
-    assert_eq!(net.state(1, 1), State::Forwarding);
+    assert_eq!(net.state(1, 1), PortState::Forwarding);
     net.run(SETTLES_S);
     assert!(net.flushes.iter().zip(&before).all(|(now, then)| now > then), "all forget addresses");
     net.set_lan(2, true);
     net.run(SETTLES_S);
     net.check();
-    assert_eq!(net.state(1, 1), State::Blocking);
+    assert_eq!(net.state(1, 1), PortState::Blocking);
 }
 
 #[test]
@@ -48,11 +48,11 @@ fn two_links_between_two_bridges_are_one_and_the_root_moves() {
     let mut net: Net<Stp> = Net::new(&[1 << 48, 2 << 48], &[pair(0, 1), pair(0, 1)]);
     net.run(SETTLES_S);
     net.check();
-    assert_eq!([net.state(0, 1), net.state(1, 1)], [State::Forwarding, State::Blocking]);
+    assert_eq!([net.state(0, 1), net.state(1, 1)], [PortState::Forwarding, PortState::Blocking]);
     net.set_id(1, 1);
     net.run(SETTLES_S);
     net.check();
-    assert_eq!([net.state(1, 0), net.state(1, 1)], [State::Blocking, State::Forwarding]);
+    assert_eq!([net.state(1, 0), net.state(1, 1)], [PortState::Blocking, PortState::Forwarding]);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_bridge_with_two_ports_in_one_network_uses_one() {
     let mut net: Net<Stp> = Net::new(&[1 << 48], &[pair(0, 0)]);
     net.run(SETTLES_S);
     net.check();
-    assert_eq!([net.state(0, 0), net.state(0, 1)], [State::Forwarding, State::Blocking]);
+    assert_eq!([net.state(0, 0), net.state(0, 1)], [PortState::Forwarding, PortState::Blocking]);
 }
 
 #[test]
@@ -68,14 +68,14 @@ fn a_ring_of_rapid_bridges_is_there_at_once_and_again() {
     let mut net: Net<Rstp> = ring_of_three();
     net.run(2);
     net.check();
-    assert_eq!([net.state(1, 0), net.state(1, 1)], [State::Forwarding, State::Blocking]);
+    assert_eq!([net.state(1, 0), net.state(1, 1)], [PortState::Forwarding, PortState::Blocking]);
     net.set_lan(2, false);
     net.run(1);
     net.check();
     net.set_lan(2, true);
     net.run(3);
     net.check();
-    assert_eq!(net.state(1, 1), State::Blocking);
+    assert_eq!(net.state(1, 1), PortState::Blocking);
 }
 
 /// Ports visited per port of the bridge, at most, for one BPDU or one look at the clock: each port

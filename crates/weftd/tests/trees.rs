@@ -37,8 +37,8 @@ fn weft() -> SwitchConfig {
     SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"))
 }
 
-/// Gives a bridge a tree with times as short as the protocol allows; the last byte of its address is
-/// `mac`.
+/// Gives a bridge a tree with times as short as the protocol allows. The last byte of its address
+/// is `mac`.
 fn grow(sw: &Switch, p: Protocol, name: &str, priority: u16, mac: u8) {
     let own = |key: &str, value: u16| format!("other_config:{}-{key}={value}", p.name);
     let hello = if p.name == "stp" { own("hello-time", 1) } else { String::new() };

@@ -5,20 +5,21 @@
 //! BPDUs leave as a controller's packets would. What comes is taken before the tables see it
 //! (`ofproto::translate::tree`) and handed over, each port at a rate of its own.
 
-pub mod all;
-mod machine;
+pub mod bridge_trees;
+
 pub mod show;
 mod tree_conf;
+mod tree_machine;
 
 use crate::config::BridgeConf;
 use crate::state::State;
 use crate::vlog;
-use all::Tree;
+use bridge_trees::Tree;
 use datapath::PuntEvent;
-use machine::Machine;
-use ofproto::{BridgeId, PortSpec, TreeContext, TreePort, TreeProtocol, TreeState};
+use ofproto::{BridgeId, PortSpec, TreeContext, TreePort, TreeProtocol};
 use openflow::{Action, Match, NO_BUFFER, OfPort, PacketOut, port, port_config, port_state};
 use tree_conf::Asked;
+use tree_machine::Machine;
 
 const MODULE: &str = "stp";
 /// Learned addresses of a bridge are forgotten once in this time, and not much more often for a
@@ -173,7 +174,7 @@ fn apply_states(s: &mut State, name: &str) {
                 tree.machine.name()
             );
             port.since_ms = now;
-            tree.flush |= all::learns(old) != all::learns(state);
+            tree.flush |= bridge_trees::learns(old) != bridge_trees::learns(state);
         }
         changed.push((port.of_port, port.tree_port(tree.machine.is_rapid())));
     }
@@ -213,18 +214,5 @@ fn send(s: &mut State, (name, id): (&str, BridgeId), of_port: OfPort, bpdu: &stp
     let packet = PacketOut { buffer_id: NO_BUFFER, matching, actions, data };
     if let Err(error) = s.packet_out(id, &packet) {
         vlog::warn!(MODULE, "{name}: sending a BPDU on port {of_port}: {error}");
-    }
-}
-
-/// The state of a port in the switch half's words. What discards by RSTP is listening in port
-/// descriptions, and sends BPDUs.
-fn tree_state(state: stp::State, rapid: bool) -> TreeState {
-    match state {
-        stp::State::Disabled => TreeState::Disabled,
-        stp::State::Blocking if rapid => TreeState::Listening,
-        stp::State::Blocking => TreeState::Blocking,
-        stp::State::Listening => TreeState::Listening,
-        stp::State::Learning => TreeState::Learning,
-        stp::State::Forwarding => TreeState::Forwarding,
     }
 }

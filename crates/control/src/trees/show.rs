@@ -1,7 +1,8 @@
-//! Trees as `stp/show` and `rstp/show` print them and as the database has them, in ovs-vswitchd's words.
+//! Trees as `stp/show` and `rstp/show` print them and as the database has them, in
+//! ovs-vswitchd's words.
 
-use super::all::{Tree, Trees};
-use super::machine::Machine;
+use super::bridge_trees::{Tree, Trees};
+use super::tree_machine::Machine;
 use std::collections::BTreeMap;
 use stp::{BridgeId, Rstp, Stp};
 
@@ -162,7 +163,7 @@ fn show_rstp(name: &str, tree: &Tree, rstp: &Rstp) -> String {
     text += &bridge_lines(rstp.conf().id, rstp.own_times(), "    ");
     text += "\n  Interface  Role       State      Cost     Pri.Nbr \n";
     text += "  ---------- ---------- ---------- -------- -------\n";
-    for (number, port) in rstp.ports().filter(|(_, p)| p.state() != stp::State::Disabled) {
+    for (number, port) in rstp.ports().filter(|(_, p)| p.state() != stp::PortState::Disabled) {
         let (role, state) = (port.role().rapid_name(), port.state().rapid_name());
         let (name, conf) = (iface(tree, number), port.conf());
         text += &format!("  {name:<11.10}{role:<11.10}{state:<11.10}");
@@ -179,7 +180,7 @@ fn show_stp(name: &str, tree: &Tree, stp: &Stp) -> String {
     text += &bridge_lines(stp.conf().id, stp.times(), "  ");
     text += "\n  Interface  Role       State      Cost  Pri.Nbr \n";
     text += "  ---------- ---------- ---------- ----- -------\n";
-    for (number, port) in stp.ports().filter(|(_, p)| p.state() != stp::State::Disabled) {
+    for (number, port) in stp.ports().filter(|(_, p)| p.state() != stp::PortState::Disabled) {
         let (role, state) = (stp.role(number).name(), port.state().name());
         let (name, conf) = (iface(tree, number), port.conf());
         text += &format!("  {name:<11.10}{role:<11.10}{state:<11.10}");

@@ -5,7 +5,7 @@ use crate::bonds::parse_mac;
 use crate::config::{BridgeConf, PortConf};
 use openflow::OfPort;
 use std::collections::BTreeMap;
-use stp::{BridgeId, RSTP_PORTS_MAX, STP_PORTS_MAX, rapid};
+use stp::{BridgeId, RSTP_PORTS_MAX, RstpPortConf, STP_PORTS_MAX};
 
 /// Speed of links that do not say theirs, Mbit/s (as in ovs-vswitchd).
 const DEFAULT_MBPS: u32 = 10_000;
@@ -39,7 +39,7 @@ pub struct PortAsked {
     pub priority: u8,
     pub path_cost: u32,
     /// RSTP only.
-    pub rapid: rapid::PortConf,
+    pub rapid: RstpPortConf,
     /// RSTP only (`rstp-port-mcheck`): it is to speak RSTP again.
     pub checks: bool,
 }
@@ -237,7 +237,7 @@ fn port_asked(
         number: number_in_tree,
         priority,
         path_cost,
-        rapid: rapid::PortConf {
+        rapid: RstpPortConf {
             priority,
             path_cost,
             admin_edge: is("port-admin-edge", false),

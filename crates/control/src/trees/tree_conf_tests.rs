@@ -124,7 +124,7 @@ fn rstp_has_settings_of_its_own_and_goes_before_stp() {
     assert_eq!(tree.id, BridgeId::new(0x1000, [2, 0, 0, 0, 0, 7]));
     assert_eq!((tree.max_age_ms, tree.forward_delay_ms, tree.hold_count), (30_000, 16_000, 10));
     let a = &tree.ports.iter().find(|p| p.iface == "a").unwrap();
-    let rapid = rapid::PortConf {
+    let rapid = RstpPortConf {
         priority: 16,
         path_cost: 70_000,
         admin_edge: true,

@@ -2,7 +2,7 @@
 //! 8.6.13).
 
 use super::{Stp, Vector};
-use crate::State;
+use crate::PortState;
 
 impl Stp {
     /// Chooses the root, the ports that lead to it, and the states that follow.
@@ -30,8 +30,8 @@ impl Stp {
         (self.root, self.root_cost) = best.map_or((own, 0), |(way, _, _)| (way.root, way.cost));
     }
 
-    /// The port is its network's if this bridge offers the better way, or nobody else knows the
-    /// root (8.6.10).
+    /// The port is its network's if this bridge offers the better way, or no other bridge knows
+    /// the root (8.6.10).
     fn choose_designated(&mut self, number: u16) {
         let Some(port) = self.ports.get(&number) else { return };
         let stale = port.designated.root != self.root;
@@ -57,12 +57,12 @@ impl Stp {
         } else {
             (port.pending, port.acknowledges) = (false, false);
         }
-        if (leads || designated) && port.state == State::Blocking {
-            port.state = State::Listening;
+        if (leads || designated) && port.state == PortState::Blocking {
+            port.state = PortState::Listening;
             port.forward_delay.start(now);
-        } else if !leads && !designated && port.state != State::Blocking {
-            let forwarded = matches!(port.state, State::Learning | State::Forwarding);
-            port.state = State::Blocking;
+        } else if !leads && !designated && port.state != PortState::Blocking {
+            let forwarded = matches!(port.state, PortState::Learning | PortState::Forwarding);
+            port.state = PortState::Blocking;
             port.forward_delay.stop();
             if forwarded {
                 self.change_topology(now);

@@ -1,7 +1,7 @@
 //! BPDUs that come in, timers, and changes of the topology (IEEE 802.1D-1998, 8.6 and 8.7).
 
 use super::{HOLD_MS, Stp, Times, Vector};
-use crate::State;
+use crate::PortState;
 use crate::bpdu::{Bpdu, Config, Refusal, to_ms};
 
 impl Stp {
@@ -12,7 +12,8 @@ impl Stp {
         bpdu: Result<Bpdu, Refusal>,
         now: u64,
     ) -> Result<(), String> {
-        let Some(port) = self.ports.get_mut(&number).filter(|p| p.state != State::Disabled) else {
+        let Some(port) = self.ports.get_mut(&number).filter(|p| p.state != PortState::Disabled)
+        else {
             return Ok(());
         };
         let bpdu = match bpdu {
@@ -185,11 +186,11 @@ impl Stp {
             if !port.forward_delay.expires(now, delay) {
                 continue;
             }
-            if port.state == State::Listening {
-                port.state = State::Learning;
+            if port.state == PortState::Listening {
+                port.state = PortState::Learning;
                 port.forward_delay.start(now);
             } else {
-                port.state = State::Forwarding;
+                port.state = PortState::Forwarding;
                 if serves {
                     self.change_topology(now);
                 }

@@ -9,7 +9,7 @@ mod events;
 
 use crate::bpdu::{Bpdu, Config, from_ms};
 use crate::timer::Timer;
-use crate::{BridgeId, Output, Role, STP_PORTS_MAX, State};
+use crate::{BridgeId, Output, PortState, STP_PORTS_MAX, TreeRole};
 use std::collections::BTreeMap;
 
 /// A BPDU's age grows by this at each bridge (8.10.2).
@@ -19,7 +19,7 @@ const HOLD_MS: u64 = 1000;
 
 /// The settings of a bridge. Times are taken as near as the standard allows (8.10.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conf {
+pub struct StpConf {
     /// Priority and address.
     pub id: BridgeId,
     /// How often the root sends, ms.
@@ -30,7 +30,7 @@ pub struct Conf {
     pub forward_delay_ms: u64,
 }
 
-impl Conf {
+impl StpConf {
     /// The times that go with each other.
     fn times(&self) -> Times {
         let hello = self.hello_ms.clamp(1000, 10_000);
@@ -50,7 +50,7 @@ struct Times {
 
 /// The settings of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortConf {
+pub struct StpPortConf {
     /// Of two ports that are equal otherwise, the one with the lower priority is better.
     pub priority: u8,
     /// What a way by this port costs.
@@ -68,11 +68,11 @@ struct Vector {
 
 /// A port of the tree.
 #[derive(Clone, Debug)]
-pub struct Port {
-    conf: PortConf,
+pub struct StpPort {
+    conf: StpPortConf,
     /// Priority and number.
     id: u16,
-    state: State,
+    state: PortState,
     designated: Vector,
     /// The next configuration BPDU says that a change was heard of.
     acknowledges: bool,
@@ -86,19 +86,19 @@ pub struct Port {
     errors: u64,
 }
 
-impl Port {
+impl StpPort {
     /// Priority and number.
     pub fn id(&self) -> u16 {
         self.id
     }
 
     /// What the port does with frames.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PortState {
         self.state
     }
 
     /// The settings.
-    pub fn conf(&self) -> PortConf {
+    pub fn conf(&self) -> StpPortConf {
         self.conf
     }
 
@@ -111,11 +111,11 @@ impl Port {
 /// A bridge's part of the tree.
 #[derive(Debug)]
 pub struct Stp {
-    conf: Conf,
+    conf: StpConf,
     /// The root's times.
     times: Times,
     /// By number, from 1.
-    ports: BTreeMap<u16, Port>,
+    ports: BTreeMap<u16, StpPort>,
     root: BridgeId,
     root_cost: u32,
     /// None: this bridge is the root.
@@ -133,7 +133,7 @@ pub struct Stp {
 
 impl Stp {
     /// A bridge without ports, which is its own root.
-    pub fn new(conf: Conf, now: u64) -> Stp {
+    pub fn new(conf: StpConf, now: u64) -> Stp {
         let mut stp = Stp {
             conf,
             times: conf.times(),
@@ -154,7 +154,7 @@ impl Stp {
     }
 
     /// Changes the settings of the bridge.
-    pub fn configure(&mut self, conf: Conf, now: u64) {
+    pub fn configure(&mut self, conf: StpConf, now: u64) {
         let old = std::mem::replace(&mut self.conf, conf);
         if old.id != conf.id {
             let was_root = self.root_port.is_none();
@@ -173,17 +173,17 @@ impl Stp {
 
     /// Adds a port, whose link is down, or changes one. Numbers are from 1 to [`STP_PORTS_MAX`];
     /// others are passed over.
-    pub fn set_port(&mut self, number: u16, conf: PortConf, now: u64) {
+    pub fn set_port(&mut self, number: u16, conf: StpPortConf, now: u64) {
         if number == 0 || number > STP_PORTS_MAX {
             return;
         }
         let id = u16::from(conf.priority) << 8 | number;
         let Some(port) = self.ports.get_mut(&number) else {
             let designated = self.own(id);
-            let port = Port {
+            let port = StpPort {
                 conf,
                 id,
-                state: State::Disabled,
+                state: PortState::Disabled,
                 designated,
                 acknowledges: false,
                 pending: false,
@@ -222,11 +222,11 @@ impl Stp {
     /// another port forwards in its place; here it is one already that a port ends which did.
     pub fn set_link(&mut self, number: u16, up: bool, now: u64) {
         let Some(port) = self.ports.get_mut(&number) else { return };
-        if up == (port.state != State::Disabled) {
+        if up == (port.state != PortState::Disabled) {
             return;
         }
-        let (was_root, forwarded) = (self.root_port.is_none(), port.state == State::Forwarding);
-        port.state = if up { State::Blocking } else { State::Disabled };
+        let (was_root, forwarded) = (self.root_port.is_none(), port.state == PortState::Forwarding);
+        port.state = if up { PortState::Blocking } else { PortState::Disabled };
         (port.acknowledges, port.pending) = (false, false);
         port.message_age.stop();
         port.forward_delay.stop();
@@ -246,7 +246,7 @@ impl Stp {
     }
 
     /// The settings of the bridge.
-    pub fn conf(&self) -> &Conf {
+    pub fn conf(&self) -> &StpConf {
         &self.conf
     }
 
@@ -277,25 +277,25 @@ impl Stp {
     }
 
     /// All ports, by number.
-    pub fn ports(&self) -> impl Iterator<Item = (u16, &Port)> {
+    pub fn ports(&self) -> impl Iterator<Item = (u16, &StpPort)> {
         self.ports.iter().map(|(number, port)| (*number, port))
     }
 
     /// A port.
-    pub fn port(&self, number: u16) -> Option<&Port> {
+    pub fn port(&self, number: u16) -> Option<&StpPort> {
         self.ports.get(&number)
     }
 
     /// A port's place in the tree; as in Open vSwitch a port whose link is down is designated.
-    pub fn role(&self, number: u16) -> Role {
+    pub fn role(&self, number: u16) -> TreeRole {
         if self.root_port == Some(number) {
-            Role::Root
+            TreeRole::Root
         } else if self.is_designated(number) {
-            Role::Designated
-        } else if self.ports.get(&number).is_none_or(|p| p.state == State::Disabled) {
-            Role::Disabled
+            TreeRole::Designated
+        } else if self.ports.get(&number).is_none_or(|p| p.state == PortState::Disabled) {
+            TreeRole::Disabled
         } else {
-            Role::Alternate
+            TreeRole::Alternate
         }
     }
 
@@ -314,14 +314,14 @@ impl Stp {
     }
 
     fn is_designated(&self, number: u16) -> bool {
-        let is = |p: &Port| p.designated.bridge == self.conf.id && p.designated.port == p.id;
+        let is = |p: &StpPort| p.designated.bridge == self.conf.id && p.designated.port == p.id;
         self.ports.get(&number).is_some_and(is)
     }
 
     /// Numbers of ports whose links are up.
     fn enabled(&mut self) -> Vec<u16> {
         self.steps += self.ports.len() as u64;
-        let up = self.ports.iter().filter(|(_, p)| p.state != State::Disabled);
+        let up = self.ports.iter().filter(|(_, p)| p.state != PortState::Disabled);
         up.map(|(number, _)| *number).collect()
     }
 
@@ -339,7 +339,7 @@ impl Stp {
             return port.pending = true;
         }
         port.pending = false;
-        if port.state == State::Disabled || age >= times.max_age {
+        if port.state == PortState::Disabled || age >= times.max_age {
             return;
         }
         let config = Config {

@@ -17,7 +17,7 @@ mod transitions;
 mod transmit;
 
 use crate::bpdu::Rst;
-use crate::{BridgeId, Output, Role, State};
+use crate::{BridgeId, Output, PortState, TreeRole};
 use std::collections::BTreeMap;
 
 /// Ports of a bridge that speaks RSTP: a number has twelve bits, and 0 is none.
@@ -32,7 +32,7 @@ const ROUNDS_MAX: usize = 40;
 
 /// The settings of a bridge. Times are taken as near as the standard allows (17.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conf {
+pub struct RstpConf {
     /// Priority and address.
     pub id: BridgeId,
     /// When the root's word is too old, ms.
@@ -54,7 +54,7 @@ pub(crate) struct Times {
     pub hello: u64,
 }
 
-impl Conf {
+impl RstpConf {
     fn times(&self) -> Times {
         let max_age = self.max_age_ms.clamp(2 * (HELLO_MS + 1000), 40_000);
         let forward_delay = self.forward_delay_ms.clamp(max_age / 2 + 1000, 30_000);
@@ -64,7 +64,7 @@ impl Conf {
 
 /// The settings of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortConf {
+pub struct RstpPortConf {
     /// Of two ports that are equal otherwise, the one with the lower priority is better; the upper
     /// four bits count.
     pub priority: u8,
@@ -112,26 +112,9 @@ enum Topology {
     Active,
 }
 
-/// A port of the tree. Fields without a comment are variables of the standard (17.19).
-#[derive(Clone, Debug)]
-pub struct Port {
-    conf: PortConf,
-    /// Priority and number.
-    id: u16,
-    enabled: bool,
-    /// When the link came up, ms.
-    up_since: u64,
-    info_is: InfoIs,
-    migration: Migration,
-    topology: Topology,
-    role: Role,
-    selected_role: Role,
-    /// What the network behind the port has been told, or has told.
-    priority: Vector,
-    times: Times,
-    /// What this bridge offers to it.
-    designated_priority: Vector,
-    designated_times: Times,
+/// Variables of the standard that are true or false (17.19).
+#[derive(Clone, Copy, Debug, Default)]
+struct Flags {
     agree: bool,
     agreed: bool,
     disputed: bool,
@@ -149,33 +132,75 @@ pub struct Port {
     send_rstp: bool,
     sync: bool,
     synced: bool,
+    update_info: bool,
+}
+
+/// What a port has heard and has not acted on yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    rstp: bool,
+    stp: bool,
+    /// A change of the topology: in a BPDU, as a notification, as its acknowledgement, and from
+    /// another port of the bridge.
+    tc: bool,
+    tcn: bool,
     tc_ack: bool,
     tc_prop: bool,
-    received_rstp: bool,
-    received_stp: bool,
-    received_tc: bool,
-    received_tcn: bool,
-    received_tc_ack: bool,
-    update_info: bool,
+    /// The next BPDU acknowledges a notification.
+    owes_tc_ack: bool,
+}
+
+/// Until when timers run (17.17), ms.
+#[derive(Clone, Copy, Debug, Default)]
+struct Until {
+    edge_delay: u64,
+    fd: u64,
+    hello: u64,
+    migrate: u64,
+    rb: u64,
+    info: u64,
+    rr: u64,
+    tc: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
     /// BPDUs sent lately.
     tx_count: u32,
-    /// Until when timers run, ms.
-    edge_delay_until: u64,
-    fd_until: u64,
-    hello_at: u64,
-    migrate_until: u64,
-    rb_until: u64,
-    info_until: u64,
-    rr_until: u64,
-    tc_until: u64,
     sent: u64,
     received: u64,
     errors: u64,
 }
 
-impl Port {
-    fn new(id: u16, conf: PortConf) -> Port {
-        Port {
+/// A port of the tree.
+#[derive(Clone, Debug)]
+pub struct RstpPort {
+    conf: RstpPortConf,
+    /// Priority and number.
+    id: u16,
+    enabled: bool,
+    /// When the link came up, ms.
+    up_since: u64,
+    info_is: InfoIs,
+    migration: Migration,
+    topology: Topology,
+    role: TreeRole,
+    selected_role: TreeRole,
+    /// What the network behind the port knows from this bridge, or the other way round.
+    priority: Vector,
+    times: Times,
+    /// What this bridge offers to it.
+    designated_priority: Vector,
+    designated_times: Times,
+    is: Flags,
+    heard: Heard,
+    until: Until,
+    counts: Counts,
+}
+
+impl RstpPort {
+    fn new(id: u16, conf: RstpPortConf) -> RstpPort {
+        RstpPort {
             conf,
             id,
             enabled: false,
@@ -183,49 +208,16 @@ impl Port {
             info_is: InfoIs::Disabled,
             migration: Migration::Sensing,
             topology: Topology::Inactive,
-            role: Role::Disabled,
-            selected_role: Role::Disabled,
+            role: TreeRole::Disabled,
+            selected_role: TreeRole::Disabled,
             priority: Vector::default(),
             times: Times::default(),
             designated_priority: Vector::default(),
             designated_times: Times::default(),
-            agree: false,
-            agreed: false,
-            disputed: false,
-            forward: false,
-            forwarding: false,
-            learn: false,
-            learning: false,
-            new_info: false,
-            oper_edge: false,
-            proposed: false,
-            proposing: false,
-            re_root: false,
-            reselect: true,
-            selected: false,
-            send_rstp: true,
-            sync: false,
-            synced: false,
-            tc_ack: false,
-            tc_prop: false,
-            received_rstp: false,
-            received_stp: false,
-            received_tc: false,
-            received_tcn: false,
-            received_tc_ack: false,
-            update_info: false,
-            tx_count: 0,
-            edge_delay_until: 0,
-            fd_until: 0,
-            hello_at: 0,
-            migrate_until: 0,
-            rb_until: 0,
-            info_until: 0,
-            rr_until: 0,
-            tc_until: 0,
-            sent: 0,
-            received: 0,
-            errors: 0,
+            is: Flags { reselect: true, send_rstp: true, ..Flags::default() },
+            heard: Heard::default(),
+            until: Until::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -235,22 +227,22 @@ impl Port {
     }
 
     /// The settings.
-    pub fn conf(&self) -> PortConf {
+    pub fn conf(&self) -> RstpPortConf {
         self.conf
     }
 
     /// The port's place in the tree.
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> TreeRole {
         self.role
     }
 
     /// What the port does with frames; a port that discards them is blocking.
-    pub fn state(&self) -> State {
-        match (self.enabled, self.forwarding, self.learning) {
-            (false, ..) => State::Disabled,
-            (_, true, _) => State::Forwarding,
-            (_, _, true) => State::Learning,
-            _ => State::Blocking,
+    pub fn state(&self) -> PortState {
+        match (self.enabled, self.is.forwarding, self.is.learning) {
+            (false, ..) => PortState::Disabled,
+            (_, true, _) => PortState::Forwarding,
+            (_, _, true) => PortState::Learning,
+            _ => PortState::Blocking,
         }
     }
 
@@ -261,7 +253,7 @@ impl Port {
 
     /// BPDUs sent, good ones received, and bad ones.
     pub fn counts(&self) -> [u64; 3] {
-        [self.sent, self.received, self.errors]
+        [self.counts.sent, self.counts.received, self.counts.errors]
     }
 
     /// Seconds since the link came up.
@@ -271,18 +263,18 @@ impl Port {
 
     /// Is the role decided, and what follows from it done?
     fn is_settled(&self) -> bool {
-        self.selected && !self.update_info
+        self.is.selected && !self.is.update_info
     }
 
     /// Has the port done what the tree asks of it? The root port has by itself.
     fn is_ready(&self) -> bool {
         let decided = self.is_settled() && self.role == self.selected_role;
-        decided && (self.role == Role::Root || self.synced)
+        decided && (self.role == TreeRole::Root || self.is.synced)
     }
 
     /// How long the port waits in a state: short where both ends speak RSTP (17.20.6).
     fn wait_ms(&self) -> u64 {
-        if self.send_rstp {
+        if self.is.send_rstp {
             self.designated_times.hello
         } else {
             self.designated_times.forward_delay
@@ -293,9 +285,9 @@ impl Port {
 /// A bridge's part of the tree.
 #[derive(Debug)]
 pub struct Rstp {
-    conf: Conf,
+    conf: RstpConf,
     /// By number, from 1.
-    ports: BTreeMap<u16, Port>,
+    ports: BTreeMap<u16, RstpPort>,
     root: Vector,
     /// What the best way's last port is; None: this bridge is the root.
     root_port: Option<u16>,
@@ -311,7 +303,7 @@ pub struct Rstp {
 
 impl Rstp {
     /// A bridge without ports, which is its own root.
-    pub fn new(conf: Conf, now: u64) -> Rstp {
+    pub fn new(conf: RstpConf, now: u64) -> Rstp {
         Rstp {
             conf,
             ports: BTreeMap::new(),
@@ -327,15 +319,15 @@ impl Rstp {
     }
 
     /// Changes the settings of the bridge.
-    pub fn configure(&mut self, conf: Conf, now: u64) {
+    pub fn configure(&mut self, conf: RstpConf, now: u64) {
         if self.conf == conf {
             return;
         }
         let restarts = self.conf.stp_only != conf.stp_only;
         let old = std::mem::replace(&mut self.conf, conf).id;
         for port in self.ports.values_mut() {
-            (port.reselect, port.selected) = (true, false);
-            // What it has heard of itself is nobody's word now.
+            (port.is.reselect, port.is.selected) = (true, false);
+            // What it has heard of itself is no bridge's word now.
             if old != conf.id && port.info_is == InfoIs::Received && port.priority.bridge == old {
                 port.info_is = InfoIs::Aged;
             }
@@ -349,18 +341,18 @@ impl Rstp {
 
     /// Adds a port, whose link is down, or changes one. Numbers are from 1 to [`RSTP_PORTS_MAX`];
     /// others are passed over.
-    pub fn set_port(&mut self, number: u16, conf: PortConf, now: u64) {
+    pub fn set_port(&mut self, number: u16, conf: RstpPortConf, now: u64) {
         if number == 0 || number > RSTP_PORTS_MAX {
             return;
         }
         let id = u16::from(conf.priority & 0xf0) << 8 | number;
-        let port = self.ports.entry(number).or_insert_with(|| Port::new(id, conf));
+        let port = self.ports.entry(number).or_insert_with(|| RstpPort::new(id, conf));
         if port.conf != conf {
             if port.conf.admin_edge != conf.admin_edge || !conf.auto_edge {
-                port.oper_edge = conf.admin_edge;
+                port.is.oper_edge = conf.admin_edge;
             }
             (port.conf, port.id) = (conf, id);
-            (port.reselect, port.selected) = (true, false);
+            (port.is.reselect, port.is.selected) = (true, false);
         }
         self.settle(now);
     }
@@ -376,18 +368,18 @@ impl Rstp {
     pub fn set_link(&mut self, number: u16, up: bool, now: u64) {
         let (rapid, max_age) = (!self.conf.stp_only, self.root_times.max_age);
         let Some(port) = self.ports.get_mut(&number).filter(|p| p.enabled != up) else { return };
-        port.fd_until = now + max_age;
+        port.until.fd = now + max_age;
         port.enabled = up;
         port.up_since = now;
-        port.oper_edge = port.conf.admin_edge;
-        port.edge_delay_until = now + MIGRATE_MS;
-        (port.tx_count, port.new_info) = (0, true);
-        port.hello_at = now + HELLO_MS;
-        (port.received_rstp, port.received_stp) = (false, false);
+        port.is.oper_edge = port.conf.admin_edge;
+        port.until.edge_delay = now + MIGRATE_MS;
+        (port.counts.tx_count, port.is.new_info) = (0, true);
+        port.until.hello = now + HELLO_MS;
+        (port.heard.rstp, port.heard.stp) = (false, false);
         port.check_protocol(rapid, now);
         port.forget();
         port.info_is = if up { InfoIs::Aged } else { InfoIs::Disabled };
-        (port.reselect, port.selected) = (true, false);
+        (port.is.reselect, port.is.selected) = (true, false);
         self.settle(now);
     }
 
@@ -405,7 +397,8 @@ impl Rstp {
         let seconds = now.saturating_sub(self.second) / 1000;
         self.second += seconds * 1000;
         for port in self.ports.values_mut() {
-            port.tx_count = port.tx_count.saturating_sub(seconds.min(u32::MAX.into()) as u32);
+            port.counts.tx_count =
+                port.counts.tx_count.saturating_sub(seconds.min(u32::MAX.into()) as u32);
             port.keep_timers(now);
         }
         self.settle(now);
@@ -429,7 +422,7 @@ impl Rstp {
             let mut changed = self.select_roles();
             self.unready = self.ports.values().filter(|p| !p.is_ready()).count();
             for number in &numbers {
-                let unready = |ports: &BTreeMap<u16, Port>| {
+                let unready = |ports: &BTreeMap<u16, RstpPort>| {
                     usize::from(ports.get(number).is_some_and(|p| !p.is_ready()))
                 };
                 let before = unready(&self.ports);
@@ -464,7 +457,7 @@ impl Rstp {
     }
 
     /// The settings of the bridge.
-    pub fn conf(&self) -> &Conf {
+    pub fn conf(&self) -> &RstpConf {
         &self.conf
     }
 
@@ -501,12 +494,12 @@ impl Rstp {
     }
 
     /// All ports, by number.
-    pub fn ports(&self) -> impl Iterator<Item = (u16, &Port)> {
+    pub fn ports(&self) -> impl Iterator<Item = (u16, &RstpPort)> {
         self.ports.iter().map(|(number, port)| (*number, port))
     }
 
     /// A port.
-    pub fn port(&self, number: u16) -> Option<&Port> {
+    pub fn port(&self, number: u16) -> Option<&RstpPort> {
         self.ports.get(&number)
     }
 

@@ -1,6 +1,6 @@
 //! BPDUs that come in, and what a port makes of them (17.22 to 17.25, 17.27).
 
-use super::{InfoIs, MIGRATE_MS, Migration, Port, Rstp, Times, Vector};
+use super::{InfoIs, MIGRATE_MS, Migration, Rstp, RstpPort, Times, Vector};
 use crate::bpdu::{Bpdu, Refusal, Rst, RstRole, to_ms};
 
 /// A BPDU's age grows by this at each bridge.
@@ -33,16 +33,16 @@ impl Rstp {
         let bpdu = match good {
             Ok(bpdu) => bpdu,
             Err(text) => {
-                port.errors += 1;
+                port.counts.errors += 1;
                 return Err(text);
             }
         };
-        port.received += 1;
-        port.oper_edge = false;
-        port.edge_delay_until = now + MIGRATE_MS;
+        port.counts.received += 1;
+        port.is.oper_edge = false;
+        port.until.edge_delay = now + MIGRATE_MS;
         match bpdu {
-            Bpdu::Rst(_) => port.received_rstp = true,
-            Bpdu::Config(_) | Bpdu::TopologyChange => port.received_stp = true,
+            Bpdu::Rst(_) => port.heard.rstp = true,
+            Bpdu::Config(_) | Bpdu::TopologyChange => port.heard.stp = true,
         }
         // What was said before takes effect first.
         self.settle(now);
@@ -50,46 +50,46 @@ impl Rstp {
         match bpdu {
             Bpdu::Rst(rst) => port.hear(&rst, rapid, now),
             Bpdu::Config(config) => {
-                port.received_tc_ack |= config.topology_change_ack;
+                port.heard.tc_ack |= config.topology_change_ack;
                 port.hear(&Rst::of_config(config), false, now);
             }
-            Bpdu::TopologyChange => port.received_tcn = true,
+            Bpdu::TopologyChange => port.heard.tcn = true,
         }
         self.settle(now);
         Ok(())
     }
 }
 
-impl Port {
-    /// What the port knows is from nobody any more.
+impl RstpPort {
+    /// What the port knows holds no more.
     pub(super) fn forget(&mut self) {
-        (self.proposing, self.proposed) = (false, false);
-        (self.agree, self.agreed) = (false, false);
-        self.info_until = 0;
+        (self.is.proposing, self.is.proposed) = (false, false);
+        (self.is.agree, self.is.agreed) = (false, false);
+        self.until.info = 0;
     }
 
     /// Speaks RSTP if the bridge does, for a while whatever it hears.
     pub(super) fn check_protocol(&mut self, rapid: bool, now: u64) {
         self.migration = Migration::CheckingRstp;
-        self.send_rstp = rapid;
-        self.migrate_until = now + MIGRATE_MS;
+        self.is.send_rstp = rapid;
+        self.until.migrate = now + MIGRATE_MS;
     }
 
     /// The protocol that the port speaks follows what it hears (17.24).
     pub(super) fn migrate(&mut self, rapid: bool, now: u64) -> bool {
-        let over = now >= self.migrate_until;
+        let over = now >= self.until.migrate;
         match self.migration {
             Migration::CheckingRstp | Migration::SelectingStp if over => {
                 self.migration = Migration::Sensing;
-                (self.received_rstp, self.received_stp) = (false, false);
+                (self.heard.rstp, self.heard.stp) = (false, false);
             }
-            Migration::Sensing if rapid && !self.send_rstp && self.received_rstp => {
+            Migration::Sensing if rapid && !self.is.send_rstp && self.heard.rstp => {
                 self.check_protocol(rapid, now);
             }
-            Migration::Sensing if self.send_rstp && self.received_stp => {
+            Migration::Sensing if self.is.send_rstp && self.heard.stp => {
                 self.migration = Migration::SelectingStp;
-                self.send_rstp = false;
-                self.migrate_until = now + MIGRATE_MS;
+                self.is.send_rstp = false;
+                self.until.migrate = now + MIGRATE_MS;
             }
             _ => return false,
         }
@@ -98,31 +98,31 @@ impl Port {
 
     /// A port that hears no bridge may be an edge (17.25).
     pub(super) fn detect_edge(&mut self, now: u64) -> bool {
-        let silent = now >= self.edge_delay_until && self.conf.auto_edge && self.proposing;
-        let finds = self.enabled && !self.oper_edge && silent && self.send_rstp;
-        self.oper_edge |= finds;
+        let silent = now >= self.until.edge_delay && self.conf.auto_edge && self.is.proposing;
+        let finds = self.enabled && !self.is.oper_edge && silent && self.is.send_rstp;
+        self.is.oper_edge |= finds;
         finds
     }
 
     /// What the port knows has become too old, or this bridge's word takes its place (17.27).
     pub(super) fn take_info(&mut self, now: u64) -> bool {
-        if self.info_is == InfoIs::Received && now >= self.info_until && !self.update_info {
+        if self.info_is == InfoIs::Received && now >= self.until.info && !self.is.update_info {
             self.info_is = InfoIs::Aged;
-            (self.reselect, self.selected) = (true, false);
+            (self.is.reselect, self.is.selected) = (true, false);
             return true;
         }
         let usable = self.info_is != InfoIs::Disabled;
-        if !usable || !self.selected || !self.update_info {
+        if !usable || !self.is.selected || !self.is.update_info {
             return false;
         }
-        (self.proposing, self.proposed) = (false, false);
+        (self.is.proposing, self.is.proposed) = (false, false);
         let better = self.info_is == InfoIs::Mine && self.designated_priority <= self.priority;
-        self.agreed &= better;
-        self.synced &= self.agreed;
+        self.is.agreed &= better;
+        self.is.synced &= self.is.agreed;
         (self.priority, self.times) = (self.designated_priority, self.designated_times);
-        self.update_info = false;
+        self.is.update_info = false;
         self.info_is = InfoIs::Mine;
-        self.new_info = true;
+        self.is.new_info = true;
         true
     }
 
@@ -147,33 +147,33 @@ impl Port {
                 self.hear_better(rst, (said, times), rapid, now);
             }
             RstRole::Designated if said > known && rst.learning => {
-                (self.agreed, self.disputed) = (false, true);
+                (self.is.agreed, self.is.disputed) = (false, true);
             }
             RstRole::Root | RstRole::Alternate if said >= known => {
                 self.hear_agreement(rst, rapid);
-                self.received_tc |= c.topology_change;
+                self.heard.tc |= c.topology_change;
             }
             _ => {}
         }
     }
 
     fn hear_better(&mut self, rst: &Rst, (said, times): (Vector, Times), rapid: bool, now: u64) {
-        (self.agreed, self.proposing) = (false, false);
-        self.proposed |= rst.proposal;
-        self.received_tc |= rst.config.topology_change;
-        self.agree &= self.info_is == InfoIs::Received && said <= self.priority;
+        (self.is.agreed, self.is.proposing) = (false, false);
+        self.is.proposed |= rst.proposal;
+        self.heard.tc |= rst.config.topology_change;
+        self.is.agree &= self.info_is == InfoIs::Received && said <= self.priority;
         self.hear_agreement(rst, rapid);
-        self.synced &= self.agreed;
+        self.is.synced &= self.is.agreed;
         (self.priority, self.times) = (said, times);
         self.renew(now);
         self.info_is = InfoIs::Received;
-        self.update_info = false;
-        (self.reselect, self.selected) = (true, false);
+        self.is.update_info = false;
+        (self.is.reselect, self.is.selected) = (true, false);
     }
 
     fn hear_again(&mut self, rst: &Rst, rapid: bool, now: u64) {
-        self.proposed |= rst.proposal;
-        self.received_tc |= rst.config.topology_change;
+        self.is.proposed |= rst.proposal;
+        self.heard.tc |= rst.config.topology_change;
         self.hear_agreement(rst, rapid);
         self.renew(now);
     }
@@ -181,11 +181,11 @@ impl Port {
     /// Three hellos may be lost (17.21.23).
     fn renew(&mut self, now: u64) {
         let young = self.times.message_age + AGE_PER_BRIDGE_MS <= self.times.max_age;
-        self.info_until = if young { now + 3 * self.times.hello } else { now };
+        self.until.info = if young { now + 3 * self.times.hello } else { now };
     }
 
     fn hear_agreement(&mut self, rst: &Rst, rapid: bool) {
-        self.agreed = rapid && self.conf.point_to_point && rst.agreement;
-        self.proposing &= !self.agreed;
+        self.is.agreed = rapid && self.conf.point_to_point && rst.agreement;
+        self.is.proposing &= !self.is.agreed;
     }
 }

@@ -1,7 +1,7 @@
 //! Which port has which role (17.21.25, 17.28).
 
 use super::{InfoIs, Rstp, Times, Vector};
-use crate::Role;
+use crate::TreeRole;
 
 /// A BPDU's age grows by this at each bridge.
 const AGE_PER_BRIDGE_MS: u64 = 1000;
@@ -9,7 +9,7 @@ const AGE_PER_BRIDGE_MS: u64 = 1000;
 impl Rstp {
     /// Chooses all roles anew, if what some port knows has changed.
     pub(super) fn select_roles(&mut self) -> bool {
-        if !self.ports.values().any(|p| p.reselect) {
+        if !self.ports.values().any(|p| p.is.reselect) {
             return false;
         }
         self.steps += 3 * self.ports.len() as u64;
@@ -17,28 +17,28 @@ impl Rstp {
         let (root, times, own) = (self.root, self.root_times, self.conf.id);
         let hello = self.conf.times().hello;
         for (number, port) in &mut self.ports {
-            port.reselect = false;
+            port.is.reselect = false;
             let (priority, id) = (port.priority, port.id);
             port.designated_priority =
                 Vector { root: root.root, cost: root.cost, bridge: own, port: id };
             port.designated_times = Times { hello, ..times };
             let better = port.designated_priority < priority;
             let (role, update) = match port.info_is {
-                InfoIs::Disabled => (Role::Disabled, false),
-                InfoIs::Aged => (Role::Designated, true),
+                InfoIs::Disabled => (TreeRole::Disabled, false),
+                InfoIs::Aged => (TreeRole::Designated, true),
                 InfoIs::Mine => {
                     let same =
                         priority == port.designated_priority && port.times == port.designated_times;
-                    (Role::Designated, !same)
+                    (TreeRole::Designated, !same)
                 }
-                InfoIs::Received if self.root_port == Some(*number) => (Role::Root, false),
-                InfoIs::Received if better => (Role::Designated, true),
-                InfoIs::Received if priority.bridge == own => (Role::Backup, false),
-                InfoIs::Received => (Role::Alternate, false),
+                InfoIs::Received if self.root_port == Some(*number) => (TreeRole::Root, false),
+                InfoIs::Received if better => (TreeRole::Designated, true),
+                InfoIs::Received if priority.bridge == own => (TreeRole::Backup, false),
+                InfoIs::Received => (TreeRole::Alternate, false),
             };
             port.selected_role = role;
-            port.update_info = update;
-            port.selected = true;
+            port.is.update_info = update;
+            port.is.selected = true;
         }
         true
     }

@@ -1,7 +1,7 @@
 //! BPDUs that are sent (17.26).
 
 use super::{HELLO_MS, Rstp};
-use crate::Role;
+use crate::TreeRole;
 use crate::bpdu::{Bpdu, Config, Rst, RstRole, from_ms};
 
 impl Rstp {
@@ -12,15 +12,16 @@ impl Rstp {
         if !port.enabled || !port.is_settled() || port.role != port.selected_role {
             return false;
         }
-        let tells = now < port.tc_until;
-        if now >= port.hello_at {
-            port.hello_at = now + HELLO_MS;
-            port.new_info |= port.role == Role::Designated || port.role == Role::Root && tells;
+        let tells = now < port.until.tc;
+        if now >= port.until.hello {
+            port.until.hello = now + HELLO_MS;
+            port.is.new_info |=
+                port.role == TreeRole::Designated || port.role == TreeRole::Root && tells;
         }
-        if !port.new_info || port.tx_count >= hold {
+        if !port.is.new_info || port.counts.tx_count >= hold {
             return false;
         }
-        port.new_info = false;
+        port.is.new_info = false;
         let offer = port.designated_priority;
         let times = port.designated_times;
         let config = Config {
@@ -36,29 +37,29 @@ impl Rstp {
             forward_delay: from_ms(times.forward_delay),
         };
         let role = match port.role {
-            Role::Root => RstRole::Root,
-            Role::Designated => RstRole::Designated,
-            Role::Alternate | Role::Backup => RstRole::Alternate,
-            Role::Disabled => return false,
+            TreeRole::Root => RstRole::Root,
+            TreeRole::Designated => RstRole::Designated,
+            TreeRole::Alternate | TreeRole::Backup => RstRole::Alternate,
+            TreeRole::Disabled => return false,
         };
-        let bpdu = match (port.send_rstp, port.role) {
+        let bpdu = match (port.is.send_rstp, port.role) {
             (true, _) => Bpdu::Rst(Rst {
                 config,
                 role,
-                proposal: port.proposing,
-                agreement: port.agree,
-                learning: port.learning,
-                forwarding: port.forwarding,
+                proposal: port.is.proposing,
+                agreement: port.is.agree,
+                learning: port.is.learning,
+                forwarding: port.is.forwarding,
             }),
-            (false, Role::Designated) => {
-                Bpdu::Config(Config { topology_change_ack: port.tc_ack, ..config })
+            (false, TreeRole::Designated) => {
+                Bpdu::Config(Config { topology_change_ack: port.heard.owes_tc_ack, ..config })
             }
-            (false, Role::Root) if tells => Bpdu::TopologyChange,
+            (false, TreeRole::Root) if tells => Bpdu::TopologyChange,
             (false, _) => return true,
         };
-        port.tc_ack = false;
-        port.tx_count += 1;
-        port.sent += 1;
+        port.heard.owes_tc_ack = false;
+        port.counts.tx_count += 1;
+        port.counts.sent += 1;
         self.out.bpdus.push((number, bpdu));
         true
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use stp::bpdu::{Bpdu, frame, read};
-use stp::{BridgeId, Conf, Output, PortConf, Rstp, State, Stp, rapid};
+use stp::{BridgeId, Output, PortState, Rstp, RstpConf, RstpPortConf, Stp, StpConf, StpPortConf};
 
 /// Between two looks at the clock.
 const STEP_MS: u64 = 250;
@@ -23,11 +23,11 @@ pub trait Bridge {
     fn run(&mut self, now: u64);
     fn sends(&mut self) -> (Vec<(u16, Bpdu)>, bool);
     fn root(&self) -> BridgeId;
-    fn state(&self, number: u16) -> State;
+    fn state(&self, number: u16) -> PortState;
 }
 
-fn conf(id: BridgeId) -> Conf {
-    Conf { id, hello_ms: 2000, max_age_ms: 20_000, forward_delay_ms: 15_000 }
+fn conf(id: BridgeId) -> StpConf {
+    StpConf { id, hello_ms: 2000, max_age_ms: 20_000, forward_delay_ms: 15_000 }
 }
 
 impl Bridge for Stp {
@@ -36,7 +36,7 @@ impl Bridge for Stp {
         Stp::new(conf(id), 0)
     }
     fn add_port(&mut self, number: u16, path_cost: u16, _: bool) {
-        self.set_port(number, PortConf { priority: 128, path_cost }, 0);
+        self.set_port(number, StpPortConf { priority: 128, path_cost }, 0);
     }
     fn set_link(&mut self, number: u16, up: bool, now: u64) {
         Stp::set_link(self, number, up, now);
@@ -58,13 +58,13 @@ impl Bridge for Stp {
     fn root(&self) -> BridgeId {
         Stp::root(self)
     }
-    fn state(&self, number: u16) -> State {
-        self.port(number).map_or(State::Disabled, |p| p.state())
+    fn state(&self, number: u16) -> PortState {
+        self.port(number).map_or(PortState::Disabled, |p| p.state())
     }
 }
 
-fn rapid_conf(id: BridgeId) -> rapid::Conf {
-    rapid::Conf { id, max_age_ms: 20_000, forward_delay_ms: 15_000, hold_count: 6, stp_only: false }
+fn rapid_conf(id: BridgeId) -> RstpConf {
+    RstpConf { id, max_age_ms: 20_000, forward_delay_ms: 15_000, hold_count: 6, stp_only: false }
 }
 
 impl Bridge for Rstp {
@@ -73,7 +73,7 @@ impl Bridge for Rstp {
         Rstp::new(rapid_conf(id), 0)
     }
     fn add_port(&mut self, number: u16, path_cost: u16, pair: bool) {
-        let conf = rapid::PortConf {
+        let conf = RstpPortConf {
             priority: 128,
             path_cost: path_cost.into(),
             admin_edge: false,
@@ -101,8 +101,8 @@ impl Bridge for Rstp {
     fn root(&self) -> BridgeId {
         Rstp::root(self)
     }
-    fn state(&self, number: u16) -> State {
-        self.port(number).map_or(State::Disabled, |p| p.state())
+    fn state(&self, number: u16) -> PortState {
+        self.port(number).map_or(PortState::Disabled, |p| p.state())
     }
 }
 
@@ -155,7 +155,7 @@ impl<B: Bridge> Net<B> {
         self.deliver();
     }
 
-    /// Hands over BPDUs until nobody sends any.
+    /// Hands over BPDUs until no bridge sends any.
     fn deliver(&mut self) {
         let ports: usize = self.lans.iter().map(Vec::len).sum();
         let mut left = BPDUS_MAX * (ports + 1);
@@ -205,7 +205,7 @@ impl<B: Bridge> Net<B> {
     fn edges(&self) -> Vec<(usize, usize)> {
         let lans = self.lans.iter().enumerate().filter(|(lan, _)| self.up[*lan]);
         let all = lans.flat_map(|(lan, ports)| ports.iter().map(move |p| (lan, *p)));
-        let open = all.filter(|(_, (b, p))| self.bridges[*b].state(*p) == State::Forwarding);
+        let open = all.filter(|(_, (b, p))| self.bridges[*b].state(*p) == PortState::Forwarding);
         open.map(|(lan, (bridge, _))| (self.bridges.len() + lan, bridge)).collect()
     }
 
@@ -239,7 +239,7 @@ impl<B: Bridge> Net<B> {
         }
     }
 
-    pub fn state(&self, lan: usize, place: usize) -> State {
+    pub fn state(&self, lan: usize, place: usize) -> PortState {
         let (bridge, port) = self.lans[lan][place];
         self.bridges[bridge].state(port)
     }

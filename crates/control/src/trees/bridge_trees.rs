@@ -1,8 +1,7 @@
 //! The spanning trees of all bridges, as the control side keeps them.
 
-use super::machine::Machine;
 use super::tree_conf::{self, Asked};
-use super::tree_state;
+use super::tree_machine::Machine;
 use crate::budget::Budget;
 use crate::config::{BridgeConf, PortConf};
 use ofproto::{BridgeId, Gate, PortSpec, TreePort, TreeState};
@@ -33,7 +32,7 @@ pub(super) struct Tree {
     pub bridge: BridgeId,
     pub machine: Machine,
     /// By number in the tree.
-    pub ports: BTreeMap<u16, Place>,
+    pub ports: BTreeMap<u16, TreePlace>,
     /// Interfaces with `rstp-port-mcheck`.
     checked: BTreeSet<String>,
     /// Learned addresses are to be forgotten.
@@ -43,26 +42,26 @@ pub(super) struct Tree {
 }
 
 /// A port of the tree in the switch.
-pub(super) struct Place {
+pub(super) struct TreePlace {
     pub iface: String,
     pub of_port: OfPort,
     /// As the switch half has it.
-    pub state: stp::State,
+    pub state: stp::PortState,
     /// When it began, ms.
     pub since_ms: u64,
     budget: Budget,
     gate: Gate,
 }
 
-impl Place {
+impl TreePlace {
     pub fn tree_port(&self, rapid: bool) -> TreePort {
         TreePort { gate: self.gate.clone(), state: tree_state(self.state, rapid) }
     }
 }
 
 /// Do addresses get learned in this state?
-pub(super) fn learns(state: stp::State) -> bool {
-    matches!(state, stp::State::Learning | stp::State::Forwarding)
+pub(super) fn learns(state: stp::PortState) -> bool {
+    matches!(state, stp::PortState::Learning | stp::PortState::Forwarding)
 }
 
 impl Trees {
@@ -101,7 +100,7 @@ impl Tree {
     /// Takes over settings.
     pub fn configure(&mut self, asked: Asked, now: u64) {
         self.machine.configure(&asked, now);
-        let stays = |number: &u16, port: &Place| {
+        let stays = |number: &u16, port: &TreePlace| {
             asked.ports.iter().any(|p| p.number == *number && p.iface == port.iface)
         };
         let gone = self.ports.extract_if(.., |number, port| !stays(number, port));
@@ -110,10 +109,10 @@ impl Tree {
             // The setting is a command: it holds when it is set.
             let checks = port.checks && !self.checked.contains(&port.iface);
             self.machine.set_port(port, checks, now);
-            let place = self.ports.entry(port.number).or_insert_with(|| Place {
+            let place = self.ports.entry(port.number).or_insert_with(|| TreePlace {
                 iface: port.iface.clone(),
                 of_port: port.of_port,
-                state: stp::State::Disabled,
+                state: stp::PortState::Disabled,
                 since_ms: now,
                 budget: Budget::full(BPDUS_BURST, now),
                 gate: Gate::default(),
@@ -143,5 +142,18 @@ impl Tree {
         for port in self.ports.values_mut() {
             port.gate.set(port.budget.has(now, BPDU_MS));
         }
+    }
+}
+
+/// The state of a port in the switch half's words. What discards by RSTP is listening in port
+/// descriptions, and sends BPDUs.
+fn tree_state(state: stp::PortState, rapid: bool) -> TreeState {
+    match state {
+        stp::PortState::Disabled => TreeState::Disabled,
+        stp::PortState::Blocking if rapid => TreeState::Listening,
+        stp::PortState::Blocking => TreeState::Blocking,
+        stp::PortState::Listening => TreeState::Listening,
+        stp::PortState::Learning => TreeState::Learning,
+        stp::PortState::Forwarding => TreeState::Forwarding,
     }
 }

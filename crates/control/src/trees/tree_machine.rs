@@ -2,7 +2,7 @@
 
 use super::tree_conf::{Asked, PortAsked};
 use stp::bpdu::read;
-use stp::{Conf, Output, PortConf, Rstp, State, Stp, rapid};
+use stp::{Output, PortState, Rstp, RstpConf, Stp, StpConf, StpPortConf};
 
 /// What speaks for a bridge.
 pub enum Machine {
@@ -46,7 +46,7 @@ impl Machine {
     }
 
     /// A state's name, as Open vSwitch writes it.
-    pub fn state_name(&self, state: State) -> &'static str {
+    pub fn state_name(&self, state: PortState) -> &'static str {
         if self.is_rapid() { state.rapid_name() } else { state.name() }
     }
 
@@ -62,7 +62,7 @@ impl Machine {
         match self {
             Machine::Stp(stp) => {
                 let path_cost = port.path_cost.min(u16::MAX.into()) as u16;
-                stp.set_port(port.number, PortConf { priority: port.priority, path_cost }, now);
+                stp.set_port(port.number, StpPortConf { priority: port.priority, path_cost }, now);
             }
             Machine::Rstp(rstp) => {
                 rstp.set_port(port.number, port.rapid, now);
@@ -99,13 +99,13 @@ impl Machine {
     }
 
     /// What a port does with frames.
-    pub fn state(&self, number: u16) -> State {
+    pub fn state(&self, number: u16) -> PortState {
         on!(self, m => m.port(number).map(|p| p.state()).unwrap_or_default())
     }
 }
 
-fn conf(asked: &Asked) -> Conf {
-    Conf {
+fn conf(asked: &Asked) -> StpConf {
+    StpConf {
         id: asked.id,
         hello_ms: asked.hello_ms,
         max_age_ms: asked.max_age_ms,
@@ -113,8 +113,8 @@ fn conf(asked: &Asked) -> Conf {
     }
 }
 
-fn rapid_conf(asked: &Asked) -> rapid::Conf {
-    rapid::Conf {
+fn rapid_conf(asked: &Asked) -> RstpConf {
+    RstpConf {
         id: asked.id,
         max_age_ms: asked.max_age_ms,
         forward_delay_ms: asked.forward_delay_ms,
