@@ -6,9 +6,9 @@ use crate::appctl::{capture, coverage, flow_log};
 use crate::of::change::{SLICE_FLOWS_MAX, slice_flows};
 use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
-use crate::{bfd, bonds, links, offload, polling_log, underlay, vlog};
+use crate::{bfd, bonds, links, offload, polling_log, trees, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
-use ofproto::{BfdContext, LacpContext, McastContext, SampleContext};
+use ofproto::{BfdContext, LacpContext, McastContext, SampleContext, TreeContext};
 use openflow::{OfError, Reply};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -68,11 +68,17 @@ pub async fn run_bfd(state: Shared) {
     }
 }
 
-/// Looks after bonds and LACP until the daemon ends.
+/// Looks after bonds, LACP and spanning trees until the daemon ends.
 pub async fn run_bonds(state: Shared) {
     loop {
         tokio::time::sleep(Duration::from_millis(bonds::LOOK_MS)).await;
-        bonds::turn(&mut state.borrow_mut());
+        let mut s = state.borrow_mut();
+        bonds::turn(&mut s);
+        if s.trees.any() {
+            // A neighbour whose BPDUs wait here is not silent.
+            poll_datapath(&mut s);
+            trees::turn(&mut s);
+        }
     }
 }
 
@@ -165,6 +171,8 @@ fn turn(s: &mut State, most: usize) -> bool {
             bfd::receive(s, &p, to);
         } else if let Some(to) = context.downcast_ref::<LacpContext>() {
             bonds::receive(s, &p, to);
+        } else if let Some(to) = context.downcast_ref::<TreeContext>() {
+            trees::receive(s, &p, to);
         } else if let Some(to) = context.downcast_ref::<McastContext>() {
             s.ofproto.snoop_mcast(to, &p.packet, now * 1_000_000);
         } else {
@@ -212,7 +220,7 @@ pub fn tick(s: &mut State) {
         finish_packets(s);
     }
     for _ in 0..ROUNDS {
-        if bonds::turn(s) {
+        if bonds::turn(s) | trees::turn(s) {
             finish_packets(s);
         }
     }

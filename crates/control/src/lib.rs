@@ -36,6 +36,7 @@ mod settings;
 mod standby;
 pub mod state;
 pub mod tls;
+mod trees;
 mod tunnel_options;
 mod tunnel_ports;
 mod tunnels;

@@ -51,7 +51,7 @@ fn follow(s: &mut State, events: &[LinkEvent]) {
 /// front-end that comes and goes costs others nothing.
 pub fn look_at_guests(s: &mut State) {
     let now = s.now_ms();
-    if is_due(&mut s.recent.guests_ms, now, &s.guests_changed) {
+    if is_due(&mut s.recent.guests_ms, now, &s.recent.guests_changed) {
         look_at(s, |_, iface| has_guest(&iface.conf.kind));
         s.status_dirty = true;
     }
@@ -115,6 +115,7 @@ fn look_at(s: &mut State, wanted: impl Fn(&str, &Iface) -> bool) {
     crate::reconcile::lost(s, lost);
     if !touched.is_empty() {
         crate::bonds::turn(s);
+        crate::trees::turn(s);
     }
     touched.iter().for_each(|bridge| crate::mtu::follow(s, bridge));
 }

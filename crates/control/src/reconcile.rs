@@ -62,6 +62,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         let mut s = state.borrow_mut();
         crate::bfd::sweep(&mut s);
         crate::bonds::sweep(&mut s);
+        crate::trees::sweep(&mut s);
         s.flush_changes();
         s.status_dirty = true;
         s.closing.clone()
@@ -332,6 +333,7 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
     crate::mtu::follow(s, &conf.name);
     crate::bonds::configure(s, conf);
     crate::mirrors::apply(s, conf);
+    crate::trees::configure(s, conf);
     crate::export::apply(s, conf);
 }
 
@@ -354,6 +356,7 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
             frag: c.frag,
             fail_open: c.fail_open,
             restoring,
+            tree: c.tree,
             export: c.export.clone(),
             test_actions,
             ..bridge_config(conf, mac, dpid)
@@ -393,7 +396,7 @@ fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &Iface
         if let Some(no) = dp_port {
             crate::qos::apply(s, conf, no);
         }
-        let mut spec = port_spec(s, port, conf, of_port, dp_port);
+        let mut spec = port_spec(s, (br, port), conf, of_port, dp_port);
         // What a controller configured stays; that the port is down is the device's to say.
         let old = s.ofproto.port(id, of_port).map_or(0, |old| old.config);
         spec.config |= old & !openflow::port_config::PORT_DOWN;
@@ -520,7 +523,7 @@ fn attach(
     if let Some(no) = dp_port {
         crate::qos::apply(s, conf, no);
     }
-    let spec = port_spec(s, port, conf, of_port, dp_port);
+    let spec = port_spec(s, (br, port), conf, of_port, dp_port);
     if let Err(e) = s.ofproto.add_port(id, spec) {
         if let Some(no) = dp_port {
             s.close_ports([no]);
@@ -599,7 +602,7 @@ fn numbers(all: impl Iterator<Item = OfPort>) -> Vec<bool> {
 
 fn port_spec(
     s: &mut State,
-    port: &PortConf,
+    (br, port): (&BridgeConf, &PortConf),
     conf: &IfaceConf,
     of_port: OfPort,
     dp_port: Option<flow::PortNo>,
@@ -628,6 +631,7 @@ fn port_spec(
     }
     s.bfd.describe(&mut spec);
     s.bonds.describe(&mut spec, port);
+    s.trees.describe(&mut spec, br, port);
     spec
 }
 

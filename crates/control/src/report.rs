@@ -9,6 +9,7 @@ use crate::daemon::{Dirs, system_stats};
 use crate::of::controller::Controller;
 use crate::ports::{IFACE_TYPES, Iface};
 use crate::state::State;
+use crate::trees::show::PortColumns;
 use crate::{tunnel_options, tunnels};
 use datapath::Datapath;
 use openflow::{Role, port};
@@ -82,17 +83,26 @@ impl Reporter {
 /// Adds the rows of a bridge, its ports, interfaces and controllers.
 fn bridge_status(s: &mut State, conf: &BridgeConf, statistics: bool, status: &mut Status) {
     let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+    let (tree_status, rstp_status) = s.trees.bridge_columns(&conf.name);
     status.bridges.insert(
         conf.uuid,
         BridgeStatus {
             datapath_id: Some(bridge.dpid),
             datapath_version: "<built-in>".into(),
-            ..BridgeStatus::default()
+            status: tree_status,
+            rstp_status,
         },
     );
-    for port in conf.ports.iter().filter(|p| p.interfaces.len() > 1) {
-        let bond_active = s.bonds.active_mac(&port.name);
-        status.ports.insert(port.uuid, PortStatus { bond_active, ..Default::default() });
+    let now = datapath::now_ms();
+    for port in &conf.ports {
+        let row = match &port.interfaces[..] {
+            [iface] => tree_port(s.trees.port_columns(&conf.name, &iface.name, now)),
+            _ => PortStatus {
+                bond_active: s.bonds.active_mac(&port.name),
+                ..tree_port(PortColumns::default())
+            },
+        };
+        status.ports.insert(port.uuid, row);
     }
     for iface in bridge.ifaces.values_mut() {
         let mut row = interface(iface, &mut s.dp, statistics);
@@ -111,6 +121,16 @@ fn bridge_status(s: &mut State, conf: &BridgeConf, statistics: bool, status: &mu
         if let Some(known) = bridge.controllers.get(&c.target) {
             status.controllers.insert(c.uuid, controller(known, role));
         }
+    }
+}
+
+fn tree_port(columns: PortColumns) -> PortStatus {
+    PortStatus {
+        status: Some(columns.status),
+        statistics: Some(columns.statistics),
+        rstp_status: Some(columns.rstp_status),
+        rstp_statistics: Some(columns.rstp_statistics),
+        bond_active: None,
     }
 }
 

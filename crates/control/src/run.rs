@@ -218,7 +218,10 @@ fn commands(dummy: bool) -> Registry<Control> {
     let dummies = if dummy { appctl::dummy::COMMANDS } else { &[] };
     let all =
         appctl::COMMANDS.iter().chain(appctl::bfd::COMMANDS).chain(appctl::bond_commands::COMMANDS);
-    let all = all.chain(appctl::conntrack::COMMANDS).chain(appctl::fragments::COMMANDS);
+    let all = all
+        .chain(appctl::stp_commands::COMMANDS)
+        .chain(appctl::conntrack::COMMANDS)
+        .chain(appctl::fragments::COMMANDS);
     let all = all.chain(appctl::absent::COMMANDS).chain(dummies);
     for command in all {
         let count = command.min..=command.max;

@@ -7,6 +7,8 @@ use wire::{
 
 /// IP protocols that have ports in the first four bytes of their header.
 pub(crate) const WITH_PORTS: [u8; 3] = [IP_TCP, IP_UDP, IP_SCTP];
+/// The Ethertype, in keys, of frames that have a length and LLC instead (IEEE 802.2).
+pub(crate) const LLC: u16 = 0x05ff;
 pub(crate) const VLAN_PRESENT: u16 = 0x1000;
 
 pub(crate) fn is_mpls(eth_type: u16) -> bool {

@@ -61,7 +61,7 @@ pub use trace::{Options, TraceStyle};
 pub use transaction::{BundleItem, Change, Items, Outcome};
 pub use translate::{
     BfdContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext, SampleContext,
-    Sampled, SetNote, SflowNote,
+    Sampled, SetNote, SflowNote, TreeContext,
 };
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,

@@ -175,9 +175,17 @@ pub(crate) struct PortView {
     pub peer: Option<(u32, OfPort)>,
     /// Credit id of what a patch or tunnel port received; that of what it sent is the next.
     pub counts: Option<u32>,
+    /// True: one operation sends a packet there, whatever it is: the port is no patch or tunnel
+    /// port, no spanning tree closes it, and none of its queues gives packets a DSCP.
+    pub plain: bool,
 }
 
 impl PortView {
+    /// True if a spanning tree lets the port forward, or it is in none.
+    pub fn forwards(&self) -> bool {
+        self.spec.tree_state().forwards()
+    }
+
     /// True if the port can carry packets now (`OFPPS_LIVE`).
     pub fn live(&self) -> bool {
         self.spec.live()

@@ -63,6 +63,9 @@ pub struct BridgeConfig {
     pub tables: BTreeMap<u8, TableConfig>,
     /// Some: multicast is sent to members of its groups (`mcast_snooping_enable`).
     pub mcast: Option<McastConfig>,
+    /// Some: ports have states of a spanning tree, and BPDUs are the switch's own (`stp_enable`,
+    /// `rstp_enable`).
+    pub tree: Option<TreeProtocol>,
     /// What is exported of its packets to collectors.
     pub export: ExportConfig,
     /// True: flows may have actions for ovs-vswitchd's own tests (`--enable-dummy`).
@@ -184,10 +187,79 @@ impl Default for BridgeConfig {
             restoring: false,
             tables: BTreeMap::new(),
             mcast: None,
+            tree: None,
             export: ExportConfig::default(),
             test_actions: false,
         }
     }
+}
+
+/// How bridges agree on a spanning tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreeProtocol {
+    /// IEEE 802.1D-1998.
+    Stp,
+    /// IEEE 802.1D-2004.
+    Rstp,
+}
+
+impl TreeProtocol {
+    /// Its name in traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            TreeProtocol::Stp => "STP",
+            TreeProtocol::Rstp => "RSTP",
+        }
+    }
+}
+
+/// What a spanning tree has a port do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TreeState {
+    /// The port takes no part: it learns and forwards.
+    #[default]
+    Disabled,
+    /// It does neither, and sends no BPDUs (STP).
+    Blocking,
+    /// It does neither.
+    Listening,
+    /// It learns addresses.
+    Learning,
+    /// It learns and forwards.
+    Forwarding,
+}
+
+impl TreeState {
+    /// True if the port forwards.
+    pub fn forwards(self) -> bool {
+        matches!(self, TreeState::Disabled | TreeState::Forwarding)
+    }
+
+    /// True if the port teaches addresses and flows.
+    pub fn learns(self) -> bool {
+        self.forwards() || self == TreeState::Learning
+    }
+
+    /// The state in port descriptions of OpenFlow 1.0.
+    pub(crate) fn of_bits(self) -> u32 {
+        use openflow::port_state;
+        match self {
+            TreeState::Disabled => 0,
+            TreeState::Blocking => port_state::STP_BLOCK,
+            TreeState::Listening => port_state::STP_LISTEN,
+            TreeState::Learning => port_state::STP_LEARN,
+            TreeState::Forwarding => port_state::STP_FORWARD,
+        }
+    }
+}
+
+/// A port of a spanning tree: the switch itself takes its BPDUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TreePort {
+    /// Open: BPDUs are punted; closed: they are dropped as `punt_rate`.
+    pub gate: Gate,
+    /// What the port does.
+    pub state: TreeState,
 }
 
 /// A set of VLAN ids.
@@ -316,6 +388,8 @@ pub struct PortSpec {
     pub bfd: Option<BfdFilter>,
     /// Some: the interface belongs to a port that speaks LACP.
     pub lacp: Option<LacpPort>,
+    /// Some: the port takes part in the bridge's spanning tree.
+    pub tree: Option<TreePort>,
     /// True: the link is up, but a protocol (BFD) reports that nothing gets through.
     pub faulty: bool,
 }
@@ -386,6 +460,11 @@ pub struct LacpPort {
 }
 
 impl PortSpec {
+    /// What the spanning tree has the port do.
+    pub fn tree_state(&self) -> TreeState {
+        self.tree.as_ref().map(|t| t.state).unwrap_or_default()
+    }
+
     /// True if the port can carry packets now.
     pub fn live(&self) -> bool {
         use openflow::{port_config, port_state};

@@ -53,6 +53,7 @@ drops! {
     TunnelRoute "tunnel_route" "There is no route to the tunnel's remote address through a port of a bridge.";
     TunnelNeighbour "tunnel_neighbour" "The next hop's hardware address is not known yet; it has been asked for.";
     MirrorPort "mirror_port" "The packet came in on a port that is reserved for a mirror's output.";
+    SpanningTree "spanning_tree" "The packet came in on a port that a spanning tree (STP, RSTP) keeps from forwarding, or it is a BPDU and the port takes no part in the tree.";
     FlowRestoreWait "flow_restore_wait" "Nothing is forwarded until other_config:flow-restore-wait, true since the start, is cleared.";
     FragmentTimeout "fragment_timeout" "A fragment waited for the rest of its datagram, for connection tracking, for 15 seconds.";
     Shutdown "shutdown" "The packet was in flight when its port or the switch went away.";

@@ -30,8 +30,6 @@ const CASES: &[(&str, &str)] = &[
         "set port bond0 other_config:bond-miimon-interval=100",
         "port bond0: other_config:bond-miimon-interval",
     ),
-    ("set bridge br0 stp_enable=true", "bridge br0: stp_enable"),
-    ("set bridge br0 rstp_enable=true", "bridge br0: rstp_enable"),
     ("set interface p1 cfm_mpid=1", "interface p1: cfm_mpid"),
     ("set interface p1 lldp:enable=true", "interface p1: lldp"),
     ("set port p1 other_config:bond-detect-mode=miimon", "port p1: other_config:bond-detect-mode"),
@@ -64,8 +62,8 @@ const CASES: &[(&str, &str)] = &[
         "interface d0: options:dpdk-lsc-interrupt",
     ),
     (
-        "--no-wait set bridge br0 other_config:stp-priority=7",
-        "bridge br0: other_config:stp-priority",
+        "--no-wait set bridge br0 other_config:controller-queue-size=7",
+        "bridge br0: other_config:controller-queue-size",
     ),
 ];
 
@@ -112,10 +110,6 @@ fn commands_of_a_feature_that_is_asked_for_and_not_there_fail() {
     s.start_detached("");
     s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy -- add-port br0 p1 -- set interface p1 type=dummy");
     let cases = [
-        ("stp/show", "bridge br0 stp_enable=true"),
-        ("stp/tcn", "bridge br0 stp_enable=true"),
-        ("rstp/show", "bridge br0 rstp_enable=true"),
-        ("rstp/tcn", "bridge br0 rstp_enable=true"),
         ("cfm/show", "interface p1 cfm_mpid=1"),
         ("cfm/set-fault true", "interface p1 cfm_mpid=1"),
         ("autoattach/status", "interface p1 lldp:enable=true"),

@@ -12,7 +12,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("control", &["control"]),
     ("packet half", &["datapath"]),
     ("switch half", &["ofproto"]),
-    ("protocols", &["openflow", "ovsdb", "export"]),
+    ("protocols", &["openflow", "ovsdb", "export", "stp"]),
     ("classifier", &["classifier"]),
     ("offload", &["offload"]),
     ("connections", &["conntrack"]),

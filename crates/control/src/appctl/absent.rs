@@ -49,8 +49,6 @@ macro_rules! unless {
 
 const LLDP: &[&str] = &["lldp", "auto_attach"];
 const CFM: &[&str] = &["cfm_", "other_config:cfm_"];
-const RSTP: &[&str] = &["rstp_", "other_config:rstp-"];
-const STP: &[&str] = &["stp_", "other_config:stp-"];
 
 /// Fails with the notices about settings whose names begin so, if there are any.
 fn passed_over(s: &State, names: &[&str]) -> Result<(), String> {
@@ -99,10 +97,6 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/parse-actions", "actions", 1, 1, refuse!(NO_FLOWS)),
     command("dpctl/set-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
     command("dpif-netlink/dispatch-mode", "", 0, 0, refuse!("there is no kernel datapath here")),
-    command("rstp/show", "[bridge]", 0, 1, unless!(RSTP, object!("No such RSTP object"))),
-    command("rstp/tcn", "[bridge]", 0, 1, unless!(RSTP, all_or!("OK\n", "No such RSTP object", 0))),
-    command("stp/show", "[bridge]", 0, 1, unless!(STP, object!("no such stp object"))),
-    command("stp/tcn", "[bridge]", 0, 1, unless!(STP, all_or!("OK\n", "no such stp object", 0))),
     // How flows are dumped inside of ovs-vswitchd: nothing of it is seen outside.
     command(
         "upcall/disable-ufid",

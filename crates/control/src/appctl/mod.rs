@@ -23,6 +23,7 @@ mod offload;
 pub mod perf;
 mod pmd;
 mod qos_commands;
+pub mod stp_commands;
 mod trace;
 mod tree;
 mod tunnel_commands;

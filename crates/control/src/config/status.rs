@@ -65,6 +65,10 @@ pub struct PortStatus {
     pub status: Option<StrMap>,
     /// `statistics`.
     pub statistics: Option<Counters>,
+    /// `rstp_status`.
+    pub rstp_status: Option<StrMap>,
+    /// `rstp_statistics`.
+    pub rstp_statistics: Option<Counters>,
     /// `bond_active_slave`: the inner value is absent where there is none.
     pub bond_active: Option<Option<String>>,
 }
@@ -164,6 +168,8 @@ impl PortStatus {
         let mut columns = Columns::new();
         opt(&mut columns, "status", self.status.clone(), Datum::map);
         opt(&mut columns, "statistics", self.statistics.clone(), Datum::map);
+        opt(&mut columns, "rstp_status", self.rstp_status.clone(), Datum::map);
+        opt(&mut columns, "rstp_statistics", self.rstp_statistics.clone(), Datum::map);
         opt(&mut columns, "bond_active_slave", self.bond_active.clone(), Datum::optional);
         columns
     }

@@ -132,6 +132,8 @@ pub struct Recent {
     pub usage: crate::appctl::usage::Usage,
     /// When the links of guests were last looked at, as guests had come or gone.
     pub guests_ms: u64,
+    /// A guest or one of its queues came or went; set by a thread of the driver's.
+    pub guests_changed: Arc<AtomicBool>,
     /// What the log said of PMD threads.
     pub said: PollingSaid,
     /// When cached flows were logged last.
@@ -164,12 +166,12 @@ pub struct State {
     pub recent: Recent,
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,
-    /// A guest or one of its queues came or went; set by a thread of the driver's.
-    pub guests_changed: Arc<AtomicBool>,
     /// Sessions that say which interfaces carry traffic.
     pub bfd: crate::bfd::sessions::Sessions,
     /// Ports of several interfaces, and LACP.
     pub bonds: crate::bonds::all::Bonds,
+    /// Spanning trees.
+    pub trees: crate::trees::bridge_trees::Trees,
     /// Copy engines and the PMD threads that they serve.
     pub engines: crate::engines::Engines,
     /// Rules in adapters.
@@ -238,7 +240,6 @@ impl State {
         devices.warn = Some(Arc::new(|text| vlog::warn!("netdev_dpdk", "{text}")));
         devices.info = Some(Arc::new(|module, text| vlog::info!(module, "{text}")));
         State {
-            guests_changed,
             ct: Conntrack {
                 walker: crate::ct_walk::Walker::new(dp.conntrack()),
                 timeouts: BTreeMap::new(),
@@ -255,10 +256,11 @@ impl State {
             pending: Pending::default(),
             underlay: UnderlayConf::default(),
             applied: Applied { restoring: true, ..Applied::default() },
-            recent: Recent::default(),
+            recent: Recent { guests_changed, ..Recent::default() },
             status_dirty: false,
             bfd: Default::default(),
             bonds: Default::default(),
+            trees: Default::default(),
             engines: Default::default(),
             offload: crate::offload::Offload::default(),
             observers: Observers::default(),

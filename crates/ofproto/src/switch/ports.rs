@@ -15,12 +15,14 @@ const DELETED: u8 = 1;
 const MODIFIED: u8 = 2;
 
 fn describe(spec: &PortSpec) -> Box<PortDesc> {
+    let others = spec.state & !(port_state::LIVE | port_state::STP_MASK);
+    let live = if spec.live() { port_state::LIVE } else { 0 };
     Box::new(PortDesc {
         port: spec.of_port,
         hw_addr: spec.hw_addr,
         name: spec.name.clone(),
         config: spec.config,
-        state: spec.state & !port_state::LIVE | if spec.live() { port_state::LIVE } else { 0 },
+        state: others | live | spec.tree_state().of_bits(),
         curr: spec.curr,
         curr_speed: spec.curr_speed,
         max_speed: spec.max_speed,
@@ -32,6 +34,7 @@ fn describe(spec: &PortSpec) -> Box<PortDesc> {
 const CONFIGURABLE: u32 = port_config::PORT_DOWN
     | port_config::NO_STP
     | port_config::NO_RECV
+    | port_config::NO_RECV_STP
     | port_config::NO_FLOOD
     | port_config::NO_FWD
     | port_config::NO_PACKET_IN;

@@ -69,7 +69,12 @@ impl Switch {
             }
             bundles[bundle].ports.push(spec.of_port);
             let counts = b.patch_counts.get(&spec.of_port).copied();
-            PortView { bundle, peer: peer(b, spec, ends), counts, spec: spec.clone() }
+            let peer = peer(b, spec, ends);
+            let plain = peer.is_none()
+                && spec.tunnel.is_none()
+                && spec.queue_dscp.is_empty()
+                && spec.tree_state().forwards();
+            PortView { bundle, peer, counts, plain, spec: spec.clone() }
         });
         let ports: Vec<PortView> = ports.collect();
         let mirrors = mirrors::view(b, &mut bundles, &names);

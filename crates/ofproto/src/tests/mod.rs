@@ -16,6 +16,7 @@ mod regions;
 mod sliced_changes;
 mod special_tests;
 mod tlv_properties;
+mod tree_tests;
 pub(crate) mod tunnel_lab;
 
 use crate::*;

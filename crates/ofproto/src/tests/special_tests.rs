@@ -91,7 +91,7 @@ fn lacp_takes_packets_of_the_other_end_only() {
     }
 }
 
-/// LLDP, CFM and spanning trees are not spoken, LACP, IGMP and MLD not unless that is asked for:
+/// LLDP and CFM are not spoken, spanning trees, LACP, IGMP and MLD not unless that is asked for:
 /// their frames are frames, and all that the control side does for one is to learn its sender,
 /// which is bounded by port.
 #[test]

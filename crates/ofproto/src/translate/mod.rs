@@ -12,6 +12,7 @@
 //! - outputs: `output` (ports, patch ports, controllers), `normal` and `multicast` (NORMAL),
 //!   `bond`, `mirror`
 //! - packets of protocols that the switch speaks itself, taken before the tables: `special`
+//! - BPDUs, and what spanning trees have ports do: `tree`
 //! - tunnels: `tunnel`, `tunnel_options`
 //! - translations that stop and go on when the packet is looked up again: `recirc`; their state
 //!   meanwhile: `frozen`, kept in `frozen_store` with ids of `frozen_ids`
@@ -49,11 +50,12 @@ mod set;
 mod special;
 mod state;
 mod table_lookup;
+mod tree;
 mod tunnel;
 mod tunnel_options;
 pub(crate) mod xlate;
 
 pub use effects::{
     BfdContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext, SampleContext,
-    Sampled, SetNote, SflowNote,
+    Sampled, SetNote, SflowNote, TreeContext,
 };

@@ -157,7 +157,9 @@ impl<'a> Xlate<'a, '_> {
                 return;
             }
             let floods = b.ports.iter().all(|p| {
-                bridge.port(*p).is_some_and(|p| p.spec.config & port_config::NO_FLOOD == 0)
+                let open =
+                    |p: &PortView| p.spec.config & port_config::NO_FLOOD == 0 && p.forwards();
+                bridge.port(*p).is_some_and(open)
             });
             let apart = b.protected && from_protected;
             let open = floods && !apart && b.mirrors.output == 0;

@@ -3,7 +3,7 @@
 use crate::published::{BridgeView, PortView};
 use crate::translate::effects::PacketInContext;
 use crate::translate::state::Miss;
-use crate::translate::xlate::{ToController, Xlate, may_receive};
+use crate::translate::xlate::{ToController, Xlate};
 use crate::types::BridgeId;
 use action::{Meter, Op, Punt, PuntClass, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, PortNo, at};
@@ -44,7 +44,7 @@ impl<'a> Xlate<'a, '_> {
             let (number, config) = (p.spec.of_port, p.spec.config);
             let floods = all || config & port_config::NO_FLOOD == 0;
             if number != self.in_port() && floods {
-                self.output_port(number, 0);
+                self.output_by(number, 0, !all);
             }
         }
         self.export_flooded();
@@ -52,6 +52,11 @@ impl<'a> Xlate<'a, '_> {
 
     /// Sends to a port, even to the one on which the packet came in.
     pub(super) fn output_port(&mut self, number: OfPort, trunc: u32) {
+        self.output_by(number, trunc, true);
+    }
+
+    /// As [`Xlate::output_port`]; `tree`: as the spanning tree allows, which `ALL` does not ask.
+    fn output_by(&mut self, number: OfPort, trunc: u32, tree: bool) {
         if !self.spend(1) {
             return;
         }
@@ -59,7 +64,7 @@ impl<'a> Xlate<'a, '_> {
         let Some(p) = bridge.port(number) else {
             return self.trace_warning(|| "Nonexistent output port".into());
         };
-        if self.is_refused(p, number, trunc) {
+        if self.is_refused(p, number, trunc) || tree && self.is_closed(p) {
             return;
         }
         if let Some((peer, peer_port)) = p.peer {
@@ -172,13 +177,20 @@ impl<'a> Xlate<'a, '_> {
         self.spent.depth += 1;
         self.note_bridge();
         let entry = peer.port(in_port).filter(|p| !self.take_special(p));
-        if entry.is_some_and(may_receive) {
+        if let Some(entry) = entry.filter(|p| self.receives(p)) {
+            let mark = (self.answer.decision.ops.len(), self.base, self.mirror.met);
             match self.packet.layers.was_mpls {
                 true => self.end.rest = Some(vec![openflow::Instruction::Goto(0)]),
                 false => drop(self.table(0, None, Miss::Honor)),
             }
-            self.run_set();
-            self.freeze();
+            if entry.forwards() {
+                self.run_set();
+                self.freeze();
+            } else {
+                self.answer.decision.ops.truncate(mark.0);
+                (self.base, self.mirror.met) = (mark.1, mark.2);
+                self.only_learn();
+            }
         }
         self.trace_close();
         self.spent.depth -= 1;

@@ -7,7 +7,7 @@ use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
 use crate::tables::table::{FlowRule, Plain, Table};
 use crate::translate::state::DEPTH_MAX;
-use crate::translate::xlate::{initial_key, may_receive, no_action_set};
+use crate::translate::xlate::{RECV_BITS, initial_key, no_action_set};
 use crate::types::ExportConfig;
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
@@ -202,7 +202,8 @@ impl<'a> EntryCache<'a> {
         }
         let (bridge, in_port) = self.published.by_dp_port(port)?;
         let spoken = |p: &PortView| p.spec.bfd.is_some() || p.spec.lacp.is_some();
-        let usual = |p: &PortView| may_receive(p) && p.spec.tunnel.is_none() && !spoken(p);
+        let receives = |p: &PortView| p.forwards() && p.spec.config & RECV_BITS == 0;
+        let usual = |p: &PortView| receives(p) && p.spec.tunnel.is_none() && !spoken(p);
         let open = bridge.config.fail_open || bridge.config.restoring;
         let exports = bridge.config.export != ExportConfig::default();
         let plain = !open
@@ -227,7 +228,8 @@ impl<'a> Path<'a> {
     fn start(entries: &mut EntryCache<'a>, key: &mut Key) -> Option<Self> {
         let special = key.u32(at::RECIRC) != 0
             || key.u8(at::FLAGS) & flag::TUNNEL != 0
-            || key.u8(at::FRAG) != 0;
+            || key.u8(at::FRAG) != 0
+            || key.u16(at::ETH_TYPE) == fields::LLC;
         if special {
             return None;
         }
@@ -282,7 +284,7 @@ impl<'a> Path<'a> {
     }
 
     /// Adds an output operation. False: the port needs more than one operation (patch port,
-    /// tunnel, queues that give packets a DSCP).
+    /// tunnel, queues that give packets a DSCP), or does not send all packets (spanning trees).
     fn output(&self, to: OfPort, out: &mut Decision) -> bool {
         if to == self.in_port {
             return true;
@@ -291,12 +293,12 @@ impl<'a> Path<'a> {
         if p.spec.config & port_config::NO_FWD != 0 {
             return true;
         }
-        let queues = !p.spec.queue_dscp.is_empty();
-        let plain = p.peer.is_none() && p.spec.tunnel.is_none() && !queues;
-        if plain && let Some(port) = p.spec.dp_port {
+        if p.plain
+            && let Some(port) = p.spec.dp_port
+        {
             out.ops.push(Op::Output(port));
         }
-        plain
+        p.plain
     }
 }
 
@@ -366,7 +368,8 @@ mod tests {
             r.one_of(&["nw_dst=10.1.2.3", "nw_dst=10.2.2.3"]),
         );
         let tag = r.one_of(&["", ",dl_vlan=7", ",dl_vlan=8"]);
-        packet(&match r.below(8) {
+        packet(&match r.below(9) {
+            8 => "in_port=1,dl_dst=01:80:c2:00:00:00,dl_type=0x05ff".into(),
             0 => format!("in_port={},arp{tag}", 1 + r.below(5)),
             1 => format!("in_port=1,udp6,{ports}{tag}"),
             2 => format!("in_port=2,tcp,{ip},nw_frag=later{tag}"),
@@ -414,11 +417,29 @@ mod tests {
         (done, out.iter().map(text).collect())
     }
 
+    /// Gives some ports states of a spanning tree.
+    fn grow(lab: &mut Lab, r: &mut Random) {
+        use crate::{BridgeConfig, PortSpec, TreePort, TreeProtocol, TreeState::*};
+        if r.below(3) > 0 {
+            return;
+        }
+        let config = lab.sw.bridge_config(lab.br).unwrap().clone();
+        let tree = Some(TreeProtocol::Stp);
+        lab.sw.configure_bridge(lab.br, BridgeConfig { tree, ..config }).unwrap();
+        for port in 1..=4 {
+            let state = [Disabled, Blocking, Learning, Forwarding][r.below(4) as usize];
+            let tree = Some(TreePort { state, ..TreePort::default() });
+            let spec = lab.sw.port(lab.br, port).unwrap().clone();
+            lab.sw.update_port(lab.br, PortSpec { tree, ..spec }).unwrap();
+        }
+    }
+
     #[test]
     fn the_plain_way_ends_where_the_whole_way_does() {
         let (mut r, mut plain, mut all) = (Random(1), 0, 0);
         for _ in 0..60 {
             let mut lab = Lab::new();
+            grow(&mut lab, &mut r);
             for _ in 0..r.below(40) {
                 let table = r.below(4) as u8;
                 let (m, list) = (rule(&mut r), instructions(&mut r, table));

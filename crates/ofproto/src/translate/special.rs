@@ -32,7 +32,7 @@ const BFD_BYTES_MAX: u16 = 128;
 impl Xlate<'_, '_> {
     /// Punts a packet of a protocol that the switch speaks on the port; false: it is not one.
     pub(super) fn take_special(&mut self, p: &PortView) -> bool {
-        self.take_lacp(p) || self.take_bfd(p)
+        self.take_lacp(p) || self.take_bfd(p) || self.take_bpdu(p)
     }
 
     fn take_lacp(&mut self, p: &PortView) -> bool {
@@ -66,7 +66,12 @@ impl Xlate<'_, '_> {
         true
     }
 
-    fn hand_over(&mut self, max_len: u16, gate: Gate, context: Box<dyn Any + Send + Sync>) {
+    pub(super) fn hand_over(
+        &mut self,
+        max_len: u16,
+        gate: Gate,
+        context: Box<dyn Any + Send + Sync>,
+    ) {
         self.commit();
         let class = PuntClass::Protocol;
         let punt = Punt { class, max_len, wanted: Some(gate.0), context };
@@ -75,7 +80,7 @@ impl Xlate<'_, '_> {
     }
 
     /// Looks at no more bits than are needed, as ovs-vswitchd does.
-    fn is_bfd(&mut self, filter: &BfdFilter) -> bool {
+    pub(super) fn is_bfd(&mut self, filter: &BfdFilter) -> bool {
         if let Some(mac) = filter.dst_mac {
             Field::EthDst.unwildcard(&mut self.wc);
             if self.key.get::<6>(at::ETH_DST) != mac {

@@ -102,8 +102,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if port.is_some_and(|p| self.take_special(p)) {
             return self.trace_close();
         }
-        if port.is_some_and(|p| !may_receive(p)) {
-            self.trace_warning(|| "OpenFlow port is configured not to receive, dropping".into());
+        if port.is_some_and(|p| !self.receives(p)) {
             return self.trace_close();
         }
         let fragment = self.key.u8(at::FRAG) & flow::frag::ANY != 0;
@@ -119,8 +118,13 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.run.cookie = cookie;
         }
         self.trace_reopen();
-        self.run_set();
-        self.freeze();
+        if port.is_none_or(PortView::forwards) {
+            self.run_set();
+            self.freeze();
+        } else {
+            self.answer.decision.ops.clear();
+            self.only_learn();
+        }
         self.trace_close();
         self.trace_close();
     }
@@ -397,9 +401,8 @@ pub(super) fn no_action_set(key: &mut Key) {
     key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
 }
 
-pub(super) fn may_receive(p: &PortView) -> bool {
-    p.spec.config & port_config::NO_RECV == 0
-}
+/// Bits of a port's config that keep some packets, or all, from being received.
+pub(super) const RECV_BITS: u32 = port_config::NO_RECV | port_config::NO_RECV_STP;
 
 /// Number of label stack entries in the key.
 pub(super) fn labels(key: &Key) -> u8 {

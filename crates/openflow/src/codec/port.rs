@@ -4,7 +4,9 @@ use super::begun::{MAX_LEN, begin};
 use super::kinds::Kind;
 use crate::buf::{Put, Rd, Result};
 use crate::oxm::{port_from_10, port_is_valid, port_to_10};
-use crate::{OfError, OfPort, PortDesc, PortMod, PortStats, Request, Version, port_config};
+use crate::{
+    OfError, OfPort, PortDesc, PortMod, PortStats, Request, Version, port_config, port_state,
+};
 
 /// Capabilities: flow, table, port and queue statistics; 1.0 also ARP_MATCH_IP, 1.1+ group
 /// statistics; 1.4+ bundles (ovs-vswitchd claims as much, and no flow monitors).
@@ -83,7 +85,8 @@ pub(super) fn put_desc(version: Version, d: &PortDesc, m: &mut Vec<u8>) {
     m.pad(if wide { 2 } else { 0 });
     m.text(&d.name, 16);
     m.u32(if wide { d.config & CONFIG11 } else { d.config });
-    m.u32(if wide { d.state } else { d.state & 1 });
+    let known = if wide { !port_state::STP_MASK } else { STATE10 };
+    m.u32(d.state & known);
     let link = [d.curr, d.advertised, d.supported, d.peer];
     match version {
         Version::V10 => link.iter().for_each(|f| m.u32(features10(*f))),
@@ -103,6 +106,9 @@ const CONFIG11: u32 =
     port_config::PORT_DOWN | port_config::NO_RECV | port_config::NO_FWD | port_config::NO_PACKET_IN;
 /// Bits of `OFPPC_*` that OpenFlow 1.0 has.
 const CONFIG10: u32 = 0x7f;
+
+/// Bits of `OFPPS_*` that OpenFlow 1.0 has.
+const STATE10: u32 = port_state::LINK_DOWN | port_state::STP_MASK;
 
 fn put_link(link: &[u32; 4], d: &PortDesc, m: &mut Vec<u8>) {
     link.iter().for_each(|f| m.u32(*f));

@@ -20,6 +20,12 @@ pub mod port_state {
     pub const LINK_DOWN: u32 = 1;
     pub const BLOCKED: u32 = 2;
     pub const LIVE: u32 = 4;
+    // 1.0 only: a number of two bits.
+    pub const STP_LISTEN: u32 = 0;
+    pub const STP_LEARN: u32 = 1 << 8;
+    pub const STP_FORWARD: u32 = 2 << 8;
+    pub const STP_BLOCK: u32 = 3 << 8;
+    pub const STP_MASK: u32 = 3 << 8;
 }
 
 /// A port's description. Speeds in kbit/s.

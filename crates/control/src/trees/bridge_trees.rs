@@ -1,0 +1,159 @@
+//! The spanning trees of all bridges, as the control side keeps them.
+
+use super::tree_conf::{self, Asked};
+use super::tree_machine::Machine;
+use crate::budget::Budget;
+use crate::config::{BridgeConf, PortConf};
+use ofproto::{BridgeId, Gate, PortSpec, TreePort, TreeState};
+use openflow::OfPort;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A neighbour sends one BPDU a second by STP, and up to ten by RSTP. Twice as many are taken, one
+/// each so many milliseconds, after so many at once.
+const BPDU_MS: u64 = 50;
+const BPDUS_BURST: u64 = 32;
+/// Learned addresses of a bridge are forgotten so often at once, and then once a second
+/// (`super::FLUSH_MS`).
+const FLUSHES_BURST: u64 = 4;
+
+/// The trees of all bridges.
+#[derive(Default)]
+pub struct Trees {
+    /// By bridge.
+    pub(super) all: BTreeMap<String, Tree>,
+    /// What the log has of wrong settings, by bridge.
+    pub(super) said: BTreeMap<String, Vec<String>>,
+    /// BPDUs that were not looked at, as their port had more than its share of them.
+    pub unheard: u64,
+}
+
+/// A bridge's part of a tree.
+pub(super) struct Tree {
+    pub bridge: BridgeId,
+    pub machine: Machine,
+    /// By number in the tree.
+    pub ports: BTreeMap<u16, TreePlace>,
+    /// Interfaces with `rstp-port-mcheck`.
+    checked: BTreeSet<String>,
+    /// Learned addresses are to be forgotten.
+    pub flush: bool,
+    /// How often they may be.
+    pub flushes: Budget,
+}
+
+/// A port of the tree in the switch.
+pub(super) struct TreePlace {
+    pub iface: String,
+    pub of_port: OfPort,
+    /// As the switch half has it.
+    pub state: stp::PortState,
+    /// When it began, ms.
+    pub since_ms: u64,
+    budget: Budget,
+    gate: Gate,
+}
+
+impl TreePlace {
+    pub fn tree_port(&self, rapid: bool) -> TreePort {
+        TreePort { gate: self.gate.clone(), state: tree_state(self.state, rapid) }
+    }
+}
+
+/// Do addresses get learned in this state?
+pub(super) fn learns(state: stp::PortState) -> bool {
+    matches!(state, stp::PortState::Learning | stp::PortState::Forwarding)
+}
+
+impl Trees {
+    /// Sets what a tree says of an interface's port. One that will take part forwards nothing
+    /// before the tree has said so.
+    pub fn describe(&self, spec: &mut PortSpec, bridge: &BridgeConf, port: &PortConf) {
+        let place = self.all.get(&bridge.name).and_then(|tree| {
+            let place = tree.ports.values().find(|p| p.iface == spec.name)?;
+            Some(place.tree_port(tree.machine.is_rapid()))
+        });
+        spec.tree = place.or_else(|| tree_conf::takes_part(bridge, port).then(closed));
+    }
+
+    /// True if some bridge has a tree.
+    pub fn any(&self) -> bool {
+        !self.all.is_empty()
+    }
+}
+
+fn closed() -> TreePort {
+    TreePort { state: TreeState::Blocking, ..TreePort::default() }
+}
+
+impl Tree {
+    pub fn new(bridge: BridgeId, machine: Machine) -> Tree {
+        let (ports, checked) = Default::default();
+        let flushes = Budget::full(FLUSHES_BURST, 0);
+        Tree { bridge, machine, ports, checked, flush: false, flushes }
+    }
+
+    /// Which number each interface has.
+    pub fn numbers(&self) -> BTreeMap<String, u16> {
+        self.ports.iter().map(|(number, port)| (port.iface.clone(), *number)).collect()
+    }
+
+    /// Takes over settings.
+    pub fn configure(&mut self, asked: Asked, now: u64) {
+        self.machine.configure(&asked, now);
+        let stays = |number: &u16, port: &TreePlace| {
+            asked.ports.iter().any(|p| p.number == *number && p.iface == port.iface)
+        };
+        let gone = self.ports.extract_if(.., |number, port| !stays(number, port));
+        gone.for_each(|(number, _)| self.machine.remove_port(number, now));
+        for port in &asked.ports {
+            // The setting is a command: it holds when it is set.
+            let checks = port.checks && !self.checked.contains(&port.iface);
+            self.machine.set_port(port, checks, now);
+            let place = self.ports.entry(port.number).or_insert_with(|| TreePlace {
+                iface: port.iface.clone(),
+                of_port: port.of_port,
+                state: stp::PortState::Disabled,
+                since_ms: now,
+                budget: Budget::full(BPDUS_BURST, now),
+                gate: Gate::default(),
+            });
+            place.of_port = port.of_port;
+        }
+        let checked = asked.ports.into_iter().filter(|p| p.checks).map(|p| p.iface);
+        self.checked = checked.collect();
+    }
+
+    /// The number in the tree of an OpenFlow port.
+    pub fn number_of(&self, of_port: OfPort) -> Option<u16> {
+        self.ports.iter().find(|(_, p)| p.of_port == of_port).map(|(number, _)| *number)
+    }
+
+    /// Takes a BPDU from a port's budget; false: it is used up.
+    pub fn hears(&mut self, number: u16, now: u64) -> bool {
+        let Some(port) = self.ports.get_mut(&number) else { return false };
+        let heard = port.budget.has(now, BPDU_MS);
+        port.budget.spend();
+        port.gate.set(heard);
+        heard
+    }
+
+    /// Has BPDUs handed over again where there is a budget for them.
+    pub fn open_gates(&mut self, now: u64) {
+        for port in self.ports.values_mut() {
+            port.gate.set(port.budget.has(now, BPDU_MS));
+        }
+    }
+}
+
+/// The state of a port in the switch half's words. What discards by RSTP is listening in port
+/// descriptions, and sends BPDUs.
+fn tree_state(state: stp::PortState, rapid: bool) -> TreeState {
+    match state {
+        stp::PortState::Disabled => TreeState::Disabled,
+        stp::PortState::Blocking if rapid => TreeState::Listening,
+        stp::PortState::Blocking => TreeState::Blocking,
+        stp::PortState::Listening => TreeState::Listening,
+        stp::PortState::Learning => TreeState::Learning,
+        stp::PortState::Forwarding => TreeState::Forwarding,
+    }
+}
