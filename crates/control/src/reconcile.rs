@@ -657,7 +657,7 @@ pub fn describe(spec: &mut PortSpec, port: &mut dyn ::port::Port) {
     spec.hw_addr = port.mac();
     spec.config = if link.admin_up { 0 } else { openflow::port_config::PORT_DOWN };
     spec.state = if link.up { openflow::port_state::LIVE } else { openflow::port_state::LINK_DOWN };
-    spec.curr_speed = link.mbps.saturating_mul(1000);
+    spec.speeds[0] = link.mbps.saturating_mul(1000);
     let duplex = usize::from(link.full_duplex == Some(true));
     spec.curr = match link.mbps {
         10 => 1 << duplex,

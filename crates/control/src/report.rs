@@ -9,7 +9,7 @@ use crate::daemon::{Dirs, system_stats};
 use crate::of::controller::Controller;
 use crate::ports::{IFACE_TYPES, Iface};
 use crate::state::State;
-use crate::trees::show::PortColumns;
+use crate::trees::tree_show::PortColumns;
 use crate::{tunnel_options, tunnels};
 use datapath::Datapath;
 use openflow::{Role, port};

@@ -373,9 +373,7 @@ pub struct PortSpec {
     /// Current features (`OFPPF_*`).
     pub curr: u32,
     /// Current and highest speed, kbit/s.
-    pub curr_speed: u32,
-    /// Highest speed, kbit/s.
-    pub max_speed: u32,
+    pub speeds: [u32; 2],
     /// DSCP that IP packets of a queue get.
     pub queue_dscp: BTreeMap<u32, u8>,
     /// NORMAL does not forward between protected ports.
@@ -476,9 +474,9 @@ impl PortSpec {
     /// those depend on whether a port is live; a link's speed is for controllers.
     pub(crate) fn differs_in_link_only(&self, other: &PortSpec) -> bool {
         use openflow::port_config::PORT_DOWN;
-        let PortSpec { state, curr, curr_speed, max_speed, faulty, .. } = *self;
+        let PortSpec { state, curr, speeds, faulty, .. } = *self;
         let config = other.config & !PORT_DOWN | self.config & PORT_DOWN;
-        let link = PortSpec { state, curr, curr_speed, max_speed, faulty, config, ..other.clone() };
+        let link = PortSpec { state, curr, speeds, faulty, config, ..other.clone() };
         *self == link
     }
 }

@@ -4,7 +4,7 @@
 
 pub mod applied;
 mod plan;
-mod show;
+mod qos_show;
 
 use crate::config::{IfaceConf, QosConf};
 use crate::state::State;
@@ -15,7 +15,7 @@ use flow::PortNo;
 use plan::{Device, Plan};
 use std::collections::BTreeMap;
 
-pub use show::show;
+pub use qos_show::show;
 
 const MODULE: &str = "netdev_linux";
 

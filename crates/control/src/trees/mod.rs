@@ -1,15 +1,15 @@
 //! Spanning trees of bridges: the database says what is wanted ([`tree_conf`]), time, links and
 //! BPDUs go to the protocol's state machine (crate `stp`), and what follows goes to the switch
-//! half, the log and the database ([`show`]).
+//! half, the log and the database ([`tree_show`]).
 //!
 //! BPDUs leave as a controller's packets would. What comes is taken before the tables see it
 //! (`ofproto::translate::tree`) and handed over, each port at a rate of its own.
 
 pub mod bridge_trees;
 
-pub mod show;
 mod tree_conf;
 mod tree_machine;
+pub mod tree_show;
 
 use crate::config::BridgeConf;
 use crate::state::State;
@@ -32,7 +32,7 @@ pub fn configure(s: &mut State, conf: &BridgeConf) {
     let (id, mac, now) = (bridge.id, bridge.mac, s.now_ms());
     let found = |name: &str| {
         let of_port = bridge.ifaces.get(name)?.of_port?;
-        Some((of_port, s.ofproto.port(id, of_port)?.curr_speed / 1000))
+        Some((of_port, s.ofproto.port(id, of_port)?.speeds[0] / 1000))
     };
     let before = s.trees.all.get(&conf.name).map(Tree::numbers).unwrap_or_default();
     let (asked, wrong) = tree_conf::read(conf, mac, &before, found);

@@ -24,8 +24,8 @@ fn describe(spec: &PortSpec) -> Box<PortDesc> {
         config: spec.config,
         state: others | live | spec.tree_state().of_bits(),
         curr: spec.curr,
-        curr_speed: spec.curr_speed,
-        max_speed: spec.max_speed,
+        curr_speed: spec.speeds[0],
+        max_speed: spec.speeds[1],
         ..PortDesc::default()
     })
 }

@@ -8,7 +8,7 @@ fn lose_link(lab: &mut Lab) -> Vec<Region> {
     let spec = lab.sw.port(lab.br, 2).unwrap().clone();
     lab.sw.take_regions();
     let (down, config) = (port_state::LINK_DOWN, spec.config | port_config::PORT_DOWN);
-    let off = PortSpec { state: down, config, curr_speed: 7, ..spec.clone() };
+    let off = PortSpec { state: down, config, speeds: [7, 0], ..spec.clone() };
     lab.sw.update_port(lab.br, off).unwrap();
     let regions = lab.sw.take_regions();
     lab.sw.update_port(lab.br, spec).unwrap();
