@@ -51,7 +51,7 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all.insert("export_failed".into(), exports.failed);
     all.insert("bfd_run".into(), s.bfd.runs);
     all.insert("bfd_not_heard".into(), s.bfd.unheard);
-    all.insert("stp_not_heard".into(), s.trees.unheard);
+    all.insert("stp_not_heard".into(), s.trees.refused_bpdus);
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());
     all.insert("flow_learning_limited".into(), s.ofproto.flows_not_learned());
     all.insert("mac_learning_static_none_move".into(), s.ofproto.macs_not_moved());

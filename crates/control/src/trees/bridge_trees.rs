@@ -21,10 +21,10 @@ const FLUSHES_BURST: u64 = 4;
 pub struct Trees {
     /// By bridge.
     pub(super) all: BTreeMap<String, Tree>,
-    /// What the log has of wrong settings, by bridge.
-    pub(super) said: BTreeMap<String, Vec<String>>,
+    /// Errors about settings that the log has, by bridge.
+    pub(super) logged: BTreeMap<String, Vec<String>>,
     /// BPDUs that were not looked at, as their port had more than its share of them.
-    pub unheard: u64,
+    pub refused_bpdus: u64,
 }
 
 /// A bridge's part of a tree.
@@ -128,13 +128,13 @@ impl Tree {
         self.ports.iter().find(|(_, p)| p.of_port == of_port).map(|(number, _)| *number)
     }
 
-    /// Takes a BPDU from a port's budget; false: it is used up.
-    pub fn hears(&mut self, number: u16, now: u64) -> bool {
+    /// Takes a BPDU from a port's budget; false: the budget is used up, and the BPDU is refused.
+    pub fn admits(&mut self, number: u16, now: u64) -> bool {
         let Some(port) = self.ports.get_mut(&number) else { return false };
-        let heard = port.budget.has(now, BPDU_MS);
+        let admitted = port.budget.has(now, BPDU_MS);
         port.budget.spend();
-        port.gate.set(heard);
-        heard
+        port.gate.set(admitted);
+        admitted
     }
 
     /// Has BPDUs handed over again where there is a budget for them.

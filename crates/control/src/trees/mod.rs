@@ -36,7 +36,7 @@ pub fn configure(s: &mut State, conf: &BridgeConf) {
     };
     let before = s.trees.all.get(&conf.name).map(Tree::numbers).unwrap_or_default();
     let (asked, wrong) = tree_conf::read(conf, mac, &before, found);
-    say(s, &conf.name, &wrong);
+    log_errors(s, &conf.name, &wrong);
     let protocol = asked.as_ref().map(|asked| match asked.rapid {
         true => TreeProtocol::Rstp,
         false => TreeProtocol::Stp,
@@ -67,12 +67,12 @@ fn put(s: &mut State, (name, id): (&str, BridgeId), asked: Asked, now: u64) {
     s.status_dirty = true;
 }
 
-/// Says what is wrong with the settings, once.
-fn say(s: &mut State, bridge: &str, wrong: &[String]) {
-    let said = s.trees.said.entry(bridge.into()).or_default();
-    if said != wrong {
+/// Logs what is wrong with the settings, once.
+fn log_errors(s: &mut State, bridge: &str, wrong: &[String]) {
+    let logged = s.trees.logged.entry(bridge.into()).or_default();
+    if logged != wrong {
         wrong.iter().for_each(|text| vlog::err!("bridge", "{text}"));
-        *said = wrong.to_vec();
+        *logged = wrong.to_vec();
     }
 }
 
@@ -80,7 +80,7 @@ fn say(s: &mut State, bridge: &str, wrong: &[String]) {
 pub fn sweep(s: &mut State) {
     let (trees, bridges) = (&mut s.trees, &s.bridges);
     trees.all.retain(|name, _| bridges.contains_key(name));
-    trees.said.retain(|name, _| bridges.contains_key(name));
+    trees.logged.retain(|name, _| bridges.contains_key(name));
 }
 
 /// Lets time pass for all trees, and looks at their links; true: BPDUs were sent.
@@ -96,8 +96,8 @@ pub fn receive(s: &mut State, punt: &PuntEvent, to: &TreeContext) {
     let Some((name, tree)) = found.map(|(name, tree)| (name.clone(), tree)) else { return };
     let Some(number) = tree.number_of(to.port) else { return };
     // Many may have come before the gate was closed: they cost no more than this.
-    if !tree.hears(number, now) {
-        s.trees.unheard += 1;
+    if !tree.admits(number, now) {
+        s.trees.refused_bpdus += 1;
         return;
     }
     if let Err(text) = tree.machine.receive(number, &punt.packet, now) {

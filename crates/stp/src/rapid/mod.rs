@@ -135,9 +135,9 @@ struct Flags {
     update_info: bool,
 }
 
-/// What a port has heard and has not acted on yet.
+/// What a port has received and has not acted on yet (the standard's `rcvd` variables).
 #[derive(Clone, Copy, Debug, Default)]
-struct Heard {
+struct Rcvd {
     rstp: bool,
     stp: bool,
     /// A change of the topology: in a BPDU, as a notification, as its acknowledgement, and from
@@ -193,7 +193,7 @@ pub struct RstpPort {
     designated_priority: Vector,
     designated_times: Times,
     is: Flags,
-    heard: Heard,
+    rcvd: Rcvd,
     until: Until,
     counts: Counts,
 }
@@ -215,7 +215,7 @@ impl RstpPort {
             designated_priority: Vector::default(),
             designated_times: Times::default(),
             is: Flags { reselect: true, send_rstp: true, ..Flags::default() },
-            heard: Heard::default(),
+            rcvd: Rcvd::default(),
             until: Until::default(),
             counts: Counts::default(),
         }
@@ -327,7 +327,7 @@ impl Rstp {
         let old = std::mem::replace(&mut self.conf, conf).id;
         for port in self.ports.values_mut() {
             (port.is.reselect, port.is.selected) = (true, false);
-            // What it has heard of itself is no bridge's word now.
+            // What it received of itself before is no bridge's information now.
             if old != conf.id && port.info_is == InfoIs::Received && port.priority.bridge == old {
                 port.info_is = InfoIs::Aged;
             }
@@ -375,9 +375,9 @@ impl Rstp {
         port.until.edge_delay = now + MIGRATE_MS;
         (port.counts.tx_count, port.is.new_info) = (0, true);
         port.until.hello = now + HELLO_MS;
-        (port.heard.rstp, port.heard.stp) = (false, false);
+        (port.rcvd.rstp, port.rcvd.stp) = (false, false);
         port.check_protocol(rapid, now);
-        port.forget();
+        port.forget_info();
         port.info_is = if up { InfoIs::Aged } else { InfoIs::Disabled };
         (port.is.reselect, port.is.selected) = (true, false);
         self.settle(now);

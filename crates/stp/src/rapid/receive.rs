@@ -41,19 +41,19 @@ impl Rstp {
         port.is.oper_edge = false;
         port.until.edge_delay = now + MIGRATE_MS;
         match bpdu {
-            Bpdu::Rst(_) => port.heard.rstp = true,
-            Bpdu::Config(_) | Bpdu::TopologyChange => port.heard.stp = true,
+            Bpdu::Rst(_) => port.rcvd.rstp = true,
+            Bpdu::Config(_) | Bpdu::TopologyChange => port.rcvd.stp = true,
         }
-        // What was said before takes effect first.
+        // What was received before takes effect first.
         self.settle(now);
         let Some(port) = self.ports.get_mut(&number) else { return Ok(()) };
         match bpdu {
-            Bpdu::Rst(rst) => port.hear(&rst, rapid, now),
+            Bpdu::Rst(rst) => port.receive_info(&rst, rapid, now),
             Bpdu::Config(config) => {
-                port.heard.tc_ack |= config.topology_change_ack;
-                port.hear(&Rst::of_config(config), false, now);
+                port.rcvd.tc_ack |= config.topology_change_ack;
+                port.receive_info(&Rst::of_config(config), false, now);
             }
-            Bpdu::TopologyChange => port.heard.tcn = true,
+            Bpdu::TopologyChange => port.rcvd.tcn = true,
         }
         self.settle(now);
         Ok(())
@@ -62,7 +62,7 @@ impl Rstp {
 
 impl RstpPort {
     /// What the port knows holds no more.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn forget_info(&mut self) {
         (self.is.proposing, self.is.proposed) = (false, false);
         (self.is.agree, self.is.agreed) = (false, false);
         self.until.info = 0;
@@ -81,12 +81,12 @@ impl RstpPort {
         match self.migration {
             Migration::CheckingRstp | Migration::SelectingStp if over => {
                 self.migration = Migration::Sensing;
-                (self.heard.rstp, self.heard.stp) = (false, false);
+                (self.rcvd.rstp, self.rcvd.stp) = (false, false);
             }
-            Migration::Sensing if rapid && !self.is.send_rstp && self.heard.rstp => {
+            Migration::Sensing if rapid && !self.is.send_rstp && self.rcvd.rstp => {
                 self.check_protocol(rapid, now);
             }
-            Migration::Sensing if self.is.send_rstp && self.heard.stp => {
+            Migration::Sensing if self.is.send_rstp && self.rcvd.stp => {
                 self.migration = Migration::SelectingStp;
                 self.is.send_rstp = false;
                 self.until.migrate = now + MIGRATE_MS;
@@ -127,8 +127,8 @@ impl RstpPort {
     }
 
     /// A neighbour says what it knows. `rapid`: agreements count.
-    fn hear(&mut self, rst: &Rst, rapid: bool, now: u64) {
-        let said = Rstp::vector(rst);
+    fn receive_info(&mut self, rst: &Rst, rapid: bool, now: u64) {
+        let message_priority = Rstp::vector(rst);
         let c = &rst.config;
         let times = Times {
             message_age: to_ms(c.message_age),
@@ -136,45 +136,52 @@ impl RstpPort {
             forward_delay: to_ms(c.forward_delay),
             hello: to_ms(c.hello_time).max(1000),
         };
-        let known = self.priority;
-        let same = said == known && times == self.times;
-        let renews = (said.bridge, said.port) == (known.bridge, known.port);
+        let port_priority = self.priority;
+        let same = message_priority == port_priority && times == self.times;
+        let renews = (message_priority.bridge, message_priority.port)
+            == (port_priority.bridge, port_priority.port);
         match rst.role {
             RstRole::Designated if same && self.info_is == InfoIs::Received => {
-                self.hear_again(rst, rapid, now);
+                self.repeated_designated(rst, rapid, now);
             }
-            RstRole::Designated if said < known || renews && !same => {
-                self.hear_better(rst, (said, times), rapid, now);
+            RstRole::Designated if message_priority < port_priority || renews && !same => {
+                self.superior_designated(rst, (message_priority, times), rapid, now);
             }
-            RstRole::Designated if said > known && rst.learning => {
+            RstRole::Designated if message_priority > port_priority && rst.learning => {
                 (self.is.agreed, self.is.disputed) = (false, true);
             }
-            RstRole::Root | RstRole::Alternate if said >= known => {
-                self.hear_agreement(rst, rapid);
-                self.heard.tc |= c.topology_change;
+            RstRole::Root | RstRole::Alternate if message_priority >= port_priority => {
+                self.record_agreement(rst, rapid);
+                self.rcvd.tc |= c.topology_change;
             }
             _ => {}
         }
     }
 
-    fn hear_better(&mut self, rst: &Rst, (said, times): (Vector, Times), rapid: bool, now: u64) {
+    fn superior_designated(
+        &mut self,
+        rst: &Rst,
+        (message_priority, times): (Vector, Times),
+        rapid: bool,
+        now: u64,
+    ) {
         (self.is.agreed, self.is.proposing) = (false, false);
         self.is.proposed |= rst.proposal;
-        self.heard.tc |= rst.config.topology_change;
-        self.is.agree &= self.info_is == InfoIs::Received && said <= self.priority;
-        self.hear_agreement(rst, rapid);
+        self.rcvd.tc |= rst.config.topology_change;
+        self.is.agree &= self.info_is == InfoIs::Received && message_priority <= self.priority;
+        self.record_agreement(rst, rapid);
         self.is.synced &= self.is.agreed;
-        (self.priority, self.times) = (said, times);
+        (self.priority, self.times) = (message_priority, times);
         self.renew(now);
         self.info_is = InfoIs::Received;
         self.is.update_info = false;
         (self.is.reselect, self.is.selected) = (true, false);
     }
 
-    fn hear_again(&mut self, rst: &Rst, rapid: bool, now: u64) {
+    fn repeated_designated(&mut self, rst: &Rst, rapid: bool, now: u64) {
         self.is.proposed |= rst.proposal;
-        self.heard.tc |= rst.config.topology_change;
-        self.hear_agreement(rst, rapid);
+        self.rcvd.tc |= rst.config.topology_change;
+        self.record_agreement(rst, rapid);
         self.renew(now);
     }
 
@@ -184,7 +191,7 @@ impl RstpPort {
         self.until.info = if young { now + 3 * self.times.hello } else { now };
     }
 
-    fn hear_agreement(&mut self, rst: &Rst, rapid: bool) {
+    fn record_agreement(&mut self, rst: &Rst, rapid: bool) {
         self.is.agreed = rapid && self.conf.point_to_point && rst.agreement;
         self.is.proposing &= !self.is.agreed;
     }

@@ -46,17 +46,17 @@ impl Rstp {
     pub(super) fn choose_root(&mut self) {
         let own = self.conf.id;
         let ways = self.ports.iter().filter_map(|(number, port)| {
-            let heard = port.info_is == InfoIs::Received && port.priority.bridge != own;
+            let received = port.info_is == InfoIs::Received && port.priority.bridge != own;
             let cost = port.priority.cost.saturating_add(port.conf.path_cost);
             let way = Vector { cost, ..port.priority };
-            heard.then_some((way, port.id, *number))
+            received.then_some((way, port.id, *number))
         });
         let this = Vector { root: own, cost: 0, bridge: own, port: 0 };
         let best = ways.min().filter(|(way, ..)| *way < this);
         self.root_port = best.map(|(_, _, number)| number);
         self.root = best.map_or(this, |(way, ..)| way);
-        let heard = self.root_port.and_then(|number| self.ports.get(&number)).map(|p| p.times);
-        self.root_times = match heard {
+        let times = self.root_port.and_then(|number| self.ports.get(&number)).map(|p| p.times);
+        self.root_times = match times {
             None => self.conf.times(),
             Some(times) => Times { message_age: times.message_age + AGE_PER_BRIDGE_MS, ..times },
         };

@@ -8,11 +8,11 @@ impl Rstp {
     pub(super) fn run_topology(&mut self, number: u16, now: u64) -> bool {
         let Some(port) = self.ports.get_mut(&number) else { return false };
         let serves = matches!(port.role, TreeRole::Root | TreeRole::Designated);
-        let heard = port.heard.tc || port.heard.tcn || port.heard.tc_ack || port.heard.tc_prop;
+        let heard = port.rcvd.tc || port.rcvd.tcn || port.rcvd.tc_ack || port.rcvd.tc_prop;
         match port.topology {
             Topology::Inactive if port.is.learn => {
                 port.topology = Topology::Learning;
-                port.hear_no_change();
+                port.clear_received_changes();
             }
             Topology::Inactive => return false,
             Topology::Learning if serves && port.is.forward && !port.is.oper_edge => {
@@ -23,36 +23,36 @@ impl Rstp {
             }
             Topology::Learning if !serves && !port.is.learn && !port.is.learning && !heard => {
                 port.topology = Topology::Inactive;
-                (port.until.tc, port.heard.owes_tc_ack) = (now, false);
+                (port.until.tc, port.rcvd.owes_tc_ack) = (now, false);
                 self.out.flush = true;
             }
             Topology::Learning => {
-                port.hear_no_change();
+                port.clear_received_changes();
                 return heard;
             }
             Topology::Active if !serves || port.is.oper_edge => port.topology = Topology::Learning,
-            Topology::Active => return self.hear_change(number, now),
+            Topology::Active => return self.topology_change_received(number, now),
         }
         true
     }
 
     /// What a port hears while it carries traffic.
-    fn hear_change(&mut self, number: u16, now: u64) -> bool {
+    fn topology_change_received(&mut self, number: u16, now: u64) -> bool {
         let Some(port) = self.ports.get_mut(&number) else { return false };
-        if port.heard.tcn || port.heard.tc {
-            let notified = port.heard.tcn;
-            (port.heard.tcn, port.heard.tc) = (false, false);
-            port.heard.owes_tc_ack |= notified && port.role == TreeRole::Designated;
+        if port.rcvd.tcn || port.rcvd.tc {
+            let notified = port.rcvd.tcn;
+            (port.rcvd.tcn, port.rcvd.tc) = (false, false);
+            port.rcvd.owes_tc_ack |= notified && port.role == TreeRole::Designated;
             if notified {
                 self.begin_change(number, now);
             }
             self.propagate(number);
-        } else if port.heard.tc_prop {
-            port.heard.tc_prop = false;
+        } else if port.rcvd.tc_prop {
+            port.rcvd.tc_prop = false;
             self.begin_change(number, now);
             self.out.flush = true;
-        } else if port.heard.tc_ack {
-            (port.until.tc, port.heard.tc_ack) = (now, false);
+        } else if port.rcvd.tc_ack {
+            (port.until.tc, port.rcvd.tc_ack) = (now, false);
         } else {
             return false;
         }
@@ -75,15 +75,15 @@ impl Rstp {
     pub(super) fn propagate(&mut self, number: u16) {
         self.steps += self.ports.len() as u64;
         for (other, port) in &mut self.ports {
-            port.heard.tc_prop |= *other != number;
+            port.rcvd.tc_prop |= *other != number;
         }
     }
 }
 
 impl RstpPort {
-    /// What was heard of changes does not matter to a port that carries no traffic.
-    fn hear_no_change(&mut self) {
-        (self.heard.tc, self.heard.tcn) = (false, false);
-        (self.heard.tc_ack, self.heard.tc_prop) = (false, false);
+    /// Changes that were received do not matter to a port that carries no traffic.
+    fn clear_received_changes(&mut self) {
+        (self.rcvd.tc, self.rcvd.tcn) = (false, false);
+        (self.rcvd.tc_ack, self.rcvd.tc_prop) = (false, false);
     }
 }

@@ -52,12 +52,12 @@ impl Rstp {
                 forwarding: port.is.forwarding,
             }),
             (false, TreeRole::Designated) => {
-                Bpdu::Config(Config { topology_change_ack: port.heard.owes_tc_ack, ..config })
+                Bpdu::Config(Config { topology_change_ack: port.rcvd.owes_tc_ack, ..config })
             }
             (false, TreeRole::Root) if tells => Bpdu::TopologyChange,
             (false, _) => return true,
         };
-        port.heard.owes_tc_ack = false;
+        port.rcvd.owes_tc_ack = false;
         port.counts.tx_count += 1;
         port.counts.sent += 1;
         self.out.bpdus.push((number, bpdu));
