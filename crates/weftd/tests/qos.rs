@@ -8,6 +8,16 @@ use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
 /// Ports that are compared.
 const PORTS: [&str; 3] = ["p0", "i1", "t2"];
 
+/// A namespace for Weft and one for ovs-vswitchd; None: this takes root.
+fn nets() -> Option<[Netns; 2]> {
+    privileged().then(|| [(); 2].map(|()| Netns::new().unwrap()))
+}
+
+fn switches([at_weft, at_ovs]: &[Netns; 2]) -> [Switch<'_>; 2] {
+    let weft = SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+    [start(at_weft, weft), start(at_ovs, SwitchConfig::oracle())]
+}
+
 /// A switch with these ports; `p0`'s far end is `h0`, in the same namespace.
 fn start(net: &Netns, config: SwitchConfig) -> Switch<'_> {
     veth((net, "p0"), (net, "h0")).unwrap();
@@ -106,13 +116,10 @@ fn step(sw: &Switch, port: &str, words: &str) {
 
 #[test]
 fn traffic_control_is_what_ovs_makes_of_it() {
-    if !privileged() {
-        return;
-    }
-    let [at_weft, at_ovs] = [(); 2].map(|()| Netns::new().unwrap());
-    let weft = start(&at_weft, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
-    let ovs = start(&at_ovs, SwitchConfig::oracle());
-    let both = [(&at_weft, &weft), (&at_ovs, &ovs)];
+    let Some(nets) = nets() else { return };
+    let [at_weft, at_ovs] = &nets;
+    let [weft, ovs] = switches(&nets);
+    let both = [(at_weft, &weft), (at_ovs, &ovs)];
     for port in PORTS {
         let mut kinds = Vec::new();
         // The other ports' devices are as good as the first.
@@ -171,18 +178,15 @@ fn queues(sw: &Switch) -> Vec<String> {
 
 #[test]
 fn queues_are_said_as_by_ovs_and_outlive_the_daemon() {
-    if !privileged() {
-        return;
-    }
-    let [at_weft, at_ovs] = [(); 2].map(|()| Netns::new().unwrap());
-    let weft = start(&at_weft, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
-    let ovs = start(&at_ovs, SwitchConfig::oracle());
-    let both = [(&at_weft, &weft), (&at_ovs, &ovs)];
+    let Some(nets) = nets() else { return };
+    let [at_weft, at_ovs] = &nets;
+    let [weft, ovs] = switches(&nets);
+    let both = [(at_weft, &weft), (at_ovs, &ovs)];
     both.iter().for_each(|(_, sw)| qos(sw, "p0", STEPS[0]));
     let [ours, theirs] = both.map(|(_, sw)| queues(sw));
     assert_eq!(ours, theirs);
     assert!(ours.iter().any(|reply| reply.contains("port 1 queue 5")), "{ours:?}");
-    let want = kernel(&at_weft, "p0");
+    let want = kernel(at_weft, "p0");
     for (net, sw) in both {
         sw.kill_daemon();
         assert_eq!(kernel(net, "p0"), want, "nothing changes while the daemon is away");
@@ -210,9 +214,9 @@ fn queues_are_said_as_by_ovs_and_outlive_the_daemon() {
     }
     // Unlike with ovs-vswitchd the discipline goes with its port.
     qos(&weft, "p0", "type=linux-htb");
-    assert!(has(&kernel(&at_weft, "p0"), "qdisc htb"));
+    assert!(has(&kernel(at_weft, "p0"), "qdisc htb"));
     vsctl(&weft, "del-port p0");
-    assert!(has(&kernel(&at_weft, "p0"), "noqueue"));
+    assert!(has(&kernel(at_weft, "p0"), "noqueue"));
 }
 
 /// What becomes of the DSCP of a packet to each of these UDP ports; it comes with 7.
@@ -269,13 +273,10 @@ fn marked(net: &Netns, sw: &Switch) -> Vec<(u16, u8)> {
 
 #[test]
 fn queues_give_packets_their_dscp_as_with_ovs() {
-    if !privileged() {
-        return;
-    }
-    let [at_weft, at_ovs] = [(); 2].map(|()| Netns::new().unwrap());
-    let weft = start(&at_weft, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
-    let ovs = start(&at_ovs, SwitchConfig::oracle());
-    let [ours, theirs] = [(&at_weft, &weft), (&at_ovs, &ovs)].map(|(net, sw)| marked(net, sw));
+    let Some(nets) = nets() else { return };
+    let [at_weft, at_ovs] = &nets;
+    let [weft, ovs] = switches(&nets);
+    let [ours, theirs] = [(at_weft, &weft), (at_ovs, &ovs)].map(|(net, sw)| marked(net, sw));
     assert_eq!(ours, theirs);
     let [kept, five, six] = [7, 10, 63].map(|dscp| dscp << 2 | 1);
     let want = [
