@@ -105,7 +105,7 @@ impl Rst {
 pub enum Bpdu {
     /// What the sender knows of the tree.
     Config(Config),
-    /// The same in RSTP.
+    /// What the sender of RSTP knows of the tree, with its port's role and flags.
     Rst(Rst),
     /// A bridge tells the root that the topology changes.
     TopologyChange,

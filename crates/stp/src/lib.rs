@@ -22,6 +22,9 @@ pub use rapid::{RSTP_PORTS_MAX, Rstp, RstpConf, RstpPort, RstpPortConf};
 /// Ports of a bridge that speaks STP: a number has eight bits, and 0 is none.
 pub const STP_PORTS_MAX: u16 = 255;
 
+/// Milliseconds by which a BPDU's age grows at each bridge (IEEE 802.1D-1998, 8.10.2).
+pub(crate) const AGE_PER_BRIDGE_MS: u64 = 1000;
+
 /// A bridge's identifier (IEEE 802.1D-1998, 9.2.5): 16 bits of priority, then its MAC address. The
 /// lowest one is the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@
 use super::bridge_trees::{Tree, Trees};
 use super::tree_machine::Machine;
 use std::collections::BTreeMap;
-use stp::{BridgeId, Rstp, Stp};
+use stp::{BridgeId, PortState, Rstp, Stp};
 
 type StrMap = BTreeMap<String, String>;
 type Counters = BTreeMap<String, i64>;
@@ -130,7 +130,30 @@ fn rstp_columns(rstp: &Rstp, number: u16, now: u64) -> PortColumns {
     }
 }
 
-/// `gap`: what is between the first name and its value.
+/// A table's row: number of the port, role, state, cost and priority.
+type Row = (u16, &'static str, &'static str, u32, u8);
+
+/// What both protocols print. `ids`: the root's and the bridge's own, with the times beside them;
+/// `gap`: what is between `stp-priority` and its value; `cost_width`: columns of the costs.
+fn page(
+    (name, tree): (&str, &Tree),
+    ids: [(BridgeId, [u64; 3]); 2],
+    way: String,
+    (gap, cost_width): (&str, usize),
+    rows: impl Iterator<Item = Row>,
+) -> String {
+    let [root, own] = ids.map(|(id, times)| bridge_lines(id, times, gap));
+    let mut text = format!("---- {name} ----\nRoot ID:\n{root}{way}\nBridge ID:\n{own}");
+    text += &format!("\n  Interface  Role       State      {:<cost_width$} Pri.Nbr \n", "Cost");
+    text += &format!("  ---------- ---------- ---------- {:-<cost_width$} -------\n", "");
+    for (number, role, state, cost, priority) in rows {
+        let name = iface(tree, number);
+        text += &format!("  {name:<11.10}{role:<11.10}{state:<11.10}");
+        text += &format!("{cost:<cost_width$} {priority}.{number}\n");
+    }
+    text + "\n"
+}
+
 fn bridge_lines(id: BridgeId, times: [u64; 3], gap: &str) -> String {
     let mac = id.mac().map(|byte| format!("{byte:02x}")).join(":");
     let [hello, max_age, delay] = times.map(|ms| ms / 1000);
@@ -156,35 +179,22 @@ fn iface(tree: &Tree, number: u16) -> &str {
 }
 
 fn show_rstp(name: &str, tree: &Tree, rstp: &Rstp) -> String {
-    let mut text = format!("---- {name} ----\nRoot ID:\n");
-    text += &bridge_lines(rstp.root(), rstp.times(), "    ");
-    text += &way(tree, rstp.root_port(), rstp.root_cost());
-    text += "\nBridge ID:\n";
-    text += &bridge_lines(rstp.conf().id, rstp.own_times(), "    ");
-    text += "\n  Interface  Role       State      Cost     Pri.Nbr \n";
-    text += "  ---------- ---------- ---------- -------- -------\n";
-    for (number, port) in rstp.ports().filter(|(_, p)| p.state() != stp::PortState::Disabled) {
+    let ids = [(rstp.root(), rstp.times()), (rstp.conf().id, rstp.own_times())];
+    let up = rstp.ports().filter(|(_, p)| p.state() != PortState::Disabled);
+    let rows = up.map(|(number, port)| {
         let (role, state) = (port.role().rapid_name(), port.state().rapid_name());
-        let (name, conf) = (iface(tree, number), port.conf());
-        text += &format!("  {name:<11.10}{role:<11.10}{state:<11.10}");
-        text += &format!("{:<9}{}.{number}\n", conf.path_cost, conf.priority);
-    }
-    text + "\n"
+        (number, role, state, port.conf().path_cost, port.conf().priority)
+    });
+    page((name, tree), ids, way(tree, rstp.root_port(), rstp.root_cost()), ("    ", 8), rows)
 }
 
+/// As in ovs-vswitchd the bridge's own times stand below the root, and the tree's below the bridge.
 fn show_stp(name: &str, tree: &Tree, stp: &Stp) -> String {
-    let mut text = format!("---- {name} ----\nRoot ID:\n");
-    text += &bridge_lines(stp.root(), stp.own_times(), "  ");
-    text += &way(tree, stp.root_port(), stp.root_cost());
-    text += "\nBridge ID:\n";
-    text += &bridge_lines(stp.conf().id, stp.times(), "  ");
-    text += "\n  Interface  Role       State      Cost  Pri.Nbr \n";
-    text += "  ---------- ---------- ---------- ----- -------\n";
-    for (number, port) in stp.ports().filter(|(_, p)| p.state() != stp::PortState::Disabled) {
+    let ids = [(stp.root(), stp.own_times()), (stp.conf().id, stp.times())];
+    let up = stp.ports().filter(|(_, p)| p.state() != PortState::Disabled);
+    let rows = up.map(|(number, port)| {
         let (role, state) = (stp.role(number).name(), port.state().name());
-        let (name, conf) = (iface(tree, number), port.conf());
-        text += &format!("  {name:<11.10}{role:<11.10}{state:<11.10}");
-        text += &format!("{:<6}{}.{number}\n", conf.path_cost, conf.priority);
-    }
-    text + "\n"
+        (number, role, state, port.conf().path_cost.into(), port.conf().priority)
+    });
+    page((name, tree), ids, way(tree, stp.root_port(), stp.root_cost()), ("  ", 5), rows)
 }

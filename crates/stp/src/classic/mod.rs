@@ -9,11 +9,9 @@ mod events;
 
 use crate::bpdu::{Bpdu, Config, from_ms};
 use crate::timer::Timer;
-use crate::{BridgeId, Output, PortState, STP_PORTS_MAX, TreeRole};
+use crate::{AGE_PER_BRIDGE_MS, BridgeId, Output, PortState, STP_PORTS_MAX, TreeRole};
 use std::collections::BTreeMap;
 
-/// A BPDU's age grows by this at each bridge (8.10.2).
-const AGE_PER_BRIDGE_MS: u64 = 1000;
 /// A port sends one configuration BPDU in this time (8.10.2).
 const HOLD_MS: u64 = 1000;
 
@@ -271,7 +269,7 @@ impl Stp {
         [hello, max_age, forward_delay]
     }
 
-    /// The same as they are in use, ms.
+    /// Hello time, maximum age and forward delay that the tree uses, which are the root's, ms.
     pub fn times(&self) -> [u64; 3] {
         [self.times.hello, self.times.max_age, self.times.forward_delay]
     }

@@ -406,9 +406,10 @@ impl Rstp {
 
     /// Tells the tree of a change of the topology.
     pub fn change_topology(&mut self, now: u64) {
-        for number in self.numbers() {
-            self.propagate(number);
-        }
+        // From each port to all others: with one port there is no other.
+        let others = self.ports.len() > 1;
+        self.ports.values_mut().for_each(|port| port.rcvd.tc_prop |= others);
+        self.steps += self.ports.len() as u64;
         self.out.changed = true;
         self.settle(now);
     }
@@ -487,7 +488,7 @@ impl Rstp {
         [hello, max_age, forward_delay]
     }
 
-    /// The same as they are in use, ms.
+    /// Hello time, maximum age and forward delay that the tree uses, which are the root's, ms.
     pub fn times(&self) -> [u64; 3] {
         let Times { hello, max_age, forward_delay, .. } = self.root_times;
         [hello, max_age, forward_delay]

@@ -1,10 +1,8 @@
 //! BPDUs that come in, and what a port makes of them (17.22 to 17.25, 17.27).
 
 use super::{InfoIs, MIGRATE_MS, Migration, Rstp, RstpPort, Times, Vector};
+use crate::AGE_PER_BRIDGE_MS;
 use crate::bpdu::{Bpdu, Refusal, Rst, RstRole, to_ms};
-
-/// A BPDU's age grows by this at each bridge.
-const AGE_PER_BRIDGE_MS: u64 = 1000;
 
 impl Rstp {
     /// A BPDU came in on a port, whose link is up. Error: what the log says of it.

@@ -1,10 +1,8 @@
 //! Which port has which role (17.21.25, 17.28).
 
 use super::{InfoIs, Rstp, Times, Vector};
+use crate::AGE_PER_BRIDGE_MS;
 use crate::TreeRole;
-
-/// A BPDU's age grows by this at each bridge.
-const AGE_PER_BRIDGE_MS: u64 = 1000;
 
 impl Rstp {
     /// Chooses all roles anew, if what some port knows has changed.

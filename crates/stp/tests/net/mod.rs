@@ -45,7 +45,7 @@ impl Bridge for Stp {
         self.configure(conf(id), now);
     }
     fn receive(&mut self, number: u16, frame: &[u8], now: u64) {
-        // Old news is passed over with a word for the log.
+        // A BPDU that is too old is an error, which is logged.
         let _ = Stp::receive(self, number, read(frame), now);
     }
     fn run(&mut self, now: u64) {
