@@ -118,9 +118,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
     }
     let target = Target::parse(&args.database, &args.dirs.run)?;
     let mut db = OvsdbClient::new(target, &args.database).with_tls(tls.without_row());
-    let path = args.dirs.unixctl(args.unixctl.as_deref());
-    let mut server =
-        path.map(|p| Server::bind(&p).with_context(|| p.display().to_string())).transpose()?;
+    let mut server = listen(args)?;
     let registry = commands(args.dummy.is_some());
     let mut control = Control::default();
     let mut desired: Option<Rc<Desired>> = None;
@@ -133,7 +131,8 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
     while control.exit.is_empty() {
         tokio::select! {
             change = db.next(), if applying.is_over() => match change {
-                Change::Config(new) => {
+                Change::Config(mut new) => {
+                    new.put_dummies(args.dummy);
                     let state = match control.state.take() {
                         Some(state) => state,
                         None => start_or_again(&new, &daemon, (args, tls), pools.take())?,
@@ -195,6 +194,12 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
         server.finish().await;
     }
     Ok(())
+}
+
+/// The socket of unixctl, unless the arguments want none.
+fn listen(args: &Args) -> Result<Option<Server>> {
+    let path = args.dirs.unixctl(args.unixctl.as_deref());
+    path.map(|p| Server::bind(&p).with_context(|| p.display().to_string())).transpose()
 }
 
 async fn next_request(server: &mut Option<Server>) -> unixctl::Request {

@@ -98,6 +98,25 @@ fn the_tools_print_the_same() {
 }
 
 #[test]
+fn levels_of_enable_dummy_replace_devices() {
+    if !privileged() {
+        return;
+    }
+    for level in ["system", "override"] {
+        let ns = Netns::new().unwrap();
+        let mut config = SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+        config.args.push(format!("--enable-dummy={level}"));
+        let sw = Switch::start(&ns, config).unwrap();
+        sw.vsctl(&["add-br", "br0", "--", "add-port", "br0", "p1"]).unwrap();
+        let shown = sw.appctl(&["dpif/show"]).unwrap();
+        assert!(shown.contains("br0 65534/100: (dummy-internal)\n"), "{level}: {shown}");
+        assert!(shown.contains("p1 1/1: (dummy)\n"), "{level}: {shown}");
+        let device = ns.command("ip").args(["link", "show", "br0"]).output().unwrap();
+        assert!(!device.status.success(), "{level}");
+    }
+}
+
+#[test]
 fn every_command_of_ovs_is_there() {
     if !privileged() {
         return;

@@ -6,6 +6,7 @@
 
 mod client;
 mod desired;
+mod dummies;
 mod export_conf;
 mod knobs;
 mod mirror_conf;
