@@ -130,19 +130,37 @@ fn what_waits_for_a_change_keeps_to_its_learn_action() {
     assert_eq!(lab.dump().iter().filter(|f| f.table == 1).count(), 0);
 }
 
-#[test]
-fn a_controller_has_no_pipeline_of_another_bridge_go_on() {
-    let mut lab = Lab::new();
-    let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
-    let pause = Action::Controller {
+fn pause() -> Action {
+    Action::Controller {
         max_len: 128,
         reason: Reason::Action,
         id: 0,
         userdata: vec![],
         pause: true,
         meter: None,
-    };
-    lab.add(flow(0, 100, "in_port=1", apply(vec![pause, out(2)])));
+    }
+}
+
+/// OVN floods a router solicitation to the router's port first, whose pipeline pauses in a clone:
+/// other ports must not get it.
+#[test]
+fn a_pause_in_a_clone_ends_the_lists_around_it() {
+    let mut lab = Lab::new();
+    let inner = Action::Clone(vec![Action::Resubmit { in_port: None, table: Some(1), ct: false }]);
+    lab.add(flow(0, 100, "in_port=1", apply(vec![out(2), inner, out(3)])));
+    lab.add(flow(1, 100, "tcp", apply(vec![pause(), out(4)])));
+    lab.add(flow(1, 100, "udp", apply(vec![out(4)])));
+    let d = lab.decide(&packet("in_port=1,tcp"));
+    assert!(matches!(&d.ops[..], [::action::Op::Output(_), ::action::Op::Punt(_)]), "{:?}", d.ops);
+    let d = lab.decide(&packet("in_port=1,udp"));
+    assert_eq!(::action::ops_text(&d.ops), "12,14,13");
+}
+
+#[test]
+fn a_controller_has_no_pipeline_of_another_bridge_go_on() {
+    let mut lab = Lab::new();
+    let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
+    lab.add(flow(0, 100, "in_port=1", apply(vec![pause(), out(2)])));
     let key = packet("in_port=1,tcp");
     let d = lab.decide(&key);
     let [.., ::action::Op::Punt(p)] = &d.ops[..] else { panic!("{:?}", d.ops) };

@@ -385,6 +385,8 @@ impl<'a> Xlate<'a, '_> {
         self.actions(inner.iter());
         // A clone is a pipeline of its own, at whose end the action set is executed.
         self.run_set();
+        // A pause ends the list around the clone as well, as in OVS: OVN counts on it.
+        self.end.exited |= self.end.paused.is_some();
         self.freeze();
         (self.packet.set, self.packet.stack) = (set, stack);
         self.restore(saved);

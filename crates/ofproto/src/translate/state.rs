@@ -73,7 +73,7 @@ pub(super) struct End<'a> {
     pub exit: bool,
     /// The rest of this action list is skipped, but not of the lists that led to it (expired TTL).
     pub stopped: bool,
-    /// An exit action ended the list, which also ends the list around a clone.
+    /// An exit action or a pause ended the list, which also ends the list around a clone.
     pub exited: bool,
     /// The packet is dropped for this reason, and no action is executed any more.
     pub failed: Option<Drop>,
