@@ -1,6 +1,7 @@
 //! Dummy ports, without a device: packets that are sent are counted and freed, packets that are
 //! received were injected. Two of them may be connected by a wire ([`crate::dummy_wire`]).
 
+use crate::dummy_arp::Station;
 use crate::dummy_wire::{Wire, WireTx};
 use crate::netlink::KernelStats;
 use crate::pcap::Captures;
@@ -10,6 +11,7 @@ use crate::sys::check;
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
 use packet::{Packet, Pool};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,6 +36,7 @@ pub struct DummyPort {
     rx: Vec<Rx>,
     tx: Vec<Tx>,
     captures: Arc<Mutex<Captures>>,
+    station: Arc<Station>,
     options: BTreeMap<String, String>,
     _wire: Option<Wire>,
 }
@@ -136,6 +139,15 @@ struct DummyTx {
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
     captures: Arc<Mutex<Captures>>,
+    peer: Peer,
+}
+
+/// Where frames go that are sent to the port.
+#[derive(Clone)]
+struct Peer {
+    station: Arc<Station>,
+    /// Answers of the station are received here.
+    injected: Arc<Injected>,
     wire: Option<WireTx>,
 }
 
@@ -148,22 +160,27 @@ impl DummyPort {
         let rx = |_| Rx::new(pool.clone(), captures.clone());
         let rx: Vec<Rx> = (0..shape.n_rxq).map(rx).collect::<Result<_, _>>()?;
         let (injected, stats) = (rx[0].injected.clone(), rx[0].stats.clone());
+        let mac = config.mac.unwrap_or([0xaa, 0x55, n[0], n[1], n[2], n[3]]);
+        let station = Arc::new(Station::new(mac));
         let deliver = move |frame: &[u8]| match injected.len() < WAITING_PACKETS_MAX {
             true => injected.push(frame),
             false => stats.rx.drop(Reason::NoBuffer, 1),
         };
         let wire = Wire::open(&config.options, deliver)?;
-        let tx = |_| Tx::new(pool.clone(), captures.clone(), wire.as_ref().map(Wire::tx));
+        let injected = rx[0].injected.clone();
+        let peer = Peer { station: station.clone(), injected, wire: wire.as_ref().map(Wire::tx) };
+        let tx = |_| Tx::new(pool.clone(), captures.clone(), peer.clone());
         Ok(DummyPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
-            mac: config.mac.unwrap_or([0xaa, 0x55, n[0], n[1], n[2], n[3]]),
+            mac,
             mtu: config.mtu_request.unwrap_or(MTU),
             admin_up: true,
             tx: (0..shape.n_txq).map(tx).collect(),
             rx,
             shape,
             captures,
+            station,
             options: config.options.clone(),
             _wire: wire,
         })
@@ -187,10 +204,23 @@ impl Rx {
 }
 
 impl Tx {
-    fn new(pool: Arc<dyn Pool>, captures: Arc<Mutex<Captures>>, wire: Option<WireTx>) -> Tx {
+    fn new(pool: Arc<dyn Pool>, captures: Arc<Mutex<Captures>>, peer: Peer) -> Tx {
         let stats = Arc::<Stats>::default();
-        let queue = DummyTx { pool, stats: stats.clone(), captures, wire };
+        let queue = DummyTx { pool, stats: stats.clone(), captures, peer };
         Tx { stats, queue: Some(Box::new(queue)) }
+    }
+}
+
+impl Peer {
+    fn get(&self, frame: &[u8]) {
+        if let Some(wire) = &self.wire {
+            wire.send(frame);
+        }
+        if let Some(answer) = self.station.answer(frame)
+            && self.injected.len() < WAITING_PACKETS_MAX
+        {
+            self.injected.push(&answer);
+        }
     }
 }
 
@@ -225,9 +255,7 @@ impl TxQueue for DummyTx {
         if let Some(capture) = &self.captures.lock().unwrap_or_else(PoisonError::into_inner).tx {
             packets.iter().for_each(|p| capture.add(p.data()));
         }
-        if let Some(wire) = &self.wire {
-            packets.iter().for_each(|p| wire.send(p.data()));
-        }
+        packets.iter().for_each(|p| self.peer.get(p.data()));
         self.stats.tx.pass(packets.len(), packets.iter().map(Packet::len).sum());
         self.pool.free(packets);
         packets.len()
@@ -297,6 +325,9 @@ impl Port for DummyPort {
         }
         true
     }
+    fn answer_arp_for(&mut self, ip: Ipv4Addr) {
+        self.station.change(|(_, own)| *own = Some(ip));
+    }
     fn all_taken(&self) -> bool {
         self.rx.iter().all(|q| q.injected.len() == 0)
     }
@@ -311,12 +342,11 @@ impl Port for DummyPort {
     }
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {
         self.mac = config.mac.unwrap_or(self.mac);
+        self.station.change(|(mac, _)| *mac = self.mac);
         self.mtu = config.mtu_request.unwrap_or(MTU);
-        if config.options != self.options {
-            let new = Captures::open(&config.options)?;
-            *self.captures.lock().unwrap_or_else(PoisonError::into_inner) = new;
-            self.options = config.options.clone();
-        }
+        let new = Captures::open(&config.options)?;
+        *self.captures.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        self.options = config.options.clone();
         let same = config.name == self.name && config.kind == self.kind;
         Ok(same && Shape::read(config) == self.shape)
     }

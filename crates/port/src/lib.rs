@@ -9,6 +9,7 @@
 mod adapter;
 mod device;
 mod dummy;
+mod dummy_arp;
 mod dummy_wire;
 mod ethtool;
 mod gso;
@@ -231,6 +232,9 @@ pub trait Port: Send {
     fn inject(&mut self, _queue: usize, _packet: &[u8]) -> bool {
         false
     }
+    /// Has a dummy port answer ARP requests for this address; other
+    /// ports' hosts answer by themselves.
+    fn answer_arp_for(&mut self, _ip: std::net::Ipv4Addr) {}
     /// True if workers have taken everything that was given to [`Port::inject`].
     fn all_taken(&self) -> bool {
         true

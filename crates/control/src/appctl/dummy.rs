@@ -4,6 +4,7 @@
 use super::{Command, command};
 use crate::housekeeping;
 use crate::state::State;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The next packet thread to start is to panic.
@@ -76,6 +77,10 @@ fn add_address(s: &mut State, args: &[String]) -> Result<String, String> {
         return Err("Unknown Dummy Interface".into());
     }
     let (ip, len) = super::tunnel_commands::network(&args[1]).ok_or("Invalid address")?;
+    let port = port_number(s, &args[0]).and_then(|no| s.dp.port_mut(no));
+    if let (Some(port), IpAddr::V4(ip)) = (port, ip) {
+        port.answer_arp_for(ip);
+    }
     s.underlay.dummy_addresses.push((args[0].clone(), ip, len));
     let mut all = s.ofproto.routes().addresses().clone();
     all.push((args[0].clone(), ip, len));
