@@ -88,7 +88,7 @@ fn rules(r: &mut Rng) -> Vec<Rule> {
         all.push(if r.chance(60) { looks_at_congestion(rule, reported) } else { rule });
     }
     if r.chance(10) {
-        all.push(on(TUNNEL, &[(Field::TunFlags, 5)], numbered(8, OUT)));
+        all.push(on(TUNNEL, &[(Field::TunFlags, 10)], numbered(8, OUT)));
     }
     all.push(on(TUNNEL, &[], numbered(9, OUT)));
     all.push(on(PHY, &[], vec![]));

@@ -56,7 +56,7 @@ fn rules(r: &mut Rng, kind: TunnelKind) -> Vec<Rule> {
         on(TUNNEL, &[id(1), (Field::TunSrc, 0x0a00_0002)], vec![Op::Output(OUT)], 2),
         on(TUNNEL, &[id(2), (Field::EthType, 0x0800)], vec![Op::PopVlan, Op::Output(OUT)], 3),
         with_flag(on(TUNNEL, &[id(1)], vec![Op::Output(PHY)], 7), flag::TUNNEL_OPTIONS),
-        on(TUNNEL, &[(Field::TunFlags, 5)], vec![Op::Output(PHY)], 4),
+        on(TUNNEL, &[(Field::TunFlags, 10)], vec![Op::Output(PHY)], 4),
         on(TUNNEL, &[], vec![Op::Output(OUT)], 5),
     ]);
     if r.chance(50) {
@@ -378,7 +378,7 @@ fn what_goes_in_comes_out_with_its_fields() {
         }
         let pop = Op::TunnelPop { port: TUNNEL, kind: t.kind, options: [].into() };
         let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
-        for (f, v) in [(Field::TunId, 42), (Field::TunFlags, 4)] {
+        for (f, v) in [(Field::TunId, 42), (Field::TunFlags, 8)] {
             f.set(&mut key, v);
             f.set(&mut mask, v);
         }

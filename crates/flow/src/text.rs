@@ -51,7 +51,7 @@ pub(crate) const TCP_FLAGS: &[(u32, &str)] = &[
 
 /// Names of the tunnel flags.
 pub(crate) const TUN_FLAGS: &[(u32, &str)] =
-    &[(0x1, "df"), (0x2, "csum"), (0x4, "key"), (0x8, "oam")];
+    &[(0x2, "df"), (0x4, "csum"), (0x8, "key"), (0x1, "oam")];
 
 /// A value with its mask.
 #[derive(Clone, Copy)]

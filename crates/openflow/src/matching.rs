@@ -4,7 +4,7 @@
 //! A match that was decoded and encoded for the same kind of wire reads back the same.
 
 use crate::match11::{self, decode_match11, encode_match11};
-use crate::oxm::{Oxm, OxmEntry, put_tun_metadata};
+use crate::oxm::{Oxm, OxmEntry, TUN_FLAGS_MASK, put_tun_metadata};
 use crate::prereq::{self, VLAN_PRESENT, eth, ip};
 use crate::{Match, OfError, Version};
 use flow::{Field, at};
@@ -149,6 +149,8 @@ fn add_entry(m: &mut Match, entry: &OxmEntry) -> Result<(), OfError> {
     }
     let (field, value, mask) = match oxm.field {
         Field::IpTos => (Field::IpDscp, value >> 2, mask >> 2),
+        // Other bits of the field are the datapath's.
+        Field::TunFlags => (Field::TunFlags, value, mask & TUN_FLAGS_MASK),
         f => (f, value, mask),
     };
     field.set(&mut m.key, value & mask);

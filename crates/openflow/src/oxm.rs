@@ -176,6 +176,9 @@ const fn register(field: Field, class: Class, number: u8, bytes: u8) -> Oxm {
     Oxm { field, class, number, bytes, since: Version::V10 }
 }
 
+/// The bits of `tun_flags` that OpenFlow has: OAM.
+pub(crate) const TUN_FLAGS_MASK: u128 = 1;
+
 impl Oxm {
     /// The wire form with this class and number (`NXM_NX_COOKIE` differs in its length).
     pub fn by_number(class: Class, number: u8) -> Option<Oxm> {
@@ -257,7 +260,7 @@ impl Oxm {
         let valid = match self.field {
             Field::InPort | Field::ActsetOutput => port_is_valid(value as u32),
             Field::IpTos => value & 3 == 0,
-            Field::TunFlags => value <= 1,
+            Field::TunFlags => value & !TUN_FLAGS_MASK == 0,
             f => value <= f.full(),
         };
         if valid { Ok(value) } else { Err(OfError::MatchBadValue) }

@@ -25,7 +25,7 @@ const MODULE: &str = "bfd";
 /// How often an interface is looked at whose data counts.
 const DATA_LOOK_MS: u64 = 500;
 /// `tun_flags`: of the control plane.
-const OAM: u128 = 8;
+const OAM: u128 = 1;
 
 /// Runs a session that it is time for at `now`, and is not again before `now + 1`; false: there is
 /// none.

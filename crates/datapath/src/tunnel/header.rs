@@ -15,11 +15,11 @@ use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 use wire::{ETH_TEB, IP_GRE};
 
-/// Bits of `tun_flags`, with OVS's values.
-const DF: u16 = 1;
-const CSUM: u16 = 2;
-const KEY: u16 = 4;
-const OAM: u16 = 8;
+/// Bits of `tun_flags`, with OVS's values: that of OpenFlow, then those that only the datapath has.
+const OAM: u16 = 1;
+const DF: u16 = 2;
+const CSUM: u16 = 4;
+const KEY: u16 = 8;
 
 const UDP_HEADER: usize = 8;
 /// Bytes of a VXLAN header, and of a Geneve header without options.

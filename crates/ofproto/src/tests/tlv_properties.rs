@@ -219,3 +219,34 @@ fn options_go_out_with_the_header() {
     assert_eq!(t.header[42..46], [4, 0x40, 0x65, 0x58]);
     assert_eq!(t.header.len(), 50 + 16);
 }
+
+/// Of a packet's tunnel flags, OpenFlow has OAM: the others (here that the header forbade
+/// fragments, had a checksum and a key) are in no packet-in, and no flow that matches on OAM looks
+/// at them.
+#[test]
+fn openflow_has_one_flag_of_a_tunnel() {
+    const ALL: u16 = 0xf;
+    let mut lab = geneve_lab();
+    let mut wire = Vec::new();
+    openflow::matching::encode_match(Version::V15, &matching("tun_flags=+oam"), &mut wire);
+    let oam = openflow::matching::decode_match(Version::V15, &wire).unwrap().0;
+    let rule = |priority, m: &Match, to| FlowMod {
+        matching: m.clone(),
+        ..flow(0, priority, "", apply(vec![to]))
+    };
+    lab.add(rule(2, &oam, out(1)));
+    lab.add(rule(1, &Match::default(), out(port::CONTROLLER)));
+    let mut key = packet("udp,tun_src=1.1.1.1,tun_dst=1.1.1.2,nw_ecn=0");
+    key.set_u16(at::IN_PORT, 30);
+    key.set_u8(at::FLAGS, flag::TUNNEL);
+    let mut decide = |lab: &mut Lab, flags: u16| {
+        key.set_u16(at::TUN_FLAGS, flags);
+        (lab.decide(&key), key)
+    };
+    assert_eq!(ops_text(&decide(&mut lab, ALL).0.ops), "11");
+    let (d, key) = decide(&mut lab, ALL & !1);
+    let [Op::Punt(punt)] = &d.ops[..] else { panic!("{:?}", d.ops) };
+    let fields = punt.context.downcast_ref::<PacketInContext>().unwrap().fields_of(&key);
+    assert_eq!(Field::TunFlags.get(&fields.mask), 0);
+    assert_ne!(Field::TunSrc.get(&fields.mask), 0);
+}

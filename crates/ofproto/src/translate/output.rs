@@ -3,6 +3,7 @@
 use crate::published::{BridgeView, PortView};
 use crate::translate::effects::PacketInContext;
 use crate::translate::state::Miss;
+use crate::translate::tunnel::OAM;
 use crate::translate::xlate::{ToController, Xlate};
 use crate::types::BridgeId;
 use action::{Meter, Op, Punt, PuntClass, TunnelKind};
@@ -279,9 +280,13 @@ impl<'a> Xlate<'a, '_> {
 /// in_port, and those of packet type, metadata, registers and tunnel fields that are not zero.
 fn pipeline_fields(key: &Key) -> Match {
     let mut m = Match::default();
+    let value = |f: Field| match f {
+        Field::TunFlags => f.get(key) & u128::from(OAM),
+        f => f.get(key),
+    };
     let mut take = |f: Field| {
         f.unwildcard(&mut m.mask);
-        f.set(&mut m.key, f.get(key));
+        f.set(&mut m.key, value(f));
     };
     take(Field::InPort);
     let tunnel = at::TUN_DST..at::PRIORITY;
@@ -291,7 +296,7 @@ fn pipeline_fields(key: &Key) -> Match {
     };
     let fields = FIELDS.iter().copied().filter(wanted).chain((0..16).map(Field::Reg));
     let tracked = std::iter::once(Field::CtState);
-    fields.chain(tracked).filter(|f| f.get(key) != 0).for_each(take);
+    fields.chain(tracked).filter(|f| value(*f) != 0).for_each(take);
     m
 }
 

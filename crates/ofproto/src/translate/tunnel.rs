@@ -19,8 +19,8 @@ const ETHERNET: u32 = 0x6558;
 const GENEVE_OAM: u32 = 0x80_0000;
 /// Geneve, first word of the header: there is a critical option.
 const GENEVE_CRITICAL: u32 = 0x40_0000;
-/// Bit of `tun_flags`: the packet is a control message.
-const OAM: u16 = 8;
+/// Bit of `tun_flags`: the packet is a control message. It is the only one that OpenFlow has.
+pub(super) const OAM: u16 = 1;
 const ADVERTISEMENT: u16 = 136;
 const ARP_REPLY: u8 = 2;
 /// Hop limit of a Neighbour Advertisement that no router has forwarded (RFC 4861, section 7.1.2).
