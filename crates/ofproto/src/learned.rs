@@ -122,6 +122,8 @@ pub(crate) struct Learned {
     pub limited: u64,
     /// Places whose last owner was removed.
     pub dead: Vec<(BridgeId, Place)>,
+    /// Places that have lost their last owner by the flow-mod that is staged.
+    pub unowned: Vec<(BridgeId, Place)>,
 }
 
 impl Learned {

@@ -143,6 +143,7 @@ impl Switch {
             if self.stage_remaining(&mut open.txn) {
                 continue;
             }
+            self.settle_owners();
             let Some(item) = open.items.next() else { return Ok(true) };
             open.taken += 1;
             self.stage(&mut open.txn, &item?)?;
@@ -317,6 +318,7 @@ impl Switch {
                 }
             }
         }
+        self.keep_owners();
     }
 
     fn undo_add(&mut self, bridge: BridgeId, table: u8, rule: Arc<FlowRule>, now: u64) {

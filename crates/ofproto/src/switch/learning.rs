@@ -131,8 +131,25 @@ impl Switch {
         *n = if added { *n + 1 } else { n.saturating_sub(1) };
         if *n == 0 {
             b.learning.owners.remove(&place);
-            self.learned.dead.push((id, place));
+            self.learned.unowned.push((id, place));
         }
+    }
+
+    /// After each flow-mod of a change: the places that have lost their last owner by it are
+    /// emptied after the change, even if a later one of the change gives them another owner, as in
+    /// OVS; those whose owner it replaced are not.
+    pub(crate) fn settle_owners(&mut self) {
+        for (id, place) in std::mem::take(&mut self.learned.unowned) {
+            if self.bridge(id).is_ok_and(|b| !b.learning.owners.contains_key(&place)) {
+                self.learned.dead.push((id, place));
+            }
+        }
+    }
+
+    /// A change is undone: nothing that was taught goes.
+    pub(crate) fn keep_owners(&mut self) {
+        self.learned.unowned.clear();
+        self.learned.dead.clear();
     }
 
     /// Begins to count the flows of a place, which a learn action limits.
@@ -155,9 +172,7 @@ impl Switch {
     /// more.
     pub(crate) fn after_change(&mut self, now: u64) {
         for (id, (table, cookie)) in std::mem::take(&mut self.learned.dead) {
-            let owned =
-                |b: &crate::bridge::Bridge| b.learning.owners.contains_key(&(table, cookie));
-            if table == TABLE_ALL || self.bridge(id).is_ok_and(owned) {
+            if table == TABLE_ALL {
                 continue;
             }
             self.learned.deferred.forget(id, (table, cookie));

@@ -13,6 +13,11 @@ const COOKIE: u64 = 7;
 /// Packets teach that their sender is met in table 1.
 fn teaching(limit: u32, flags: u16) -> Lab {
     let mut lab = Lab::new();
+    lab.add(flow(0, 100, "", apply(vec![learn(limit, flags)])));
+    lab
+}
+
+fn learn(limit: u32, flags: u16) -> Action {
     let sender = Subfield { field: Field::EthSrc, ofs: 0, bits: 48 };
     let spec = LearnSpec {
         bits: 48,
@@ -32,8 +37,7 @@ fn teaching(limit: u32, flags: u16) -> Lab {
         result: None,
         specs: vec![spec],
     };
-    lab.add(flow(0, 100, "", apply(vec![Action::Learn(Box::new(learn))])));
-    lab
+    Action::Learn(Box::new(learn))
 }
 
 /// A packet of station `n` comes on a port; how many flows there are in table 1 then.
@@ -128,6 +132,34 @@ fn what_waits_for_a_change_keeps_to_its_learn_action() {
     (0..10).for_each(|n| _ = teach(&mut lab, 1, n, 0));
     finish(&mut lab, change);
     assert_eq!(lab.dump().iter().filter(|f| f.table == 1).count(), 0);
+}
+
+/// What a flow taught with `delete_learned` goes with it, though the same change adds another flow
+/// that teaches there: OVN exchanges a load balancer's address so. A flow that replaces it, and a
+/// change that fails, keep what was taught.
+#[test]
+fn what_was_taught_goes_with_its_last_teacher() {
+    let teacher =
+        |text: &str| flow(0, 100, text, apply(vec![learn(0, learn_flag::DELETE_LEARNED)]));
+    let remove =
+        |text: &str| FlowMod { command: FlowModCommand::Delete, ..flow(0, 0, text, vec![]) };
+    let taught = |lab: &Lab| lab.dump().iter().filter(|f| f.table == 1).count();
+    let change = |lab: &mut Lab, items: Vec<FlowMod>| {
+        lab.sw.bundle(lab.br, items.into_iter().map(BundleItem::Flow).collect(), 0)
+    };
+    let mut lab = Lab::new();
+    lab.add(teacher("tcp"));
+    let d = lab.decide(&packet("in_port=1,tcp,dl_src=02:00:00:00:00:01"));
+    lab.sw.effects(d.effects.as_ref().unwrap(), 0);
+    assert_eq!(taught(&lab), 1);
+    change(&mut lab, vec![teacher("tcp")]).unwrap();
+    assert_eq!(taught(&lab), 1, "replaced");
+    let group = flow(0, 1, "", apply(vec![Action::Group(5)]));
+    assert!(change(&mut lab, vec![remove("tcp"), group]).is_err());
+    change(&mut lab, vec![flow(0, 1, "", apply(vec![out(1)]))]).unwrap();
+    assert_eq!(taught(&lab), 1, "the change failed");
+    change(&mut lab, vec![remove("tcp"), teacher("udp")]).unwrap();
+    assert_eq!(taught(&lab), 0);
 }
 
 fn pause() -> Action {
