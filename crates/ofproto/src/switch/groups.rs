@@ -24,8 +24,9 @@ const ALL: u32 = 0xffff_fffc;
 const BUCKET_FIRST: u32 = 0xffff_fffd;
 const BUCKET_LAST: u32 = 0xffff_fffe;
 const BUCKET_ALL: u32 = 0xffff_ffff;
-/// Buckets of one group, at most.
-const GROUP_BUCKETS_MAX: usize = 1024;
+/// Buckets of one group, at most: a quarter of the steps that one packet may cause (`budget.rs`).
+/// OVN's load balancers have thousands.
+const GROUP_BUCKETS_MAX: usize = 16_384;
 
 /// A group-mod that deletes all groups.
 pub(crate) fn delete_all() -> GroupMod {
