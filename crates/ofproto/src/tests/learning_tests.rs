@@ -188,6 +188,19 @@ fn a_pause_in_a_clone_ends_the_lists_around_it() {
     assert_eq!(::action::ops_text(&d.ops), "12,14,13");
 }
 
+/// A table-miss flow led to the rule (in OVN's case, NORMAL of the bridge before).
+#[test]
+fn the_packet_of_a_pause_names_the_rule_that_pauses() {
+    let mut lab = Lab::new();
+    let again = Action::Resubmit { in_port: None, table: Some(1), ct: false };
+    lab.add(flow(0, 0, "", apply(vec![again, out(2)])));
+    lab.add(FlowMod { cookie: COOKIE, ..flow(1, 100, "tcp", apply(vec![pause(), out(4)])) });
+    let d = lab.decide(&packet("in_port=1,tcp"));
+    let [::action::Op::Punt(p)] = &d.ops[..] else { panic!("{:?}", d.ops) };
+    let context = p.context.downcast_ref::<PacketInContext>().unwrap();
+    assert_eq!((context.table, context.cookie, context.miss_flow), (1, COOKIE, false));
+}
+
 #[test]
 fn a_controller_has_no_pipeline_of_another_bridge_go_on() {
     let mut lab = Lab::new();

@@ -2,7 +2,7 @@
 
 use super::choose::Multipath;
 use crate::fields::{self, VLAN_PRESENT};
-use crate::translate::state::Miss;
+use crate::translate::state::{Miss, Pause, Running};
 use crate::translate::xlate::{ToController, Xlate};
 use flow::{Field, at, frag};
 use openflow::{Action, Header, Instruction, OfPort, Reason, Subfield, TestAction, port};
@@ -66,7 +66,9 @@ impl<'a> Xlate<'a, '_> {
             A::PopQueue => self.pop_queue(),
             A::OutputReg { src, max_len } => self.output_reg(*src, *max_len),
             A::Controller { pause: true, .. } => {
-                (self.end.paused, self.end.rest) = (Some(a), Some(Vec::new()));
+                let Running { table, cookie, miss_flow, .. } = self.run;
+                self.end.paused = Some(Pause { action: a, table, cookie, miss_flow });
+                self.end.rest = Some(Vec::new());
             }
             A::Controller { max_len, reason, id, userdata, meter, .. } => {
                 // Without any of its own properties it is an output to the controller.

@@ -2,7 +2,7 @@
 
 use crate::published::{BridgeView, PortView};
 use crate::translate::effects::PacketInContext;
-use crate::translate::state::Miss;
+use crate::translate::state::{Miss, Pause};
 use crate::translate::tunnel::OAM;
 use crate::translate::xlate::{ToController, Xlate};
 use crate::types::BridgeId;
@@ -211,8 +211,8 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// Sends the packet to controllers with what they need to resume the pipeline.
-    pub(super) fn pause(&mut self, action: &Action, rest: Vec<Instruction>) {
-        let Action::Controller { max_len, reason, id, userdata, meter, .. } = action else {
+    pub(super) fn pause(&mut self, pause: &Pause<'a>, rest: Vec<Instruction>) {
+        let Action::Controller { max_len, reason, id, userdata, meter, .. } = pause.action else {
             return;
         };
         if !self.is_ethernet() {
@@ -232,7 +232,12 @@ impl<'a> Xlate<'a, '_> {
         };
         let (max_len, id, reason, meter) = (*max_len, *id, *reason, *meter);
         let to = ToController { max_len, id, reason, userdata, meter };
+        // The lists that led to the rule have ended: what is executed now may be another one's.
+        let run = (self.run.table, self.run.cookie, self.run.miss_flow);
+        (self.run.table, self.run.cookie) = (pause.table, pause.cookie);
+        self.run.miss_flow = pause.miss_flow;
         self.tell(&to, Some(continuation));
+        (self.run.table, self.run.cookie, self.run.miss_flow) = run;
     }
 
     fn tell(&mut self, to: &ToController<'_>, continuation: Option<Continuation>) {

@@ -17,8 +17,8 @@ impl<'a> Xlate<'a, '_> {
         if self.end.failed.is_some() {
             return;
         }
-        if let Some(action) = self.end.paused.take() {
-            self.pause(action, rest);
+        if let Some(pause) = self.end.paused.take() {
+            self.pause(&pause, rest);
             return self.packet.set.clear();
         }
         self.commit();

@@ -79,8 +79,17 @@ pub(super) struct End<'a> {
     pub failed: Option<Drop>,
     /// Instructions for after the recirculation, collected while lists end.
     pub rest: Option<Vec<Instruction>>,
-    /// The action by which a controller is to resume the pipeline.
-    pub paused: Option<&'a Action>,
+    /// By what the pipeline is paused, until a controller resumes it.
+    pub paused: Option<Pause<'a>>,
+}
+
+/// The action `controller(pause)`, and the rule that has it, which the packet-in names.
+pub(super) struct Pause<'a> {
+    pub action: &'a Action,
+    pub table: u8,
+    pub cookie: u64,
+    /// As in [`Running`].
+    pub miss_flow: bool,
 }
 
 /// The state of connection tracking.
