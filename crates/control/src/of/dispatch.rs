@@ -139,6 +139,8 @@ fn hello(s: &mut State, id: ConnId, bytes: &[u8]) -> bool {
         return false;
     };
     conn.dialect = Some(version.into());
+    let name = s.conn_name(id);
+    vlog::dbg!("vconn", "{name}: negotiated OpenFlow version 0x{:02x}", version as u8);
     s.conn_ready(id);
     true
 }
