@@ -22,6 +22,8 @@ const MODULE: &str = "bridge";
 
 /// How long a configuration is applied before others have their turn.
 const TURN_TIME_MAX: Duration = Duration::from_millis(5);
+/// OpenFlow numbers that interfaces may have.
+const OF_PORTS: std::ops::Range<OfPort> = 1..0xff00;
 
 /// Applies a whole configuration, some interfaces at a time. Ports that leave are closed at its
 /// end.
@@ -191,7 +193,7 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) -> Vec<flow::PortNo> {
             gone.push(name.clone());
         }
     }
-    gone.extend(in_the_way(bridge, &wanted, &gone));
+    gone.extend(renumbered(bridge, &wanted, &gone));
     let bridge_id = bridge.id;
     let removed: Vec<Iface> = gone.iter().filter_map(|n| bridge.ifaces.remove(n)).collect();
     for iface in &removed {
@@ -209,35 +211,39 @@ fn remove_ifaces(s: &mut State, conf: &BridgeConf) -> Vec<flow::PortNo> {
     removed.iter().filter_map(|iface| iface.dp_port).collect()
 }
 
-/// Interfaces that hold a number which they did not ask for and another one does that is there
-/// already. A new one takes another number, as in ovs-vswitchd.
-fn in_the_way(
+/// Interfaces that leave to get other numbers, as in ovs-vswitchd: those that ask for another one
+/// than they have, unless its holder asked for it, too, and those that hold one which they did not
+/// ask for and such an interface does. A new interface waits for the next change.
+fn renumbered(
     bridge: &Bridge,
     wanted: &BTreeMap<&str, &IfaceConf>,
     gone: &[String],
 ) -> Vec<String> {
-    let request = |i: &IfaceConf| i.ofport_request.map(OfPort::from);
-    let is_there = |i: &&&IfaceConf| bridge.ifaces.get(&i.name).is_some_and(|i| i.works());
-    let asked: BTreeSet<OfPort> =
-        wanted.values().filter(is_there).filter_map(|i| request(i)).collect();
     let gone: BTreeSet<&str> = gone.iter().map(String::as_str).collect();
-    let held = bridge.ifaces.iter().filter(|(name, _)| !gone.contains(name.as_str()));
-    let blocks = |name: &str, n: OfPort| {
-        asked.contains(&n) && wanted.get(name).and_then(|i| request(i)) != Some(n)
+    let request = |name: &str| {
+        let asked = wanted.get(name)?.ofport_request.map(OfPort::from);
+        asked.filter(|n| OF_PORTS.contains(n))
     };
-    let blocking = held.filter(|(name, i)| i.of_port.is_some_and(|n| blocks(name, n)));
-    blocking.map(|(name, _)| name.clone()).collect()
+    // Interface, the number it has, the number it asks for.
+    let all = bridge.ifaces.iter().filter(|(name, i)| !gone.contains(name.as_str()) && i.works());
+    let all = all.filter_map(|(name, i)| Some((name, i.of_port?, request(name))));
+    let all: Vec<_> = all.filter(|(_, has, _)| *has != of_port::LOCAL).collect();
+    let settled = all.iter().filter(|(_, has, asked)| *asked == Some(*has));
+    let settled: BTreeSet<OfPort> = settled.map(|(_, has, _)| *has).collect();
+    let moving = |(_, has, asked): &&(&String, OfPort, Option<OfPort>)| {
+        asked.is_some_and(|n| n != *has && !settled.contains(&n))
+    };
+    let asked: BTreeSet<OfPort> = all.iter().filter(moving).filter_map(|(.., n)| *n).collect();
+    let leaves = all.iter().filter(|i| moving(i) || asked.contains(&i.1));
+    leaves.map(|(name, ..)| (*name).clone()).collect()
 }
 
-/// Can the port stay open under the new configuration (what it applies live aside)? Its number
-/// stays as well, unless another one is asked for.
+/// Can the port stay open under the new configuration (what it applies live aside)?
 fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     let old = &iface.conf;
-    let asked = new.ofport_request.filter(|_| new.ofport_request != old.ofport_request);
-    let renumber = asked.is_some_and(|n| iface.of_port.is_some_and(|o| o != OfPort::from(n)));
     let patch = new.kind == "patch" && new.options.contains_key("peer");
     let same_options = patch || !iface.is_virtual() || old.options == new.options;
-    old.kind == new.kind && !renumber && same_options
+    old.kind == new.kind && same_options
 }
 
 /// Its datapath id; None if it could not be made.
@@ -574,7 +580,7 @@ fn of_number(
     if conf.name == br.name {
         return Ok((of_port::LOCAL, bridge.next_port));
     }
-    let valid = |n: &OfPort| (1..0xff00).contains(n);
+    let valid = |n: &OfPort| OF_PORTS.contains(n);
     let used = numbers(bridge.ifaces.values().filter_map(|i| i.of_port).filter(valid));
     let requested = |i: &IfaceConf| i.ofport_request.map(OfPort::from).filter(valid);
     let last = |i: &IfaceConf| {

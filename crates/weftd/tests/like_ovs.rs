@@ -116,6 +116,42 @@ fn levels_of_enable_dummy_replace_devices() {
     }
 }
 
+/// Who asks for a number gets it from one who did not, with the next change; who asked first keeps
+/// it.
+#[test]
+fn requested_port_numbers_are_given_by_the_same_rules() {
+    if !privileged() {
+        return;
+    }
+    let numbers = |daemon: SwitchConfig| -> Vec<String> {
+        let ns = Netns::new().unwrap();
+        let mut config = daemon;
+        config.args.push("--enable-dummy".into());
+        let sw = Switch::start(&ns, config).unwrap();
+        sw.vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy"]).unwrap();
+        let steps = [
+            "add-port br0 a -- set interface a type=dummy",
+            "add-port br0 b -- set interface b type=dummy ofport_request=1",
+            "add-port br0 c -- set interface c type=dummy",
+            "add-port br0 d -- set interface d type=dummy ofport_request=1",
+            "set interface a ofport_request=9",
+            "set interface c ofport_request=9",
+            "clear interface a ofport_request",
+            "add-port br0 f -- set interface f type=dummy",
+        ];
+        let step = |line: &&str| {
+            sw.vsctl(&line.split(' ').collect::<Vec<_>>()).unwrap();
+            let list = sw.vsctl(&["-f", "csv", "--columns=name,ofport", "list", "interface"]);
+            let mut lines: Vec<_> = list.unwrap().lines().map(String::from).collect();
+            lines.sort();
+            format!("{line}: {}", lines.join(" "))
+        };
+        steps.iter().map(step).collect()
+    };
+    let mine = numbers(SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
+    assert_eq!(mine, numbers(SwitchConfig::oracle()));
+}
+
 #[test]
 fn every_command_of_ovs_is_there() {
     if !privileged() {
