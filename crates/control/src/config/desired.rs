@@ -28,7 +28,8 @@ pub struct Desired {
     pub other_config: StrMap,
     /// Bridges, by name.
     pub bridges: Vec<BridgeConf>,
-    /// `Manager.target`s; ovsdb-server talks to them, a bridge may have to let them through.
+    /// `Manager.target`s of those that are reached in-band; ovsdb-server talks to them, bridges
+    /// let them through.
     pub managers: Vec<String>,
     /// Rows of table `Datapath` by datapath type.
     pub datapaths: BTreeMap<String, Uuid>,
@@ -239,6 +240,7 @@ impl Desired {
             other_config: root.str_map("other_config"),
             bridges,
             managers: rows(db, "Manager", root, "manager_options")
+                .filter(|(_, row)| row.str("connection_mode") != "out-of-band")
                 .map(|(_, row)| row.str("target").to_owned())
                 .collect(),
             datapaths: str_uuid_map(root, "datapaths"),
@@ -386,6 +388,7 @@ impl Reader<'_> {
         let flow_tables = row.int_uuid_map("flow_tables").into_iter().filter_map(|(id, table)| {
             Some((u8::try_from(id).ok()?, flow_table(self.db.row("Flow_Table", table)?)))
         });
+        let other_config = row.str_map("other_config");
         BridgeConf {
             uuid,
             datapath_type: Some(row.str("datapath_type"))
@@ -397,11 +400,11 @@ impl Reader<'_> {
                 _ => FailMode::Standalone,
             },
             protocols: row.strs("protocols"),
-            other_config: row.str_map("other_config"),
             external_ids: row.str_map("external_ids"),
             controllers: rows(self.db, "Controller", row, "controller")
-                .map(|(uuid, row)| controller_conf::read(uuid, row))
+                .map(|(uuid, row)| controller_conf::read(uuid, row, &other_config))
                 .collect(),
+            other_config,
             flow_tables: flow_tables.collect(),
             flood_vlans: vlans(row, "flood_vlans"),
             mirrors: super::mirror_conf::read(self.db, row),

@@ -18,7 +18,7 @@ mod target;
 mod timeouts;
 
 pub use client::{Change, OvsdbClient};
-pub use controller_conf::ControllerConf;
+pub use controller_conf::{ControllerConf, LocalAddress, queue_size};
 pub use desired::{
     BridgeConf, Conflict, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode, PortConf,
     Remembered, VlanMode,
