@@ -1,6 +1,8 @@
 //! The IPv4 address that a controller's row gives its bridge's own port (`Controller.local_ip`).
 
 use crate::config::{BridgeConf, LocalAddress};
+use crate::ports::Iface;
+use crate::state::State;
 use crate::vlog;
 use std::io;
 use std::net::Ipv4Addr;
@@ -8,8 +10,14 @@ use std::net::Ipv4Addr;
 const MODULE: &str = "bridge";
 
 /// Gives a bridge's own port the address that its controllers' rows ask for, if it has it not; of
-/// several the last one stays. One that is not asked for any more stays, as with ovs-vswitchd.
-pub fn configure(bridge: &BridgeConf) {
+/// several the last one stays. One that is not asked for any more stays, as with ovs-vswitchd. A
+/// dummy has no device.
+pub fn configure(s: &State, bridge: &BridgeConf) {
+    let port = s.bridges.get(&bridge.name).filter(|b| !b.is_dummy());
+    let port = port.and_then(|b| b.ifaces.get(&bridge.name));
+    if !port.is_some_and(Iface::works) {
+        return;
+    }
     for local in bridge.controllers.iter().filter_map(|c| c.local.as_ref()) {
         if let Err(why) = apply(&bridge.name, local) {
             vlog::warn!(MODULE, "bridge {}: local_ip {}: {why}", bridge.name, local.ip);

@@ -55,7 +55,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         let connects = !state.borrow().applied.restoring;
         let controllers = if connects { &conf.controllers[..] } else { &[] };
         if connects {
-            crate::local_address::configure(conf);
+            crate::local_address::configure(&state.borrow(), conf);
         }
         controllers::reconcile(state, &conf.name, controllers);
         start_over(&mut state.borrow_mut(), &conf.name, before);

@@ -33,15 +33,18 @@ impl Switch {
         staged.map_err(|_| ConfigError::NoBridge)
     }
 
-    /// The hidden flows of a bridge, with their priorities, in no order.
+    /// The hidden flows of a bridge by their priorities, the oldest of each first.
     pub fn hidden_flows(&self, id: BridgeId, now: u64) -> Vec<(u32, FlowStats)> {
+        let mut rules = self.hidden_rules(id);
+        rules.sort_unstable_by_key(|rule| (rule.priority(), rule.value().id));
         let stats = |rule: Arc<FlowRule>| {
             let rec = self.slots.flow(rule.value().id)?;
             Some((priority_of(&rule), self.stats_of(&rule, rec, now)))
         };
-        self.hidden_rules(id).into_iter().filter_map(stats).collect()
+        rules.into_iter().filter_map(stats).collect()
     }
 
+    /// The hidden rules of a bridge, in no order.
     pub(crate) fn hidden_rules(&self, id: BridgeId) -> Vec<Arc<FlowRule>> {
         let table = self.bridge(id).ok().and_then(|b| b.tables.get(0));
         table.map(|t| t.hidden(self.version())).unwrap_or_default()

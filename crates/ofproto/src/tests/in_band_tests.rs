@@ -32,8 +32,7 @@ fn lab() -> Lab {
 }
 
 fn texts(lab: &Lab) -> Vec<String> {
-    let mut all = lab.sw.hidden_flows(lab.br, 0);
-    all.sort_by_key(|(priority, _)| *priority);
+    let all = lab.sw.hidden_flows(lab.br, 0);
     let text = |(priority, f): &(u32, FlowStats)| {
         let m = flow::match_text(&f.matching.key, &f.matching.mask, &[], &|_| None);
         format!("{priority},{m},actions={}", instructions_text(&f.instructions))
