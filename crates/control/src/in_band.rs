@@ -7,7 +7,7 @@ use crate::state::{Bridge, Remotes, Shared, State};
 use crate::vlog;
 use ::port::Snapshot;
 use ofproto::InBand;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 const MODULE: &str = "in_band";
@@ -53,15 +53,22 @@ pub fn follow_local(s: &mut State) {
     }
 }
 
+/// What the kernel knows of the way to a host.
+enum Way {
+    /// There is none.
+    Missing,
+    /// The hardware address of the next hop, if that was asked for and answered.
+    By(Option<[u8; 6]>),
+}
+
 /// Brings hidden flows up to date. Takes steps for each remote and each route and neighbour of the
 /// kernel's.
 fn refresh(s: &mut State) {
-    let kernel = s.underlay.kernel.clone();
-    let (mut wanted, now) = (Vec::new(), s.now_ns());
-    for (name, bridge) in s.bridges.iter().filter(|(_, b)| b.in_band.is_used()) {
-        wanted.push((name.clone(), bridge.id, what(s, bridge, kernel.as_deref())));
-    }
-    for (name, id, (flows, unreachable)) in wanted {
+    let (ways, now) = (ways(s), s.now_ns());
+    let used = s.bridges.iter().filter(|(_, b)| b.in_band.is_used());
+    let all: Vec<_> =
+        used.map(|(name, b)| (name.clone(), b.id, wanted(b, local(s, b), &ways))).collect();
+    for (name, id, (flows, unreachable)) in all {
         let Some(in_band) = s.bridges.get_mut(&name).map(|b| &mut b.in_band) else { continue };
         for ip in unreachable.difference(&in_band.unreachable) {
             vlog::warn!(MODULE, "{name}: cannot find route for controller ({ip})");
@@ -77,24 +84,38 @@ fn refresh(s: &mut State) {
     s.flush_changes();
 }
 
+/// The ways to all remotes. A dummy has no routes, and loopback no hardware addresses.
+fn ways(s: &State) -> BTreeMap<Ipv4Addr, Way> {
+    let Some(kernel) = s.underlay.kernel.as_deref() else { return BTreeMap::new() };
+    let bridges = s.bridges.values().filter(|b| !b.is_dummy());
+    let hosts: BTreeSet<Ipv4Addr> =
+        bridges.flat_map(|b| &b.in_band.all).map(|remote| *remote.ip()).collect();
+    let way = |ip| match next_hop(kernel, ip) {
+        Some((device, hop)) => Way::By(hardware_address(kernel, device, hop)),
+        None => Way::Missing,
+    };
+    hosts.into_iter().filter(|ip| !ip.is_loopback()).map(|ip| (ip, way(ip))).collect()
+}
+
 /// What a bridge's hidden flows are to be made of, and the remotes to which there is no route.
-fn what(s: &State, bridge: &Bridge, kernel: Option<&Snapshot>) -> (InBand, BTreeSet<Ipv4Addr>) {
-    let (mut next_hops, mut unreachable) = (BTreeSet::new(), BTreeSet::new());
+fn wanted(
+    bridge: &Bridge,
+    local: Option<[u8; 6]>,
+    ways: &BTreeMap<Ipv4Addr, Way>,
+) -> (InBand, BTreeSet<Ipv4Addr>) {
     let Remotes { all, queue, .. } = &bridge.in_band;
     if all.is_empty() {
-        return (InBand::default(), unreachable);
+        return (InBand::default(), BTreeSet::new());
     }
-    let hosts: BTreeSet<Ipv4Addr> = all.iter().map(|remote| *remote.ip()).collect();
-    // A dummy has no routes, and loopback no hardware addresses.
-    for ip in hosts.into_iter().filter(|ip| !bridge.is_dummy() && !ip.is_loopback()) {
-        let Some(kernel) = kernel else { continue };
-        match next_hop(kernel, ip) {
-            Some((device, hop)) => next_hops.extend(hardware_address(kernel, device, hop)),
-            None => drop(unreachable.insert(ip)),
+    let (mut next_hops, mut unreachable) = (BTreeSet::new(), BTreeSet::new());
+    for ip in all.iter().map(SocketAddrV4::ip) {
+        match ways.get(ip) {
+            Some(Way::Missing) => drop(unreachable.insert(*ip)),
+            Some(Way::By(mac)) => next_hops.extend(*mac),
+            None => {}
         }
     }
-    let flows = InBand { remotes: all.clone(), next_hops, local: local(s, bridge), queue: *queue };
-    (flows, unreachable)
+    (InBand { remotes: all.clone(), next_hops, local, queue: *queue }, unreachable)
 }
 
 /// The hardware address of a bridge's own port, once that is there.

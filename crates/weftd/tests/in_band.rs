@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use testkit::{Netns, Raw, Switch, SwitchConfig, privileged, veth};
+use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
 
 const CONTROLLER: &str = "tcp:10.1.1.1:6653";
 const CONTROLLER_MAC: &str = "02:00:00:00:00:01";
@@ -265,6 +265,30 @@ fn the_bridges_own_port_gets_the_address_of_a_controllers_row() {
         }
         labs[0].vsctl("set controller br0 local_ip=nowhere");
         until("a word", || labs[0].sw.log().contains("local_ip nowhere: not an IPv4 address"));
+    });
+}
+
+#[test]
+fn replies_of_dhcp_servers_reach_the_bridges_own_port() {
+    both(|labs| {
+        let macs = ([2, 0, 0, 0, 0, 1], [0xff; 6]);
+        let reply = Frame::udp4(macs, ([10, 1, 1, 1], [255; 4]), (67, 68), b"an address").padded();
+        let request = Frame::udp4(macs, ([0; 4], [255; 4]), (68, 67), b"an address").padded();
+        for lab in labs {
+            let [at, host] =
+                [(lab.at, "br0"), (lab.host, "c0")].map(|(ns, dev)| Raw::open(ns, dev).unwrap());
+            let arrive = |frame: &[u8], wait: Duration| {
+                host.send(frame).unwrap();
+                !at.collect(1, Instant::now() + wait, |got| got == frame).is_empty()
+            };
+            let soon = Duration::from_millis(500);
+            assert!(!arrive(&reply, soon), "there is no controller");
+            lab.vsctl(&format!("set-controller br0 {CONTROLLER}"));
+            until("hidden flows", || !lab.hidden().0.is_empty());
+            lab.ofctl("add-flow br0 priority=65535,actions=drop");
+            assert!(arrive(&reply, Duration::from_secs(5)));
+            assert!(!arrive(&request, soon), "of another host");
+        }
     });
 }
 
