@@ -1,5 +1,6 @@
 //! Controllers of the database: connecting, listening, and what is written back about them.
 
+use crate::address::Address;
 use crate::config::ControllerConf;
 use crate::of::Kind;
 use crate::of::connect::{self, Target, Timing};
@@ -70,6 +71,8 @@ fn stays(old: &ControllerConf, new: &ControllerConf) -> bool {
         rate_limit: 0,
         burst_limit: 0,
         queue_size: 0,
+        out_of_band: false,
+        local: None,
         ..c.clone()
     };
     live(old) == live(new)
@@ -83,6 +86,7 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
     let (kind, rest) = conf.target.split_once(':').unwrap_or((conf.target.as_str(), ""));
     let row =
         Kind::Row { target: conf.target.clone(), active: is_active(conf), primary: conf.primary };
+    let address = |place| Address { place, dscp: conf.dscp };
     let mut last_error = None;
     let refused = refusal(&conf.target, bridge, &crate::daemon::Dirs::from_env().run);
     let keep = match kind {
@@ -97,11 +101,11 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
             Keep::Nothing
         }
         "tcp" => {
-            let target = Target::Tcp(host_port(rest));
+            let target = Target::Tcp(address(host_port(rest)));
             Keep::Task(connect::connect(state, bridge, row, target, timing))
         }
         "ssl" => {
-            let target = Target::Tls(host_port(rest));
+            let target = Target::Tls(address(host_port(rest)));
             Keep::Task(connect::connect(state, bridge, row, target, timing))
         }
         "unix" => {
@@ -109,11 +113,11 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
             Keep::Task(connect::connect(state, bridge, row, target, timing))
         }
         "ptcp" => {
-            let addr = listen_addr(rest);
+            let addr = address(listen_addr(rest));
             Keep::Task(connect::listen_tcp(state, addr, bridge, row, timing))
         }
         "pssl" => {
-            let addr = listen_addr(rest);
+            let addr = address(listen_addr(rest));
             Keep::Task(connect::listen_tls(state, addr, bridge, row, timing))
         }
         "punix" => match connect::listen_unix(

@@ -6,7 +6,7 @@ use crate::appctl::{capture, coverage, flow_log};
 use crate::of::change::{SLICE_FLOWS_MAX, slice_flows};
 use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
-use crate::{bfd, bonds, links, offload, polling_log, trees, underlay, vlog};
+use crate::{bfd, bonds, in_band, links, offload, polling_log, trees, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
 use ofproto::{BfdContext, LacpContext, McastContext, SampleContext, TreeContext};
 use openflow::{OfError, Reply};
@@ -238,6 +238,7 @@ fn each_second(s: &mut State) {
     bundles(s, now);
     s.settle_accounts();
     links::look(s);
+    in_band::follow_local(s);
     s.flush_changes();
     limited(s);
     let totals = coverage::totals(s);

@@ -6,6 +6,7 @@
 //! Invariants: one control thread runs a tokio `current_thread` runtime and owns all state here;
 //! forking into the background happens in [`daemon`] before any thread exists.
 
+mod address;
 pub mod appctl;
 mod bfd;
 mod bonds;
@@ -20,8 +21,10 @@ pub mod daemon;
 mod engines;
 mod export;
 mod housekeeping;
+mod in_band;
 mod links;
 mod listener;
+mod local_address;
 mod mirrors;
 mod mtu;
 pub mod of;

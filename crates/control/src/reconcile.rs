@@ -5,7 +5,6 @@ use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
 use crate::config::{FailMode, FlowTableConf, VlanMode};
 use crate::of::Kind;
 use crate::of::connect::{self, Service};
-use crate::of::controller::is_active;
 use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
 use crate::tunnel_options::{self, is_tunnel};
@@ -57,6 +56,9 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         }
         let connects = !state.borrow().applied.restoring;
         let controllers = if connects { &conf.controllers[..] } else { &[] };
+        if connects {
+            crate::local_address::configure(&state.borrow(), conf);
+        }
         controllers::reconcile(state, &conf.name, controllers);
         start_over(&mut state.borrow_mut(), &conf.name, before);
     }
@@ -65,6 +67,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         crate::bfd::sweep(&mut s);
         crate::bonds::sweep(&mut s);
         crate::trees::sweep(&mut s);
+        crate::in_band::configure(&mut s, desired);
         s.flush_changes();
         s.status_dirty = true;
         s.closing.clone()
@@ -116,18 +119,7 @@ fn start_over(s: &mut State, name: &str, before: Option<(bool, FailMode)>) {
     let _ = s.ofproto.flush_flows(id, now);
     if !has {
         let _ = s.ofproto.install_default_flow(id, now);
-    } else if s.bridges.get(name).is_some_and(|b| wants_in_band(&b.conf)) {
-        vlog::info!(
-            "in_band",
-            "{name}: controllers are reached out of band only: no hidden flows are added for them"
-        );
     }
-}
-
-/// Would ovs-vswitchd add hidden flows that let its controllers through?
-fn wants_in_band(conf: &BridgeConf) -> bool {
-    let disabled = conf.other_config.get("disable-in-band").is_some_and(|v| v == "true");
-    !disabled && conf.controllers.iter().any(|c| is_active(c) && !c.out_of_band)
 }
 
 /// Takes a bridge down, and its ports out of it. They are the caller's to close, after changes are
@@ -277,6 +269,7 @@ fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Option<u64> {
         ifaces: BTreeMap::new(),
         sockets,
         controllers: BTreeMap::new(),
+        in_band: Default::default(),
         next_port: 1,
         mirror_notices: Default::default(),
         generation: None,
@@ -361,6 +354,7 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
             misses: c.misses.clone(),
             frag: c.frag,
             fail_open: c.fail_open,
+            in_band: c.in_band,
             restoring,
             tree: c.tree,
             export: c.export.clone(),

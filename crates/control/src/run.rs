@@ -316,17 +316,15 @@ fn log_dpdk(desired: Option<&Desired>) {
     }
 }
 
-/// Has the kernel's links, and unless the command line says otherwise its routes, followed; with
-/// dummies nothing has to be fast.
+/// Has the kernel's links and routes followed (unless the command line says otherwise, for tunnels,
+/// too); with dummies nothing has to be fast.
 fn follow_kernel(state: &Shared, args: &Args) {
     if args.dummy.is_some() {
         show_own_masks(state);
     }
     tokio::task::spawn_local(crate::links::run(state.clone()));
     state.borrow_mut().underlay.system_routes = !args.disable_system_route;
-    if !args.disable_system_route {
-        tokio::task::spawn_local(crate::underlay::run(state.clone()));
-    }
+    tokio::task::spawn_local(crate::underlay::run(state.clone()));
 }
 
 fn devices(pools: Arc<dpdk::Pools>, desired: &Desired) -> port_dpdk::Devices {

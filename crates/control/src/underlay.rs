@@ -1,11 +1,12 @@
-//! The network under the tunnels: what the kernel knows of it goes to the switch half, what the
-//! switch half wants to know goes out as ARP and Neighbour Discovery.
+//! The network under the tunnels and around the switch: what the kernel knows of it goes to the
+//! switch half, what the switch half wants to know goes out as ARP and Neighbour Discovery.
 
 use crate::state::{Shared, State};
 use crate::vlog;
 use ::port::{KernelRoute, Snapshot, UnderlayWatch};
 use ofproto::{Addresses, Route, source_for};
 use openflow::{Action, Match, NO_BUFFER, PacketOut, port};
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -27,14 +28,13 @@ pub async fn run(state: Shared) {
         Ok(watch) => watch,
         Err(e) => return vlog::err!(MODULE, "the kernel's routes cannot be followed: {e}"),
     };
-    let mut last = None;
     loop {
         watch.get_mut().drain();
         match watch.get_mut().snapshot() {
-            Ok(now) if last.as_ref() == Some(&now) => {}
+            Ok(now) if state.borrow().underlay.kernel.as_deref() == Some(&now) => {}
             Ok(now) => {
-                apply(&mut state.borrow_mut(), &now, last.as_ref());
-                last = Some(now);
+                apply(&mut state.borrow_mut(), Rc::new(now));
+                crate::in_band::follow(&state).await;
             }
             Err(e) => {
                 vlog::warn!(MODULE, "asking for the kernel's routes: {e}");
@@ -48,15 +48,19 @@ pub async fn run(state: Shared) {
     }
 }
 
-fn apply(s: &mut State, new: &Snapshot, old: Option<&Snapshot>) {
-    let same = |o: &Snapshot| o.routes == new.routes && o.addresses == new.addresses;
-    if !old.is_some_and(same) {
-        replace_routes(s, new);
+fn apply(s: &mut State, new: Rc<Snapshot>) {
+    let old = s.underlay.kernel.replace(new.clone());
+    if !s.underlay.system_routes {
+        return;
+    }
+    let same = |o: &Rc<Snapshot>| o.routes == new.routes && o.addresses == new.addresses;
+    if !old.as_ref().is_some_and(same) {
+        replace_routes(s, &new);
     }
     let now = s.now_ns();
     for n in &new.neighbours {
         let ours = s.bridges.values().any(|b| b.ifaces.contains_key(&n.device));
-        let fresh = old.is_none_or(|o| !o.neighbours.contains(n));
+        let fresh = old.as_ref().is_none_or(|o| !o.neighbours.contains(n));
         if ours && fresh && !n.ip.is_multicast() {
             s.ofproto.kernel_neighbour(&n.device, n.ip, n.mac, n.sure, now);
         }

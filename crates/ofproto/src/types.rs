@@ -56,6 +56,9 @@ pub struct BridgeConfig {
     /// True: all controllers have been away for too long, so every packet is NORMAL, whatever the
     /// flows say.
     pub fail_open: bool,
+    /// True: the bridge has hidden flows of in-band control, and replies of DHCP servers go to
+    /// LOCAL in addition. [`crate::Switch::set_in_band`] sets it.
+    pub in_band: bool,
     /// True: flows are being restored, so packets are dropped, whatever the flows say
     /// (`flow-restore-wait`).
     pub restoring: bool,
@@ -184,6 +187,7 @@ impl Default for BridgeConfig {
             misses: BTreeMap::new(),
             frag: FragHandling::Normal,
             fail_open: false,
+            in_band: false,
             restoring: false,
             tables: BTreeMap::new(),
             mcast: None,

@@ -7,6 +7,7 @@
 //! that serves them. Calls are per burst, so the `dyn` costs nothing per packet.
 
 mod adapter;
+mod address;
 mod device;
 mod dummy;
 mod dummy_arp;
@@ -31,6 +32,7 @@ mod vnet;
 mod watch;
 
 pub use adapter::*;
+pub use address::{add_default_route, set_ipv4};
 pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;
 pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};

@@ -19,7 +19,10 @@ struct Lab<'a> {
 
 impl<'a> Lab<'a> {
     fn new(ns: &'a Netns, options: &str) -> Self {
-        let mut config = SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+        Lab::with(ns, options, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")))
+    }
+
+    fn with(ns: &'a Netns, options: &str, mut config: SwitchConfig) -> Self {
         config.args.push("--enable-dummy".into());
         let lab = Lab { sw: Switch::start(ns, config).unwrap() };
         lab.vsctl(&format!("add-br br0 -- set bridge br0 datapath_type=dummy {options}"));
@@ -219,6 +222,46 @@ fn a_rate_limit_holds_packet_ins_back() {
         n.split_whitespace().next()?.parse::<usize>().ok()
     };
     until("the rest to be counted", || dropped() == Some(201 - got));
+}
+
+/// How many of 300 packet-ins a controller gets that reads nothing before all were sent, and how
+/// many were dropped by the switch's own count.
+fn unread(config: SwitchConfig, setting: &str) -> (usize, usize) {
+    let ns = Netns::new().unwrap();
+    let lab = Lab::with(&ns, "fail_mode=secure", config);
+    let (listener, target) = lab.listen("ctl");
+    lab.vsctl(&format!(
+        "set-controller br0 {target} -- {setting} -- set controller br0 inactivity_probe=60000"
+    ));
+    let mut peer = Peer::accept(&listener, 4);
+    peer.barrier();
+    let (packet, actions) = (format!("{PACKET}{}", "00".repeat(1400)), ["controller"; 4].join(","));
+    let line = format!("packet-out br0 in_port=1,{packet},actions={actions}");
+    (0..75).for_each(|_| drop(lab.ofctl(&line)));
+    let dropped = lab.sw.appctl(&["coverage/read-counter", "rconn_overflow"]).unwrap();
+    peer.barrier();
+    let got = peer.seen.iter().filter(|k| **k == kind::PACKET_IN).count();
+    (got, dropped.trim().parse().unwrap())
+}
+
+#[test]
+fn few_packet_ins_wait_for_a_controller_that_does_not_read() {
+    if !privileged() {
+        return;
+    }
+    let weft = || SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+    let of_row = |n: u32| format!("set controller br0 controller_queue_size={n}");
+    let of_bridge = "set bridge br0 other_config:controller-queue-size=50";
+    for config in [weft, SwitchConfig::oracle] {
+        let [few, some, many] =
+            [&of_row(5), of_bridge, &of_row(120)].map(|setting| unread(config(), setting));
+        for (got, dropped) in [few, some, many] {
+            assert_eq!(got + dropped, 300);
+        }
+        // Some are in the socket; four come at once.
+        assert!((40..=50).contains(&(some.0 - few.0)), "{few:?} {some:?}");
+        assert!((65..=75).contains(&(many.0 - some.0)), "{some:?} {many:?}");
+    }
 }
 
 #[test]

@@ -49,11 +49,10 @@ const CASES: &[(&str, &str)] = &[
         "Open_vSwitch: other_config:shared-mempool-config",
     ),
     ("set interface p1 other_config:tx-steering=hash", "interface p1: other_config:tx-steering"),
-    ("set bridge br0 other_config:in-band-queue=1", "bridge br0: other_config:in-band-queue"),
-    ("set controller br0 local_ip=192.0.2.1", "bridge br0: controller tcp:127.0.0.1:9: local_ip"),
+    ("set bridge br0 other_config:in-band-queue=no", "bridge br0: other_config:in-band-queue=no"),
     (
-        "set controller br0 other_config:dscp=10",
-        "bridge br0: controller tcp:127.0.0.1:9: other_config:dscp",
+        "set controller br0 other_config:dscp=100",
+        "bridge br0: controller tcp:127.0.0.1:9: other_config:dscp=100",
     ),
     ("set interface d0 options:rx-flow-ctrl=true", "interface d0: options:rx-flow-ctrl"),
     ("set interface d0 options:tx-flow-ctrl=true", "interface d0: options:tx-flow-ctrl"),
@@ -62,7 +61,7 @@ const CASES: &[(&str, &str)] = &[
         "interface d0: options:dpdk-lsc-interrupt",
     ),
     (
-        "--no-wait set bridge br0 other_config:controller-queue-size=7",
+        "--no-wait set bridge br0 other_config:controller-queue-size=700",
         "bridge br0: other_config:controller-queue-size",
     ),
 ];

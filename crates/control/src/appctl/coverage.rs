@@ -62,6 +62,8 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     };
     for (name, n) in [
         ("ofconn_packet_in_dropped", here(|c| c.packet_ins_dropped)),
+        // ovs-vswitchd's name of the same.
+        ("rconn_overflow", here(|c| c.packet_ins_dropped)),
         ("ofconn_malformed", here(|c| c.malformed)),
         ("ofconn_refused", here(|c| c.refused)),
         ("ofconn_not_served", here(|c| c.not_served)),

@@ -136,30 +136,29 @@ pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<String, Strin
     if s.ofproto.bridge_config(id).is_some_and(|c| c.fail_open) {
         out.push_str("duration=0s, n_packets=0, n_bytes=0, priority=15790320,actions=NORMAL\n");
     }
-    let each = &mut |f: FlowStats| {
-        let _ = writeln!(
-            out,
-            "duration={}s, n_packets={}, n_bytes={}, {}",
-            f.duration_ns / 1_000_000_000,
-            f.packets,
-            f.bytes,
-            flow_line(&f)
-        );
+    let mut write = |priority: u32, f: &FlowStats| {
+        let seconds = f.duration_ns / 1_000_000_000;
+        let (packets, bytes, line) = (f.packets, f.bytes, flow_line(priority, f));
+        let _ = writeln!(out, "duration={seconds}s, n_packets={packets}, n_bytes={bytes}, {line}");
     };
+    for (priority, f) in s.ofproto.hidden_flows(id, now) {
+        write(priority, &f);
+    }
+    let each = &mut |f: FlowStats| write(f.priority.into(), &f);
     s.ofproto.each_flow(id, &FlowSelect::default(), now, each).map_err(|e| e.to_string())?;
     Ok(out)
 }
 
 /// The priority that is not printed.
-const DEFAULT_PRIORITY: u16 = 0x8000;
+const DEFAULT_PRIORITY: u32 = 0x8000;
 
 /// Table, priority, match and actions of a flow.
-fn flow_line(f: &FlowStats) -> String {
+fn flow_line(priority: u32, f: &FlowStats) -> String {
     let table = if f.table == 0 { String::new() } else { format!("table_id={}, ", f.table) };
     let names = |_| None;
     let matching = flow::match_text(&f.matching.key, &f.matching.mask, &f.matching.tun, &names);
     let actions = instructions_text(&f.instructions);
-    let priority = match f.priority {
+    let priority = match priority {
         DEFAULT_PRIORITY => String::new(),
         p if matching.is_empty() => format!("priority={p}"),
         p => format!("priority={p},"),

@@ -1,9 +1,10 @@
 //! The configuration as plain data. Reading it never fails: what is missing has its default, and
 //! what contradicts itself is left out and returned as a [`Conflict`].
 
+use super::controller_conf::{self, ControllerConf};
 use super::notices::{self, Notice};
 use super::qos::{self, QosConf};
-use super::rows::{rows, str_uuid_map};
+use super::rows::{millis, number, rows, str_uuid_map};
 use super::timeouts::{self, Timeouts};
 use crate::tls::{Authority, Identity};
 use ovsdb::{Replica, Row, Uuid};
@@ -27,7 +28,8 @@ pub struct Desired {
     pub other_config: StrMap,
     /// Bridges, by name.
     pub bridges: Vec<BridgeConf>,
-    /// `Manager.target`s; ovsdb-server talks to them, a bridge may have to let them through.
+    /// `Manager.target`s of those that are reached in-band; ovsdb-server talks to them, bridges
+    /// let them through.
     pub managers: Vec<String>,
     /// Rows of table `Datapath` by datapath type.
     pub datapaths: BTreeMap<String, Uuid>,
@@ -101,32 +103,6 @@ pub struct BridgeConf {
     pub rstp: bool,
     /// `mcast_snooping_enable`.
     pub mcast_snooping: bool,
-}
-
-/// One controller of a bridge.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ControllerConf {
-    /// The row of table `Controller`.
-    pub uuid: Uuid,
-    /// Such as `tcp:192.0.2.1:6653` or `ptcp:6653`.
-    pub target: String,
-    /// `connection_mode` is `out-of-band`.
-    pub out_of_band: bool,
-    /// `type` is `primary`, or is not set and we connect to it: it gets asynchronous messages
-    /// unasked, and a bridge in fail-mode standalone waits for it. Others are services.
-    pub primary: bool,
-    /// Longest pause between attempts to connect; 8 s by default.
-    pub max_backoff: Duration,
-    /// Silence before a probe, zero for none; 5 s by default.
-    pub inactivity_probe: Duration,
-    /// Packet-ins per second, 0 for no limit.
-    pub rate_limit: u32,
-    /// Packet-ins that may pass at once beyond the rate.
-    pub burst_limit: u32,
-    /// Packet-ins that may wait; 100 by default.
-    pub queue_size: u32,
-    /// Whether asynchronous messages start enabled; true by default.
-    pub async_messages: bool,
 }
 
 /// Settings of one OpenFlow table.
@@ -264,6 +240,7 @@ impl Desired {
             other_config: root.str_map("other_config"),
             bridges,
             managers: rows(db, "Manager", root, "manager_options")
+                .filter(|(_, row)| row.str("connection_mode") != "out-of-band")
                 .map(|(_, row)| row.str("target").to_owned())
                 .collect(),
             datapaths: str_uuid_map(root, "datapaths"),
@@ -327,19 +304,10 @@ fn vlan(number: i64) -> Option<u16> {
     u16::try_from(number).ok().filter(|&v| v < 4096)
 }
 
-fn number(row: &Row, column: &str) -> Option<u32> {
-    row.opt_int(column).and_then(|n| u32::try_from(n).ok())
-}
-
 /// A number that an interface other than LOCAL may have.
 fn port_number(row: &Row, column: &str) -> Option<u16> {
     let number = row.opt_int(column).and_then(|n| u16::try_from(n).ok());
     number.filter(|n| (1..OFPP_MAX).contains(n))
-}
-
-fn millis(row: &Row, column: &str, default: u64) -> Duration {
-    let given = row.opt_int(column).and_then(|ms| u64::try_from(ms).ok());
-    Duration::from_millis(given.unwrap_or(default))
 }
 
 fn vlan_mode(row: &Row, tag: Option<u16>) -> VlanMode {
@@ -351,24 +319,6 @@ fn vlan_mode(row: &Row, tag: Option<u16>) -> VlanMode {
         Some("dot1q-tunnel") => VlanMode::Dot1qTunnel,
         _ if tag.is_some() => VlanMode::Access,
         _ => VlanMode::Trunk,
-    }
-}
-
-fn controller(uuid: Uuid, row: &Row) -> ControllerConf {
-    ControllerConf {
-        uuid,
-        target: row.str("target").to_owned(),
-        out_of_band: row.str("connection_mode") == "out-of-band",
-        primary: match row.str("type") {
-            "" => ["tcp:", "unix:", "ssl:"].iter().any(|kind| row.str("target").starts_with(kind)),
-            kind => kind == "primary",
-        },
-        max_backoff: millis(row, "max_backoff", 8000),
-        inactivity_probe: millis(row, "inactivity_probe", 5000),
-        rate_limit: number(row, "controller_rate_limit").unwrap_or(0),
-        burst_limit: number(row, "controller_burst_limit").unwrap_or(0),
-        queue_size: number(row, "controller_queue_size").unwrap_or(100),
-        async_messages: row.opt_bool("enable_async_messages").unwrap_or(true),
     }
 }
 
@@ -438,6 +388,7 @@ impl Reader<'_> {
         let flow_tables = row.int_uuid_map("flow_tables").into_iter().filter_map(|(id, table)| {
             Some((u8::try_from(id).ok()?, flow_table(self.db.row("Flow_Table", table)?)))
         });
+        let other_config = row.str_map("other_config");
         BridgeConf {
             uuid,
             datapath_type: Some(row.str("datapath_type"))
@@ -449,11 +400,11 @@ impl Reader<'_> {
                 _ => FailMode::Standalone,
             },
             protocols: row.strs("protocols"),
-            other_config: row.str_map("other_config"),
             external_ids: row.str_map("external_ids"),
             controllers: rows(self.db, "Controller", row, "controller")
-                .map(|(uuid, row)| controller(uuid, row))
+                .map(|(uuid, row)| controller_conf::read(uuid, row, &other_config))
                 .collect(),
+            other_config,
             flow_tables: flow_tables.collect(),
             flood_vlans: vlans(row, "flood_vlans"),
             mirrors: super::mirror_conf::read(self.db, row),

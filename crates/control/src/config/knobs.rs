@@ -11,6 +11,9 @@ pub enum Support {
     Works,
     /// Only these values have an effect; any other is reported in the log.
     Only(&'static [&'static str]),
+    /// Only numbers from the first to the second have an effect; any other value is reported in
+    /// the log.
+    Numbers(i64, i64),
     /// The setting has no effect; the log says so unless it has one of these values, which ask for
     /// nothing.
     No(&'static [&'static str]),
@@ -21,7 +24,7 @@ pub enum Support {
     /// Not for the switch: ovsdb-server, tools and management layers read and write it.
     Foreign,
 }
-use Support::{Empty, Foreign, No, Only, Reported, Works};
+use Support::{Empty, Foreign, No, Numbers, Only, Reported, Works};
 
 /// A column, or `COLUMN:KEY` of a map, or `*` for all columns of a table; what becomes of it; a
 /// remark.
@@ -30,6 +33,7 @@ pub type Knob = (&'static str, Support, &'static str);
 /// Nothing but true asks for something.
 const OFF: Support = No(&["false"]);
 const ANY: Support = No(&[]);
+const QUEUE_SIZE: Support = Numbers(1, 512);
 const TUNING: &str = "nothing here is tuned by it";
 const NO_REVALIDATORS: &str = "there are no handler and revalidator threads";
 const NO_OFFLOAD: &str = "there is no kernel datapath";
@@ -48,7 +52,7 @@ const OPEN_VSWITCH: &[Knob] = &[
     ("dpdk_version", Reported, ""),
     ("statistics", Reported, ""),
     ("ssl", Works, "OpenFlow only; ovsdb-server reads the row by itself"),
-    ("manager_options", Foreign, ""),
+    ("manager_options", Works, "for in-band control only; ovsdb-server talks to them"),
     ("external_ids", Foreign, ""),
     ("ovs_version", Foreign, ""),
     ("db_version", Foreign, ""),
@@ -132,14 +136,14 @@ const BRIDGE: &[Knob] = &[
     ("mcast_snooping_enable", Works, ""),
     ("rstp_enable", Works, ""),
     ("stp_enable", Works, ""),
-    ("other_config:controller-queue-size", ANY, ""),
+    ("other_config:controller-queue-size", QUEUE_SIZE, ""),
     ("other_config:datapath-id", Works, ""),
-    ("other_config:disable-in-band", Only(&["true"]), "controllers are reached out of band only"),
+    ("other_config:disable-in-band", Works, ""),
     ("other_config:dp-desc", Works, ""),
     ("other_config:dp-sn", Works, ""),
     ("other_config:forward-bpdu", Works, ""),
     ("other_config:hwaddr", Works, ""),
-    ("other_config:in-band-queue", ANY, "controllers are reached out of band only"),
+    ("other_config:in-band-queue", Numbers(0, i32::MAX as i64), ""),
     ("other_config:mac-aging-time", Works, ""),
     ("other_config:mac-table-size", Works, ""),
     ("other_config:mcast-snooping-aging-time", Works, ""),
@@ -364,12 +368,23 @@ const CONTROLLER: &[Knob] = &[
     ("role", Reported, ""),
     ("status", Reported, ""),
     ("external_ids", Foreign, ""),
-    ("connection_mode", Only(&["out-of-band"]), "controllers are reached out of band only"),
-    ("controller_queue_size", ANY, ""),
-    ("local_gateway", ANY, "controllers are reached out of band only"),
-    ("local_ip", ANY, "controllers are reached out of band only"),
-    ("local_netmask", ANY, "controllers are reached out of band only"),
-    ("other_config:dscp", ANY, ""),
+    ("connection_mode", Works, ""),
+    ("controller_queue_size", QUEUE_SIZE, ""),
+    ("local_gateway", Works, ""),
+    ("local_ip", Works, ""),
+    ("local_netmask", Works, ""),
+    ("other_config:dscp", Numbers(0, 63), ""),
+];
+
+const MANAGER: &[Knob] = &[
+    ("target", Works, "for in-band control only; ovsdb-server talks to it"),
+    ("connection_mode", Works, ""),
+    ("external_ids", Foreign, ""),
+    ("inactivity_probe", Foreign, ""),
+    ("is_connected", Foreign, ""),
+    ("max_backoff", Foreign, ""),
+    ("other_config:dscp", Foreign, ""),
+    ("status", Foreign, ""),
 ];
 
 const FLOW_TABLE: &[Knob] = &[
@@ -509,7 +524,7 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("Controller", CONTROLLER),
     ("Flow_Table", FLOW_TABLE),
     ("Datapath", DATAPATH),
-    ("Manager", &[("*", Foreign, "")]),
+    ("Manager", MANAGER),
     ("SSL", SSL),
     ("QoS", QOS),
     ("Queue", QUEUE),

@@ -5,6 +5,7 @@
 //! [`OvsdbClient`] carries both over a connection that comes and goes.
 
 mod client;
+mod controller_conf;
 mod desired;
 mod dummies;
 mod export_conf;
@@ -18,9 +19,10 @@ mod target;
 mod timeouts;
 
 pub use client::{Change, OvsdbClient};
+pub use controller_conf::{ControllerConf, LocalAddress, queue_size};
 pub use desired::{
-    BridgeConf, Conflict, ControllerConf, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode,
-    PortConf, Remembered, VlanMode,
+    BridgeConf, Conflict, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode, PortConf,
+    Remembered, VlanMode,
 };
 pub use export_conf::{IpfixConf, NetFlowConf, SflowConf};
 pub use knobs::{Knob, Support, TABLES};

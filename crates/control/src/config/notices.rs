@@ -172,6 +172,10 @@ impl<'a> Walk<'a> {
                 let good = |v: &&str| *v == value || v.ends_with(':') && value.starts_with(*v);
                 (values.iter().any(good), format!("={value}"))
             }
+            Support::Numbers(least, most) => {
+                let good = |n: i64| (least..=most).contains(&n);
+                (value.parse().is_ok_and(good), format!("={value}"))
+            }
             _ => (true, String::new()),
         };
         if allowed || value.is_empty() {

@@ -2,6 +2,7 @@
 
 use ovsdb::{Atom, Datum, Replica, Row, Uuid};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Rows that a column refers to; dangling references are skipped.
 pub(super) fn rows<'a>(
@@ -20,4 +21,13 @@ pub(super) fn str_uuid_map(row: &Row, column: &str) -> BTreeMap<String, Uuid> {
         _ => None,
     });
     typed.collect()
+}
+
+pub(super) fn number(row: &Row, column: &str) -> Option<u32> {
+    row.opt_int(column).and_then(|n| u32::try_from(n).ok())
+}
+
+pub(super) fn millis(row: &Row, column: &str, default: u64) -> Duration {
+    let given = row.opt_int(column).and_then(|ms| u64::try_from(ms).ok());
+    Duration::from_millis(given.unwrap_or(default))
 }

@@ -1,5 +1,6 @@
 //! Where the database server listens.
 
+use crate::address::Address;
 use crate::tls::Tls;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,10 +53,11 @@ impl Target {
         Ok(match self {
             Self::Unix(path) => Box::pin(UnixStream::connect(path).await?),
             Self::Tcp(host, port) => Box::pin(TcpStream::connect((host.as_str(), port)).await?),
-            Self::Tls(host, port) if host.contains(':') => {
-                Box::pin(tls.connect(format!("[{host}]:{port}")).await?)
+            Self::Tls(host, port) => {
+                let host = if host.contains(':') { format!("[{host}]") } else { host };
+                let place = format!("{host}:{port}");
+                Box::pin(tls.connect(Address { place, dscp: 0 }).await?)
             }
-            Self::Tls(host, port) => Box::pin(tls.connect(format!("{host}:{port}")).await?),
         })
     }
 }

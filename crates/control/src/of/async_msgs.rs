@@ -1,7 +1,9 @@
 //! Asynchronous messages: packet-ins, flow-removed, port status, flow-monitor updates.
 
 use super::{Conn, ConnId};
+use crate::config::queue_size;
 use crate::state::State;
+use crate::vlog;
 use datapath::PuntEvent;
 use flow::at;
 use ofproto::{Event, PacketInContext};
@@ -43,16 +45,21 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
     };
     let now = s.now_ms();
     let Some(bridge) = s.bridges.get_mut(&name) else { return };
-    for conn in s.conns.values_mut().filter(|c| c.bridge == name) {
+    let of_service = queue_size(&bridge.conf.other_config);
+    for (id, conn) in s.conns.iter_mut().filter(|(_, c)| c.bridge == name) {
         let Some(reason) = reason_for(conn, context) else { continue };
         if conn.id != context.controller_id || !conn.wants_packet_in(reason) {
             continue;
         }
-        let row = conn.kind.target().and_then(|t| bridge.controllers.get_mut(t));
-        if row.is_some_and(|c| !c.admit(reason == Reason::TableMiss, now)) {
+        let mut row = conn.kind.target().and_then(|t| bridge.controllers.get_mut(t));
+        if row.as_mut().is_some_and(|c| !c.admit(reason == Reason::TableMiss, now)) {
             continue;
         }
-        conn.notify(&Reply::PacketIn(PacketIn { reason, ..base.clone() }));
+        let waiting_max = row.map_or(of_service, |c| c.conf.queue_size);
+        if !conn.send_packet_in(PacketIn { reason, ..base.clone() }, waiting_max) {
+            let name = conn.name(*id);
+            vlog::info!("connmgr", "{name}: dropping packet-in due to queue overflow");
+        }
     }
 }
 

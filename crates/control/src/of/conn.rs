@@ -2,15 +2,16 @@
 
 use openflow::codec::{self, Dialect, ReplyTo};
 use openflow::{
-    AsyncConfig, MonitorRequest, MultipartReply, Reason, Reply, Role, SwitchConfig, Version,
+    AsyncConfig, MonitorRequest, MultipartReply, PacketIn, Reason, Reply, Role, SwitchConfig,
+    Version,
 };
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::account;
 use super::bundle::Bundle;
+use super::io::Backlog;
 use super::snoops::Snoops;
 use super::table_features;
 
@@ -58,6 +59,29 @@ impl Kind {
     }
 }
 
+/// Packet-ins that wait for the writer.
+#[derive(Default)]
+struct PacketIns {
+    /// Bytes of all kinds that the writer was given so far.
+    given: u64,
+    /// For each, how much of that was there when it was.
+    ends: VecDeque<u64>,
+}
+
+impl PacketIns {
+    /// Notes that the last bytes that were given are of a packet-in.
+    fn push(&mut self) {
+        self.ends.push_back(self.given);
+    }
+
+    /// How many wait, if this many bytes do.
+    fn waiting(&mut self, backlog: usize) -> usize {
+        let written = self.given.saturating_sub(backlog as u64);
+        while self.ends.pop_front_if(|end| *end <= written).is_some() {}
+        self.ends.len()
+    }
+}
+
 /// A connection after its TCP or unix socket is up.
 pub struct Conn {
     /// Name of the bridge.
@@ -68,8 +92,9 @@ pub struct Conn {
     pub dialect: Option<Dialect>,
     /// Bytes to the writer task.
     pub out: UnboundedSender<Vec<u8>>,
-    /// Bytes given to the writer and not yet written.
-    pub backlog: Rc<Cell<usize>>,
+    /// What was given to the writer and is not written yet.
+    pub backlog: Rc<Backlog>,
+    packet_ins: PacketIns,
     /// Role.
     pub role: Role,
     /// The asynchronous messages that the peer wants.
@@ -100,7 +125,7 @@ impl Conn {
         bridge: String,
         kind: Kind,
         out: UnboundedSender<Vec<u8>>,
-        backlog: Rc<Cell<usize>>,
+        backlog: Rc<Backlog>,
         open: tokio::sync::oneshot::Sender<()>,
     ) -> Self {
         let miss_send_len = if kind.is_controller() { MISS_SEND_LEN } else { 0 };
@@ -110,6 +135,7 @@ impl Conn {
             dialect: None,
             out,
             backlog,
+            packet_ins: PacketIns::default(),
             role: Role::Equal,
             wants: default_wants(),
             id: 0,
@@ -125,6 +151,14 @@ impl Conn {
             counts: Default::default(),
             snoops: Snoops::default(),
             open,
+        }
+    }
+
+    /// Its name in the log.
+    pub fn name(&self, id: ConnId) -> String {
+        match &self.kind {
+            Kind::Row { target, active: true, .. } => format!("{}<->{target}", self.bridge),
+            _ => format!("{}<->#{id}", self.bridge),
         }
     }
 
@@ -150,16 +184,26 @@ impl Conn {
         let monitors = self.monitors.len() * size_of::<MonitorRequest>();
         let tables = self.table_features.as_ref().map_or(0, table_features::Pending::held);
         let kept = bundles + monitors + tables + self.dump_bytes;
-        account::CONNECTION_BYTES_MIN + self.backlog.get() + kept
+        account::CONNECTION_BYTES_MIN + self.backlog.bytes() + kept
     }
 
-    /// Sends an asynchronous message. A packet-in is dropped if the peer is not reading.
+    /// Sends an asynchronous message.
     pub fn notify(&mut self, message: &Reply) {
-        if self.backlog.get() > ASYNC_BACKLOG_BYTES_MAX && matches!(message, Reply::PacketIn(_)) {
-            self.counts.packet_ins_dropped += 1;
-            return;
-        }
         self.reply(0, message);
+    }
+
+    /// Sends a packet-in. False: it is dropped, as the peer does not read and has this many to
+    /// read already, or more bytes than may wait.
+    pub fn send_packet_in(&mut self, message: PacketIn, waiting_max: u32) -> bool {
+        let waiting = self.packet_ins.waiting(self.backlog.bytes());
+        let is_full = self.backlog.is_stalled() && waiting >= waiting_max as usize;
+        if is_full || self.backlog.bytes() > ASYNC_BACKLOG_BYTES_MAX {
+            self.counts.packet_ins_dropped += 1;
+            return false;
+        }
+        self.reply(0, &Reply::PacketIn(message));
+        self.packet_ins.push();
+        true
     }
 
     /// Hands bytes to the writer.
@@ -169,7 +213,8 @@ impl Conn {
         }
         let n = bytes.len();
         if self.out.send(bytes).is_ok() {
-            self.backlog.set(self.backlog.get() + n);
+            self.backlog.add(n);
+            self.packet_ins.given += n as u64;
         }
     }
 

@@ -6,21 +6,18 @@ use super::conn::Kind;
 use super::io::{Task, UnixSocket, error_text};
 use super::server::serve_paced;
 use super::snoop;
+use crate::address::Address;
 use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue, Peer};
 use crate::state::Shared;
 use crate::tls;
 use crate::vlog;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
+use tokio::net::{TcpListener, UnixStream};
 
 const MODULE: &str = "rconn";
-
-/// Connections that wait to be accepted, as with a listener that the runtime binds.
-const WAITING_MAX: u32 = 1024;
 
 /// What a listener makes of those who connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,21 +59,21 @@ pub fn listen_unix(
 }
 
 /// Listens on TCP for a bridge and a row of the database (`ptcp:[PORT][:ADDR]`).
-pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing: Timing) -> Task {
+pub fn listen_tcp(state: &Shared, addr: Address, bridge: &str, kind: Kind, timing: Timing) -> Task {
     let (state, bridge) = (state.clone(), bridge.to_string());
     let row = kind.target().unwrap_or_default().to_string();
-    let mut bound = bind_now(&addr);
+    let mut bound = addr.listen_now();
     Task::spawn(async move {
         let listener = loop {
             let result = match bound.take() {
                 Some(listener) => TcpListener::from_std(listener),
-                None => TcpListener::bind(&addr).await,
+                None => addr.listen().await,
             };
             match result {
                 Ok(l) => break l,
                 Err(e) => {
                     let error = error_text(&e);
-                    vlog::warn!(MODULE, "{bridge}: listening on {addr}: {error}");
+                    vlog::warn!(MODULE, "{bridge}: listening on {}: {error}", addr.place);
                     state.borrow_mut().controller_failed(&bridge, &row, &error);
                 }
             }
@@ -100,10 +97,10 @@ pub fn listen_tcp(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
 }
 
 /// Listens for TLS for a bridge and a row of the database (`pssl:[PORT][:ADDR]`).
-pub fn listen_tls(state: &Shared, addr: String, bridge: &str, kind: Kind, timing: Timing) -> Task {
+pub fn listen_tls(state: &Shared, addr: Address, bridge: &str, kind: Kind, timing: Timing) -> Task {
     let (state, bridge) = (state.clone(), bridge.to_string());
     let row = kind.target().unwrap_or_default().to_string();
-    let bound = bind_now(&addr);
+    let bound = addr.listen_now();
     Task::spawn(async move {
         let failed = |error: &str| state.borrow_mut().controller_failed(&bridge, &row, error);
         let tls = state.borrow().of.tls.clone();
@@ -125,20 +122,6 @@ pub fn listen_tls(state: &Shared, addr: String, bridge: &str, kind: Kind, timing
             }
         }
     })
-}
-
-/// Listens at once: who configured it may connect as soon as the database says that it is done.
-/// None: a name, or not yet possible; then it is tried again in the background.
-fn bind_now(addr: &str) -> Option<std::net::TcpListener> {
-    let addr: SocketAddr = addr.parse().ok()?;
-    let socket = match addr {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    };
-    let socket = socket.ok()?;
-    socket.set_reuseaddr(true).ok()?;
-    socket.bind(addr).ok()?;
-    socket.listen(WAITING_MAX).ok()?.into_std().ok()
 }
 
 /// A place for a connection that was accepted; None: it ends at once.
@@ -198,11 +181,11 @@ impl Default for Timing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// `tcp:HOST[:PORT]`
-    Tcp(String),
+    Tcp(Address),
     /// `unix:FILE`
     Unix(PathBuf),
     /// `ssl:HOST[:PORT]`
-    Tls(String),
+    Tls(Address),
 }
 
 /// Keeps a connection to a controller: connect, serve, back off, again.
@@ -259,7 +242,7 @@ async fn attempt(
     let eviction = EvictionQueue::default();
     match target {
         Target::Tcp(addr) => {
-            let connecting = tokio::time::timeout(wait_max, TcpStream::connect(addr));
+            let connecting = tokio::time::timeout(wait_max, addr.connect());
             let stream = connecting.await.map_err(|_| late())??;
             let _ = stream.set_nodelay(true);
             serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;

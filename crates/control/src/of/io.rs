@@ -1,13 +1,16 @@
 //! What serves sockets: tasks, listening sockets with their files, writers.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, unconstrained};
 
 /// A task that ends when this is dropped.
 pub struct Task(JoinHandle<()>);
@@ -43,13 +46,56 @@ pub fn error_text(e: &io::Error) -> String {
     text.split_once(" (os error").map_or(text.clone(), |(t, _)| t.to_string())
 }
 
+/// What was given to a writer and is not written yet.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    bytes: Cell<usize>,
+    /// The peer does not take what the writer has.
+    is_stalled: Cell<bool>,
+}
+
+impl Backlog {
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
+    /// Counts bytes that the writer is given.
+    pub(super) fn add(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes);
+    }
+
+    /// True if the peer takes no more at present.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is_stalled.get()
+    }
+}
+
+/// Writes everything; while that has to wait for the peer, the backlog is stalled.
+async fn write_all<W: AsyncWrite>(
+    mut writer: Pin<&mut W>,
+    bytes: &[u8],
+    backlog: &Backlog,
+) -> io::Result<()> {
+    // That a task has had its share of time is not the peer's fault.
+    let mut work = pin!(unconstrained(writer.write_all(bytes)));
+    let first = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+    if let Poll::Ready(result) = first {
+        return result;
+    }
+    backlog.is_stalled.set(true);
+    let result = work.await;
+    backlog.is_stalled.set(false);
+    result
+}
+
 /// Writes what is queued until the queue or the stream ends.
 pub(super) async fn write<W: AsyncWrite>(
     writer: W,
     mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
-    backlog: Rc<Cell<usize>>,
+    backlog: Rc<Backlog>,
 ) {
-    let mut writer = std::pin::pin!(writer);
+    let mut writer = pin!(writer);
     while let Some(mut bytes) = queue.recv().await {
         // Coalesce what is waiting: one system call for many small replies.
         while bytes.len() < 64 * 1024 {
@@ -59,22 +105,22 @@ pub(super) async fn write<W: AsyncWrite>(
             }
         }
         let n = bytes.len();
-        if writer.write_all(&bytes).await.is_err() {
+        if write_all(writer.as_mut(), &bytes, &backlog).await.is_err() {
             // Nothing more goes out, so nothing waits: a task that waits for that comes to the end
             // of the connection.
             drop(queue);
-            backlog.set(0);
+            backlog.bytes.set(0);
             return;
         }
-        backlog.set(backlog.get().saturating_sub(n));
+        backlog.bytes.set(backlog.bytes().saturating_sub(n));
     }
 }
 
 /// Waits until at most `limit` bytes wait for the peer; looks less often the longer that takes.
-pub(super) async fn drained(backlog: &Cell<usize>, limit: usize) {
+pub(super) async fn drained(backlog: &Backlog, limit: usize) {
     const PAUSE_MAX: Duration = Duration::from_millis(20);
     let mut pause = Duration::from_millis(1);
-    while backlog.get() > limit {
+    while backlog.bytes() > limit {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }

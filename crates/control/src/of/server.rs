@@ -4,14 +4,13 @@ use super::account::{REPLY_BYTES_MAX, Turn};
 use super::conn::{Conn, ConnId, Kind};
 use super::connect::Timing;
 use super::dispatch;
-use super::io::{Task, drained, write};
+use super::io::{Backlog, Task, drained, write};
 use super::pace::Paced;
 use crate::listener::EvictionQueue;
 use crate::state::Shared;
 use crate::vlog;
 use openflow::Reply;
 use openflow::framing::Framer;
-use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -58,7 +57,7 @@ async fn run_connection<S: AsyncRead + AsyncWrite + 'static>(
 ) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
-    let backlog = Rc::new(Cell::new(0));
+    let backlog = Rc::new(Backlog::default());
     let _writer = Task::spawn(write(writer, queue, backlog.clone()));
     let (open, closed) = oneshot::channel();
     let id = {
@@ -88,7 +87,7 @@ async fn run_connection<S: AsyncRead + AsyncWrite + 'static>(
     }
     // Let the last replies (an error before closing) go out.
     for _ in 0..20 {
-        if backlog.get() == 0 || made_room {
+        if backlog.bytes() == 0 || made_room {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -158,7 +157,7 @@ async fn read_awake<R: AsyncRead>(
 /// A connection's peer: what waits to be sent to it.
 struct Peer<'a> {
     /// Bytes that wait for it.
-    backlog: &'a Cell<usize>,
+    backlog: &'a Backlog,
     /// Where it is said that the connection waits for its peer.
     eviction: &'a EvictionQueue,
 }
@@ -166,7 +165,7 @@ struct Peer<'a> {
 impl Peer<'_> {
     /// Waits until few enough bytes wait for the peer.
     async fn drained(&self) {
-        if self.backlog.get() > REPLY_BYTES_MAX {
+        if self.backlog.bytes() > REPLY_BYTES_MAX {
             self.eviction.idle(drained(self.backlog, REPLY_BYTES_MAX)).await;
         }
     }
@@ -261,7 +260,7 @@ async fn handle_buffered(
             tokio::task::yield_now().await;
             *turn = Turn::begin();
         }
-        if peer.backlog.get() > REPLY_BYTES_MAX {
+        if peer.backlog.bytes() > REPLY_BYTES_MAX {
             state.borrow_mut().flush_changes();
             peer.drained().await;
         }

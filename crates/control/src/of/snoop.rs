@@ -1,11 +1,10 @@
 //! `<bridge>.snoop`: what the bridge's controllers and the switch say to each other, for a third.
 
-use super::io::{Task, write};
+use super::io::{Backlog, Task, write};
 use super::snoops::Snoop;
 use crate::listener::ConnectionSlot;
 use crate::state::Shared;
 use openflow::codec;
-use std::cell::Cell;
 use std::rc::Rc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc;
@@ -19,10 +18,10 @@ pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
 ) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
-    let backlog = Rc::new(Cell::new(0));
+    let backlog = Rc::new(Backlog::default());
     let snoops = state.borrow().of.snoops.clone();
     let hello = codec::encode_hello(1, crate::state::DEFAULT_VERSIONS);
-    backlog.set(hello.len());
+    backlog.add(hello.len());
     let _ = out.send(hello);
     let snoop = Snoop { bridge: bridge.to_string(), out, backlog: backlog.clone() };
     snoops.add(snoop);

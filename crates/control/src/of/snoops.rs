@@ -1,6 +1,7 @@
 //! The readers of `.snoop` sockets.
 
-use std::cell::{Cell, RefCell};
+use super::io::Backlog;
+use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -11,7 +12,7 @@ const SNOOP_BACKLOG_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Snoop {
     pub bridge: String,
     pub out: UnboundedSender<Vec<u8>>,
-    pub backlog: Rc<Cell<usize>>,
+    pub backlog: Rc<Backlog>,
 }
 
 /// The readers of all bridges.
@@ -22,10 +23,10 @@ impl Snoops {
     /// Copies a message of one of the bridge's controllers, or to it.
     pub fn copy(&self, bridge: &str, bytes: &[u8]) {
         self.0.borrow_mut().retain(|s| {
-            if s.bridge != bridge || s.backlog.get() > SNOOP_BACKLOG_BYTES_MAX {
+            if s.bridge != bridge || s.backlog.bytes() > SNOOP_BACKLOG_BYTES_MAX {
                 return !s.out.is_closed();
             }
-            s.backlog.set(s.backlog.get() + bytes.len());
+            s.backlog.add(bytes.len());
             s.out.send(bytes.to_vec()).is_ok()
         });
     }

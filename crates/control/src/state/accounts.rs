@@ -26,7 +26,7 @@ impl State {
         loop {
             let accounts: Vec<_> = self.conns.iter().map(|(id, c)| (c.held(), *id)).collect();
             let Some((held, id, why)) = overdrawn(&accounts) else { return };
-            let (name, waiting) = (self.conn_name(id), self.conns[&id].backlog.get());
+            let (name, waiting) = (self.conn_name(id), self.conns[&id].backlog.bytes());
             vlog::warn!(
                 "connmgr",
                 "{name}: {held} bytes are kept for it, of which {waiting} wait to be read by it: {why}, disconnecting"

@@ -1,7 +1,7 @@
 //! OpenFlow connections: who comes and goes, and what the switch does for them.
 
 use super::{DEFAULT_VERSIONS, State, versions};
-use crate::of::{Conn, ConnId, Kind};
+use crate::of::{Conn, ConnId};
 use ofproto::BridgeId;
 use openflow::codec::ReplyTo;
 use openflow::{Reply, Version};
@@ -44,13 +44,7 @@ impl State {
 
     /// A connection's name in the log.
     pub fn conn_name(&self, id: ConnId) -> String {
-        match self.conns.get(&id) {
-            Some(Conn { bridge, kind: Kind::Row { target, active: true, .. }, .. }) => {
-                format!("{bridge}<->{target}")
-            }
-            Some(conn) => format!("{}<->#{id}", conn.bridge),
-            None => format!("#{id}"),
-        }
+        self.conns.get(&id).map_or_else(|| format!("#{id}"), |conn| conn.name(id))
     }
 
     /// Sends a reply, if the connection is still there.

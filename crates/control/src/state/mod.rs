@@ -7,8 +7,10 @@ mod datapath_ports;
 mod fail_mode;
 mod of_ports;
 mod packets;
+mod remotes;
 
 pub use changes::{collect, wait_for_changes};
+pub use remotes::Remotes;
 
 use crate::of::controller::Controller;
 use crate::of::snoops::Snoops;
@@ -68,9 +70,11 @@ pub struct Pending {
     tickets_done: u64,
 }
 
-/// What is configured of the network under the tunnels.
+/// What is configured and known of the network under the tunnels, and around the switch.
 pub struct UnderlayConf {
-    /// The kernel's routes count (not so with `--disable-system-route`).
+    /// The kernel's routes and neighbours, as last heard of.
+    pub kernel: Option<Rc<::port::Snapshot>>,
+    /// The kernel's routes count for tunnels (not so with `--disable-system-route`).
     pub system_routes: bool,
     /// Addresses that tests gave to devices.
     pub dummy_addresses: ofproto::Addresses,
@@ -78,7 +82,7 @@ pub struct UnderlayConf {
 
 impl Default for UnderlayConf {
     fn default() -> Self {
-        UnderlayConf { system_routes: true, dummy_addresses: Default::default() }
+        UnderlayConf { kernel: None, system_routes: true, dummy_addresses: Default::default() }
     }
 }
 
@@ -158,7 +162,7 @@ pub struct State {
     pub of: OfShared,
     /// Changes that packets may not have seen yet.
     pub pending: Pending,
-    /// What is configured of the network under the tunnels.
+    /// What is configured and known of the network under the tunnels, and around the switch.
     pub underlay: UnderlayConf,
     /// What of the configuration was applied last.
     pub applied: Applied,
@@ -214,6 +218,8 @@ pub struct Bridge {
     pub sockets: Vec<crate::of::io::UnixSocket>,
     /// Controllers by target.
     pub controllers: BTreeMap<String, Controller>,
+    /// Controllers and managers that are reached through it.
+    pub in_band: Remotes,
     /// Where to look for a port number that is free: one that was just given up is not taken again
     /// soon, as flows may still name it.
     pub next_port: openflow::OfPort,

@@ -2,6 +2,7 @@
 
 use super::stream::TlsStream;
 use super::{Tls, handshake, handshake_thread, is_unusable};
+use crate::address::Address;
 use crate::listener::{ConnectionSlot, ConnectionSlots, Peer};
 use crate::of::io::error_text;
 use crate::vlog;
@@ -56,14 +57,14 @@ impl TlsListener {
 }
 
 impl Tls {
-    /// Listens on `ADDRESS:PORT`, with `bound` if that is so already; at most `most` peers have a
+    /// Listens on an address, with `bound` if that is so already; at most `most` peers have a
     /// connection at once, of which [`HANDSHAKES_MAX`] are for handshakes.
     ///
     /// # Errors
     /// No thread could be started.
     pub fn listen(
         &self,
-        address: String,
+        address: Address,
         bound: Option<std::net::TcpListener>,
         most: usize,
     ) -> io::Result<TlsListener> {
@@ -81,7 +82,7 @@ impl Tls {
 #[derive(Clone)]
 struct Listener {
     tls: Tls,
-    address: String,
+    address: Address,
     served: ConnectionSlots,
     events: mpsc::Sender<ListenEvent>,
 }
@@ -111,11 +112,11 @@ impl Listener {
 
     async fn bind(&self) -> TcpListener {
         loop {
-            match TcpListener::bind(&self.address).await {
+            match self.address.listen().await {
                 Ok(listener) => return listener,
                 Err(e) => {
                     let why = error_text(&e);
-                    vlog::warn!(MODULE, "listening on {}: {why}", self.address);
+                    vlog::warn!(MODULE, "listening on {}: {why}", self.address.place);
                     self.report(ListenEvent::Failed(why));
                 }
             }
@@ -135,7 +136,7 @@ impl Listener {
                 None => self.report(ListenEvent::Full(self.served.most())),
             },
             Err(e) if is_unusable(&e) => self.report(ListenEvent::Failed(e.to_string())),
-            Err(e) => vlog::warn!(MODULE, "{}: {peer}: {}", self.address, error_text(&e)),
+            Err(e) => vlog::warn!(MODULE, "{}: {peer}: {}", self.address.place, error_text(&e)),
         }
     }
 

@@ -20,11 +20,11 @@ pub use conf::{Authority, Identity, TlsConf};
 pub use listen::{ListenEvent, TlsListener};
 pub use stream::TlsStream;
 
+use crate::address::Address;
 use handshake::Unusable;
 use loaded::Loaded;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::net::TcpStream;
 
 /// Keys and authorities, from files that may change; and what makes connections with them. Copies
 /// are the same thing.
@@ -89,18 +89,17 @@ impl Tls {
         handshake_thread::spawn(async move { tls.context().map(drop) })?.result().await?
     }
 
-    /// A connection to `HOST:PORT` with its handshake over; an IPv6 address in brackets. The
-    /// handshake ends after [`handshake::TIME_MAX`] at the latest. For a task of the control
-    /// thread; all ends when this is dropped.
+    /// A connection with its handshake over, which ends after [`handshake::TIME_MAX`] at the
+    /// latest. For a task of the control thread; all ends when this is dropped.
     ///
     /// # Errors
     /// No connection, or why the handshake failed; [`is_unusable`] if it did not begin.
-    pub async fn connect(&self, address: String) -> io::Result<TlsStream> {
+    pub async fn connect(&self, address: Address) -> io::Result<TlsStream> {
         let tls = self.clone();
         let job = handshake_thread::spawn(async move {
             let context = tls.context()?;
-            let tcp = TcpStream::connect(&address).await?;
-            handshake::client(&context, tcp, &address).await
+            let tcp = address.connect().await?;
+            handshake::client(&context, tcp, &address.place).await
         })?;
         let mut stream = job.result().await??;
         stream.settle()?;

@@ -33,6 +33,9 @@ pub fn check_table(m: &FlowMod) -> Result<(), OfError> {
 impl Switch {
     /// Updates the number of flows per table and of references per group.
     pub(crate) fn note(&mut self, bridge: BridgeId, table: u8, flow: &Flow, added: bool) {
+        if flow.hidden {
+            return;
+        }
         let Ok(b) = self.bridge_mut(bridge) else { return };
         let step = |n: &mut u32| *n = if added { *n + 1 } else { n.saturating_sub(1) };
         step(&mut b.table_recs[usize::from(table)].active);
@@ -108,18 +111,13 @@ impl Switch {
         }
         let rule = Arc::new(FlowRule::with_version(&key, &mask, m.priority, txn.version, flow));
         let rec = FlowRec {
-            rule: rule.clone(),
-            bridge: txn.bridge.0,
-            table,
             flags: m.flags,
             idle: m.idle_timeout,
             hard: m.hard_timeout,
             importance: m.importance,
-            born: txn.version,
-            created: txn.now,
-            modified: txn.now,
             used,
             count,
+            ..FlowRec::new(rule.clone(), (txn.bridge, table), txn.version, txn.now)
         };
         self.set_timer(&rec, id);
         self.slots.alloc(Slot::Flow(rec), txn.now);
@@ -129,7 +127,7 @@ impl Switch {
 
     /// Stages the insertion of a rule, whose record `id` exists. `old`: the flow before, if it
     /// existed.
-    fn stage_insert(
+    pub(crate) fn stage_insert(
         &mut self,
         txn: &mut Txn,
         table: u8,
@@ -140,7 +138,7 @@ impl Switch {
         self.stage_region(txn, table, &rule);
         self.note(txn.bridge, table, rule.value(), true);
         let Ok(b) = self.bridge(txn.bridge) else { return };
-        if b.monitored {
+        if b.monitored && !rule.value().hidden {
             txn.monitor_events.push(match old {
                 None => MonitorEvent::Added(rule.clone()),
                 Some(old) => MonitorEvent::Modified(rule.clone(), old.clone()),
@@ -188,7 +186,8 @@ impl Switch {
         if rule.value().reports_removal {
             txn.removed.push((rule.value().id, reason));
         }
-        if self.bridge(txn.bridge).is_ok_and(|b| b.monitored) {
+        let seen = !rule.value().hidden;
+        if seen && self.bridge(txn.bridge).is_ok_and(|b| b.monitored) {
             txn.monitor_events.push(MonitorEvent::Deleted(rule.clone(), reason));
         }
     }
@@ -236,7 +235,7 @@ impl Switch {
         let id = old.value().id;
         let cookie = to.cookie.unwrap_or(old.value().cookie);
         let mut flow = Flow::new(id, old.value().reports_removal, cookie, to.instructions.clone());
-        flow.tun = old.value().tun.clone();
+        (flow.tun, flow.hidden) = (old.value().tun.clone(), old.value().hidden);
         let rule = Arc::new(old.renewed(txn.version, flow));
         self.unlink(txn, table, old, Record::Stays);
         let before = self.slots.flow(id).cloned();
@@ -296,7 +295,9 @@ impl Switch {
     pub(crate) fn clear_flows(&mut self, id: BridgeId, now: u64) {
         let everything = Match::default();
         let all = Select::all(&everything);
-        for (_, rule) in self.select(id, &all, self.version()).unwrap_or_default() {
+        let seen = self.select(id, &all, self.version()).unwrap_or_default();
+        let seen = seen.into_iter().map(|(_, rule)| rule);
+        for rule in seen.chain(self.hidden_rules(id)) {
             self.slots.release(rule.value().id, now);
         }
     }
@@ -344,7 +345,8 @@ pub(crate) fn deadlines(rec: &FlowRec) -> (Option<u64>, Option<u64>) {
 
 pub(crate) fn wanted(s: &Select<'_>, rule: &FlowRule) -> bool {
     let f = rule.value();
-    (f.cookie ^ s.cookie) & s.cookie_mask == 0
+    !f.hidden
+        && (f.cookie ^ s.cookie) & s.cookie_mask == 0
         && (s.out_port == port::ANY || outputs_to(&f.instructions, s.out_port))
         && (s.out_group == GROUP_ANY || uses_group(&f.instructions, s.out_group))
         && (s.matching.tun.is_empty() || within(rule, &s.matching.tun))

@@ -7,6 +7,7 @@ mod fdb;
 pub(crate) mod flow_mod;
 pub(crate) mod flow_search;
 pub(crate) mod groups;
+mod hidden;
 mod learning;
 mod mac_regions;
 mod mdb;

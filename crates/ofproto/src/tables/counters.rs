@@ -2,6 +2,7 @@
 
 use crate::N_TABLES;
 use crate::tables::table::FlowRule;
+use crate::types::BridgeId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -31,6 +32,32 @@ pub(crate) struct FlowRec {
     pub modified: u64,
     pub used: u64,
     pub count: Counter,
+}
+
+impl FlowRec {
+    /// The record of a flow of a bridge's table that never times out and was not used yet; `born`:
+    /// the first version that has it.
+    pub fn new(
+        rule: Arc<FlowRule>,
+        (bridge, table): (BridgeId, u8),
+        born: u64,
+        now: u64,
+    ) -> FlowRec {
+        FlowRec {
+            rule,
+            bridge: bridge.0,
+            table,
+            flags: 0,
+            idle: 0,
+            hard: 0,
+            importance: 0,
+            born,
+            created: now,
+            modified: now,
+            used: now,
+            count: Counter::default(),
+        }
+    }
 }
 
 pub(crate) enum Slot {

@@ -28,6 +28,9 @@ pub(crate) struct Flow {
     pub learns: bool,
     /// True if controllers get a flow-removed message when the flow is removed (SEND_FLOW_REM).
     pub reports_removal: bool,
+    /// True for a flow of the switch's own in table 0: it precedes all others, and controllers
+    /// neither see nor change it.
+    pub hidden: bool,
     pub cookie: u64,
     /// The part of its match on tunnel options, if there is one.
     pub tun: Option<Arc<Vec<TunMetadata>>>,
@@ -55,6 +58,7 @@ impl Flow {
             clauses,
             learns,
             reports_removal,
+            hidden: false,
             cookie,
             tun: None,
             instructions,
@@ -99,6 +103,16 @@ impl Plain {
 }
 
 pub(crate) type FlowRule = Rule<Flow>;
+
+/// What is added to the priority of a hidden rule to make it OVS's, which is above all that
+/// controllers may use.
+const HIDDEN_PRIORITY_MIN: u32 = 180_000;
+
+/// The priority of a rule, as texts have it.
+pub(crate) fn priority_of(rule: &FlowRule) -> u32 {
+    let least = if rule.value().hidden { HIDDEN_PRIORITY_MIN } else { 0 };
+    least + u32::from(rule.priority())
+}
 
 /// The match of a rule.
 pub(crate) fn match_of(rule: &FlowRule) -> Match {
@@ -154,13 +168,16 @@ pub(crate) struct Table {
     clauses: Classifier<Flow>,
     /// Flows for packets without an Ethernet header.
     bare: Classifier<Flow>,
+    /// Hidden flows.
+    hidden: Classifier<Flow>,
 }
 
 impl Table {
     fn new(domain: Domain) -> Table {
         let clauses = Classifier::without_prefix_trie(domain.clone());
         let bare = Classifier::without_prefix_trie(domain.clone());
-        Table { rules: Classifier::new(domain), clauses, bare }
+        let hidden = Classifier::without_prefix_trie(domain.clone());
+        Table { rules: Classifier::new(domain), clauses, bare, hidden }
     }
 
     /// The best rule for `key` at `version`. Adds the bits that were read to `wc`, and the
@@ -174,6 +191,11 @@ impl Table {
         wc: &mut Mask,
         steps: &mut usize,
     ) -> Option<&'a FlowRule> {
+        if !self.hidden.is_empty()
+            && let Some(rule) = self.hidden.lookup(guard, key, version, wc)
+        {
+            return Some(rule);
+        }
         let rule = self.ordinary(guard, key, version, wc, steps);
         match self.has_clauses() {
             false => rule,
@@ -181,7 +203,7 @@ impl Table {
         }
     }
 
-    /// As [`Table::lookup`], without conjunctive matches.
+    /// As [`Table::lookup`], without conjunctive matches and hidden flows.
     #[inline]
     pub fn ordinary<'a>(
         &'a self,
@@ -232,7 +254,17 @@ impl Table {
         version: u64,
         found: &mut [Option<&'a FlowRule>],
     ) -> u64 {
-        self.rules.lookup_all(guard, keys, version, found)
+        let read = self.rules.lookup_all(guard, keys, version, found);
+        if self.hidden.is_empty() {
+            return read;
+        }
+        let mut first = [None; classifier::BATCH];
+        let first = &mut first[..keys.len()];
+        let read = read | self.hidden.lookup_all(guard, keys, version, first);
+        for (found, first) in found.iter_mut().zip(first) {
+            *found = first.or(*found);
+        }
+        read
     }
 
     /// Prefetches what a lookup of these keys reads.
@@ -254,6 +286,7 @@ impl Table {
         self.bare.lookup(guard, key, version, wc)
     }
 
+    /// The classifiers of flows that controllers see.
     fn all(&self) -> [&Classifier<Flow>; 3] {
         [&self.rules, &self.clauses, &self.bare]
     }
@@ -261,10 +294,27 @@ impl Table {
     /// The classifier in which the rule is.
     fn home(&self, rule: &FlowRule) -> &Classifier<Flow> {
         match rule {
+            r if r.value().hidden => &self.hidden,
             r if r.value().clauses.is_some() => &self.clauses,
             r if r.key().u32(at::PACKET_TYPE) != packet_type::ETHERNET => &self.bare,
             _ => &self.rules,
         }
+    }
+
+    /// The hidden rules that are visible at `version`.
+    pub fn hidden(&self, version: u64) -> Vec<Arc<FlowRule>> {
+        self.hidden.iter().filter(|r| r.visible(version)).collect()
+    }
+
+    /// The hidden rule with this very match and rank.
+    pub fn find_hidden(
+        &self,
+        key: &Key,
+        mask: &Mask,
+        rank: u16,
+        version: u64,
+    ) -> Option<Arc<FlowRule>> {
+        self.hidden.find_exact(key, mask, rank, version)
     }
 
     pub fn insert(&self, rule: Arc<FlowRule>) {

@@ -3,6 +3,7 @@
 mod bounds;
 mod encap_tests;
 mod export_tests;
+mod in_band_tests;
 mod learning_tests;
 mod links;
 mod mcast_tests;
@@ -80,6 +81,14 @@ impl Lab {
             true => self.sw.update_port(self.br, spec).unwrap(),
             false => self.sw.add_port(self.br, spec).unwrap(),
         }
+    }
+
+    /// The bridge's own port, datapath port 9.
+    pub fn add_local(&mut self) {
+        let (name, bundle) = ("br0".into(), "br0".into());
+        let (of_port, dp_port) = (port::LOCAL, Some(9));
+        let spec = PortSpec { of_port, name, bundle, dp_port, ..PortSpec::default() };
+        self.sw.add_port(self.br, spec).unwrap();
     }
 
     pub fn add(&mut self, m: FlowMod) {

@@ -78,7 +78,10 @@ fn random_packet(r: &mut Rng) -> Key {
         text += &format!(",nw_ttl={},nw_tos={}", r.below(3), 4 * r.below(3));
     }
     if matches!(kind, "tcp" | "udp" | "tcp6") {
-        text += &format!(",tp_src={},tp_dst={}", 80 + r.below(2), 80 + r.below(2));
+        text += &match r.chance(20) {
+            true => ",tp_src=67,tp_dst=68".to_string(),
+            false => format!(",tp_src={},tp_dst={}", 80 + r.below(2), 80 + r.below(2)),
+        };
     }
     if r.chance(30) {
         text += &format!(",dl_vlan={},dl_vlan_pcp={}", 5 + r.below(2), r.below(2));
@@ -181,6 +184,10 @@ fn random_lab(r: &mut Rng) -> Lab {
         add_peer(r, &mut lab);
     }
     if r.chance(30) {
+        lab.add_local();
+        lab.sw.set_in_band(lab.br, &random_in_band(r), 0).unwrap();
+    }
+    if r.chance(30) {
         let mirrors = (0..1 + r.below(3)).map(|n| random_mirror(r, n.into())).collect();
         lab.sw.set_mirrors(lab.br, mirrors, 0).unwrap();
     }
@@ -188,6 +195,18 @@ fn random_lab(r: &mut Rng) -> Lab {
         let _ = lab.sw.flow_mod(lab.br, &random_flow(r), 0);
     }
     lab
+}
+
+fn random_in_band(r: &mut Rng) -> InBand {
+    let mac = |r: &mut Rng| [0, 0, 0, 0, 0, 1 + r.below(3) as u8];
+    let remote =
+        |r: &mut Rng| format!("{}:{}", r.pick(IPS), 80 + r.below(2)).parse().expect("an address");
+    InBand {
+        remotes: (0..r.below(4)).map(|_| remote(r)).collect(),
+        next_hops: (0..r.below(3)).map(|_| mac(r)).collect(),
+        local: r.chance(70).then(|| mac(r)),
+        queue: r.chance(30).then_some(1),
+    }
 }
 
 fn random_mirror(r: &mut Rng, id: u128) -> MirrorSpec {
@@ -270,7 +289,10 @@ fn regions_cover_every_stale_decision() {
                 _ => {}
             }
             let peer = lab.sw.find_bridge("br1").filter(|_| r.chance(50));
-            let _ = lab.sw.flow_mod(peer.unwrap_or(lab.br), &m, 0);
+            match r.below(4) {
+                0 => lab.sw.set_in_band(lab.br, &random_in_band(&mut r), 0).unwrap(),
+                _ => drop(lab.sw.flow_mod(peer.unwrap_or(lab.br), &m, 0)),
+            }
             let regions = lab.sw.take_regions();
             let stale = |k: &Key, d: &Decision, x: &Region| k.overlaps(&d.mask, &x.key, &x.mask);
             for (k, d) in keys.iter().zip(&cached) {
@@ -342,6 +364,9 @@ fn flow_mods_do_what_the_naive_table_does() {
             }
             if matches!(m.command, C::Modify | C::ModifyStrict) && r.chance(50) {
                 m.cookie = u64::MAX;
+            }
+            if r.chance(20) {
+                lab.sw.set_in_band(lab.br, &random_in_band(&mut r), 0).unwrap();
             }
             if lab.sw.flow_mod(lab.br, &m, 0).is_ok() {
                 naive.apply(&m);

@@ -12,6 +12,7 @@
 //! - outputs: `output` (ports, patch ports, controllers), `normal` and `multicast` (NORMAL),
 //!   `bond`, `mirror`
 //! - packets of protocols that the switch speaks itself, taken before the tables: `special`
+//! - replies of DHCP servers to a switch that is controlled in-band: `dhcp`
 //! - BPDUs, and what spanning trees have ports do: `tree`
 //! - tunnels: `tunnel`, `tunnel_options`
 //! - translations that stop and go on when the packet is looked up again: `recirc`; their state
@@ -27,6 +28,7 @@ mod budget;
 mod choose;
 mod commit;
 pub(crate) mod ct;
+mod dhcp;
 pub(crate) mod effects;
 mod encap;
 mod export;

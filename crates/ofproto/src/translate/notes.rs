@@ -1,7 +1,7 @@
 //! What a translation records for a trace.
 
 use crate::action_text::{actions_text, instructions_text, metadata_text};
-use crate::tables::table::{FlowRule, match_of};
+use crate::tables::table::{FlowRule, match_of, priority_of};
 use crate::trace::recorder::{Fork, StepKind};
 use crate::translate::frozen::State;
 use crate::translate::frozen_store::Kept;
@@ -107,7 +107,7 @@ impl Xlate<'_, '_> {
                 0 => String::new(),
                 c => format!(", cookie {c:#x}"),
             };
-            format!("{table:2}. {m}{comma}priority {}{cookie}", rule.priority())
+            format!("{table:2}. {m}{comma}priority {}{cookie}", priority_of(rule))
         });
     }
 

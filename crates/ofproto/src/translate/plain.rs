@@ -6,6 +6,7 @@
 use crate::fields;
 use crate::published::{BridgeView, PortView, PublishedState, View};
 use crate::tables::table::{FlowRule, Plain, Table};
+use crate::translate::dhcp::is_dhcp_reply;
 use crate::translate::state::DEPTH_MAX;
 use crate::translate::xlate::{RECV_BITS, initial_key, no_action_set};
 use crate::types::ExportConfig;
@@ -54,7 +55,7 @@ pub(crate) fn resolve(view: View<'_>, requests: &[Request<'_>], out: &mut [Decis
         None => Key::ZERO,
     });
     let keys = &mut keys[..requests.len()];
-    let mut paths = start(published, keys);
+    let mut paths = start(published, keys, out);
     while prepare(guard, &paths, keys) {
         for ((path, key), d) in paths.iter_mut().zip(&*keys).zip(&mut *out) {
             if let Some(path) = path
@@ -79,7 +80,7 @@ pub(crate) fn resolve_unmasked(
 ) -> u32 {
     let View { guard, published, .. } = view;
     keys.iter_mut().for_each(no_action_set);
-    let mut paths = start(published, keys);
+    let mut paths = start(published, keys, out);
     while let Some((bridge, table)) = paths.iter().flatten().find_map(Path::place) {
         advance_together((bridge, table), guard, version, &mut paths, keys, out);
     }
@@ -133,10 +134,11 @@ fn advance_together<'a>(
 fn start<'a>(
     published: &'a PublishedState,
     keys: &mut [Key],
+    out: &mut [Decision],
 ) -> [Option<Path<'a>>; UNMASKED_PACKETS_MAX] {
     let (mut entries, mut paths) = (EntryCache::new(published), [None; UNMASKED_PACKETS_MAX]);
-    for (path, key) in paths.iter_mut().zip(keys) {
-        *path = Path::start(&mut entries, key);
+    for ((path, key), d) in paths.iter_mut().zip(keys).zip(out) {
+        *path = Path::start(&mut entries, key, &mut d.mask);
     }
     paths
 }
@@ -225,7 +227,7 @@ fn complete_mask(wc: &mut Mask) {
 
 impl<'a> Path<'a> {
     /// A path at its beginning; None: it cannot be plain.
-    fn start(entries: &mut EntryCache<'a>, key: &mut Key) -> Option<Self> {
+    fn start(entries: &mut EntryCache<'a>, key: &mut Key, wc: &mut Mask) -> Option<Self> {
         let special = key.u32(at::RECIRC) != 0
             || key.u8(at::FLAGS) & flag::TUNNEL != 0
             || key.u8(at::FRAG) != 0
@@ -234,6 +236,9 @@ impl<'a> Path<'a> {
             return None;
         }
         let (bridge, in_port) = entries.enter(key.u16(at::IN_PORT))?;
+        if bridge.config.in_band && is_dhcp_reply(key, wc) {
+            return None;
+        }
         key.set_u32(at::OF_IN_PORT, in_port);
         Some(Path { bridge, in_port, at: At::Table(0), tables: 0 })
     }
@@ -361,7 +366,7 @@ mod tests {
     }
 
     fn random_packet(r: &mut Random) -> Key {
-        let ports = r.one_of(&["tp_dst=80", "tp_dst=81"]);
+        let ports = r.one_of(&["tp_dst=80", "tp_dst=81", "tp_dst=68,tp_src=67"]);
         let ip = format!(
             "{},{},{ports}",
             r.one_of(&["nw_src=10.0.0.1", "nw_src=10.9.0.1"]),
@@ -434,12 +439,26 @@ mod tests {
         }
     }
 
+    /// Has some of the packets be of in-band control.
+    fn control_in_band(lab: &mut Lab, r: &mut Random) {
+        if r.below(3) > 0 {
+            return;
+        }
+        lab.add_local();
+        let remotes = ["10.1.2.3:80", "10.0.0.1:81"];
+        let remotes = remotes.iter().filter(|_| r.below(2) == 0);
+        let remotes = remotes.map(|remote| remote.parse().unwrap()).collect();
+        let wanted = crate::InBand { remotes, local: Some([2; 6]), ..Default::default() };
+        lab.sw.set_in_band(lab.br, &wanted, 0).unwrap();
+    }
+
     #[test]
     fn the_plain_way_ends_where_the_whole_way_does() {
         let (mut r, mut plain, mut all) = (Random(1), 0, 0);
         for _ in 0..60 {
             let mut lab = Lab::new();
             grow(&mut lab, &mut r);
+            control_in_band(&mut lab, &mut r);
             for _ in 0..r.below(40) {
                 let table = r.below(4) as u8;
                 let (m, list) = (rule(&mut r), instructions(&mut r, table));

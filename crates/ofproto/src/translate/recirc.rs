@@ -11,9 +11,10 @@ use openflow::OfPort;
 use std::sync::Arc;
 
 impl<'a> Xlate<'a, '_> {
-    /// Freezes the translation if actions wait for the packet to be parsed again.
+    /// Freezes the translation if actions wait for the packet to be parsed again; else they all
+    /// were executed.
     pub(super) fn freeze(&mut self) {
-        let Some(rest) = self.end.rest.take() else { return };
+        let Some(rest) = self.end.rest.take() else { return self.admit_dhcp() };
         if self.end.failed.is_some() {
             return;
         }

@@ -7,7 +7,7 @@ use crate::translate::effects::{BfdContext, LacpContext};
 use crate::translate::xlate::Xlate;
 use crate::types::{BfdFilter, BridgeId, Gate};
 use action::{Op, Punt, PuntClass};
-use flow::{Field, at, frag};
+use flow::{Field, Key, Mask, at, frag};
 use std::any::Any;
 use std::sync::Arc;
 use telemetry::Drop;
@@ -92,7 +92,10 @@ impl Xlate<'_, '_> {
         }
         self.wc.set_u8(at::PROTO, 0xff);
         let later = self.key.u8(at::FRAG) & frag::LATER != 0;
-        if self.key.u8(at::PROTO) != IP_UDP || later || !self.has_port(BFD) {
+        if self.key.u8(at::PROTO) != IP_UDP
+            || later
+            || !is_port(&self.key, &mut self.wc, at::TP_DST, BFD)
+        {
             return false;
         }
         if let Some(ip) = filter.dst_ip {
@@ -106,12 +109,12 @@ impl Xlate<'_, '_> {
         }
         !filter.key_zero || self.key.u32(at::TUN_ID) == 0
     }
+}
 
-    /// True if this is the destination port. If it is not, one bit of the mask tells.
-    fn has_port(&mut self, port: u16) -> bool {
-        let differ = self.key.u16(at::TP_DST) ^ port;
-        let bits = if differ == 0 { 0xffff } else { 0x8000 >> differ.leading_zeros() };
-        self.wc.set_u16(at::TP_DST, self.wc.u16(at::TP_DST) | bits);
-        differ == 0
-    }
+/// True if a key has this port at this place; if not, one bit of the mask tells.
+pub(super) fn is_port(key: &Key, wc: &mut Mask, place: usize, port: u16) -> bool {
+    let differ = key.u16(place) ^ port;
+    let bits = if differ == 0 { 0xffff } else { 0x8000 >> differ.leading_zeros() };
+    wc.set_u16(place, wc.u16(place) | bits);
+    differ == 0
 }

@@ -124,6 +124,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
         } else {
             self.answer.decision.ops.clear();
             self.only_learn();
+            self.admit_dhcp();
         }
         self.trace_close();
         self.trace_close();

@@ -65,7 +65,7 @@ fn connection(c: &Conn) -> Value {
         "version": c.version().map(|v| format!("{v:?}")),
         "role": role,
         "bytes_held": c.held(),
-        "bytes_waiting": c.backlog.get(),
+        "bytes_waiting": c.backlog.bytes(),
         "bundles": c.bundles.len(),
         "monitors": c.monitors.len(),
         "packet_ins_dropped": c.counts.packet_ins_dropped,

@@ -1,0 +1,25 @@
+//! In-band control of a bridge.
+
+use ofproto::InBand;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// What a bridge's hidden flows are made of.
+#[derive(Debug, Default)]
+pub struct Remotes {
+    /// Controllers and managers that are reached in-band.
+    pub all: BTreeSet<SocketAddrV4>,
+    /// The queue of their packets.
+    pub queue: Option<u32>,
+    /// What the flows that are there were made of.
+    pub applied: InBand,
+    /// Those to which there is no route, which the log has said.
+    pub unreachable: BTreeSet<Ipv4Addr>,
+}
+
+impl Remotes {
+    /// Are there hidden flows, or ought there to be?
+    pub fn is_used(&self) -> bool {
+        !self.all.is_empty() || !self.applied.remotes.is_empty()
+    }
+}
