@@ -179,6 +179,7 @@ fn turn(s: &mut State, most: usize) -> bool {
             async_msgs::packet_in(s, &p);
         }
     }
+    trees::hear(s);
     s.flush_changes();
     s.settled(s.last_change());
     s.ofproto.reclaim(SLICE_FLOWS_MAX);
