@@ -4,11 +4,12 @@ use super::{Conn, ConnId};
 use crate::state::State;
 use datapath::PuntEvent;
 use flow::at;
-use ofproto::{Event, PacketInContext};
+use ofproto::{BridgeId, Event, PacketInContext};
 use openflow::{
     GROUP_ANY, GroupMod, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, PacketIn, PortDesc,
     Reason, Reply, TABLE_ALL, Version, monitor_flag, packet_type, port, port_state,
 };
+use std::collections::BTreeMap;
 
 /// A change of a flow, with what it did before if it was modified.
 type Update = (MonitorUpdate, Vec<Instruction>);
@@ -19,8 +20,32 @@ const ETHERNET_BYTES: usize = 14;
 /// The request that a change comes from.
 pub type Origin = Option<(ConnId, u32)>;
 
+/// Packet-ins that a bridge's connections get in one turn of the control thread: some milliseconds'
+/// work. A packet more goes to none of them.
+const TURN_PACKET_INS_MAX: usize = 4096;
+/// Bytes of packets in these, which matter to bridges of more than eight connections: each takes
+/// 1 MiB and drops the rest.
+const TURN_PACKET_IN_BYTES_MAX: usize = 8 << 20;
+
+/// Packet-ins of one turn, and their packets' bytes, by bridge.
+#[derive(Default)]
+pub struct PacketInTurn(BTreeMap<BridgeId, (usize, usize)>);
+
+impl PacketInTurn {
+    /// May so many connections of a bridge get a packet of so many bytes?
+    fn admits(&mut self, bridge: BridgeId, connections: usize, bytes: usize) -> bool {
+        let (count, sum) = self.0.entry(bridge).or_default();
+        let admitted = *count < TURN_PACKET_INS_MAX && *sum < TURN_PACKET_IN_BYTES_MAX;
+        if admitted {
+            *count += connections;
+            *sum += connections * bytes;
+        }
+        admitted
+    }
+}
+
 /// Turns a punted packet into packet-ins for the connections that want it.
-pub fn packet_in(s: &mut State, punt: &PuntEvent) {
+pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
     let Some(context) = punt.punt.context.downcast_ref::<PacketInContext>() else { return };
     let Some(name) = s.bridge_name(context.bridge) else { return };
     let matching = context.fields_of(&punt.key);
@@ -30,7 +55,13 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
         _ => punt.packet.get(ETHERNET_BYTES..).unwrap_or_default(),
     };
     let removed = punt.packet.len() - data.len();
-    let base = PacketIn {
+    let takes = |c: &Conn| {
+        let reason = reason_for(c, context).filter(|reason| c.wants_packet_in(*reason))?;
+        (c.id == context.controller_id).then_some(reason)
+    };
+    let takers = s.conns.values().filter(|c| c.bridge == name && takes(c).is_some()).count();
+    let admitted = turn.admits(context.bridge, takers, data.len());
+    let mut message = Reply::PacketIn(PacketIn {
         buffer_id: NO_BUFFER,
         total_len: punt.total_len.saturating_sub(removed).min(0xffff) as u16,
         reason: context.reason,
@@ -40,19 +71,23 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
         matching,
         userdata: context.userdata.clone(),
         continuation: context.continuation.clone().map(Box::new),
-    };
+    });
     let now = s.now_ms();
     let Some(bridge) = s.bridges.get_mut(&name) else { return };
     for conn in s.conns.values_mut().filter(|c| c.bridge == name) {
-        let Some(reason) = reason_for(conn, context) else { continue };
-        if conn.id != context.controller_id || !conn.wants_packet_in(reason) {
+        let Some(reason) = takes(conn) else { continue };
+        if !admitted {
+            conn.counts.packet_ins_dropped += 1;
             continue;
         }
         let row = conn.kind.target().and_then(|t| bridge.controllers.get_mut(t));
         if row.is_some_and(|c| !c.admit(reason == Reason::TableMiss, now)) {
             continue;
         }
-        conn.notify(&Reply::PacketIn(PacketIn { reason, ..base.clone() }));
+        if let Reply::PacketIn(p) = &mut message {
+            p.reason = reason;
+        }
+        conn.notify(&message);
     }
 }
 
@@ -74,7 +109,7 @@ fn reason_for(conn: &Conn, context: &PacketInContext) -> Option<Reason> {
 
 /// Sends what the switch half noticed. Flow updates of one change share a message.
 pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
-    let mut updates: Vec<(ofproto::BridgeId, Vec<Update>)> = Vec::new();
+    let mut updates: Vec<(BridgeId, Vec<Update>)> = Vec::new();
     for event in events {
         match event {
             Event::FlowRemoved(bridge, removed) => {
@@ -205,4 +240,26 @@ fn watches(m: &MonitorRequest, update: &MonitorUpdate, old: &[Instruction]) -> b
             || ofproto::outputs_to(old, m.out_port))
         && (m.out_group == GROUP_ANY || ofproto::uses_group(&flow.instructions, m.out_group))
         && m.matching.covers(&flow.matching)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_ins_of_a_turn_are_bounded_however_many_connections_a_bridge_has() {
+        const PUNTS: usize = 1024;
+        let mut switch = ofproto::Switch::new(sync::Domain::new().writer());
+        let mut bridge = |name| switch.add_bridge(name, Default::default(), 0).unwrap();
+        let [a, b] = ["a", "b"].map(&mut bridge);
+        for (connections, bytes) in [(1, 1500), (3, 128), (512, 64), (512, 65_535), (16, 9000)] {
+            let mut turn = PacketInTurn::default();
+            let admitted = (0..PUNTS).filter(|_| turn.admits(a, connections, bytes)).count();
+            let (count, sum) = (admitted * connections, admitted * connections * bytes);
+            assert!(count < TURN_PACKET_INS_MAX + connections, "{connections}: {count}");
+            assert!(sum < TURN_PACKET_IN_BYTES_MAX + connections * bytes, "{connections}: {sum}");
+            assert!(admitted == PUNTS || connections > 8, "few connections get all");
+            assert!(admitted > 0 && turn.admits(b, 1, bytes), "other bridges have their own");
+        }
+    }
 }
