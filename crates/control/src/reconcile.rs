@@ -508,7 +508,7 @@ fn attach(
         Some(tunnels::attach(s, conf)?)
     } else {
         let config = port_conf(s, br, conf, mac);
-        s.closing.wait_for(&conf.name);
+        s.closing.wait_for(&conf.kind, &conf.name);
         let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
         // A TAP keeps its addresses over a crash or restart of the daemon.
         let _ = opened.set_persistent(true);
