@@ -58,6 +58,9 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         controllers::reconcile(state, &conf.name, controllers);
         start_over(&mut state.borrow_mut(), &conf.name, before);
     }
+    while crate::qos::turn(&mut state.borrow_mut()) {
+        tokio::task::yield_now().await;
+    }
     let closing = {
         let mut s = state.borrow_mut();
         crate::bfd::sweep(&mut s);
