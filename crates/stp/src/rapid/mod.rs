@@ -200,7 +200,7 @@ pub struct RstpPort {
 }
 
 impl RstpPort {
-    fn new(id: u16, conf: RstpPortConf) -> RstpPort {
+    fn new(id: u16, conf: RstpPortConf, times: Times) -> RstpPort {
         RstpPort {
             conf,
             id,
@@ -214,7 +214,7 @@ impl RstpPort {
             priority: Vector::default(),
             times: Times::default(),
             designated_priority: Vector::default(),
-            designated_times: Times::default(),
+            designated_times: times,
             is: Flags { reselect: true, send_rstp: true, ..Flags::default() },
             rcvd: Rcvd::default(),
             until: Until::default(),
@@ -346,7 +346,8 @@ impl Rstp {
             return;
         }
         let id = u16::from(conf.priority & 0xf0) << 8 | number;
-        let port = self.ports.entry(number).or_insert_with(|| RstpPort::new(id, conf));
+        let new = || RstpPort::new(id, conf, self.root_times);
+        let port = self.ports.entry(number).or_insert_with(new);
         if port.conf != conf {
             if port.conf.admin_edge != conf.admin_edge || !conf.auto_edge {
                 port.is.oper_edge = conf.admin_edge;
