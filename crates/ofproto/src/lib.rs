@@ -40,6 +40,7 @@ mod transaction;
 mod translate;
 mod tunnel;
 mod types;
+mod victims;
 mod work;
 
 pub use action_text::parse::error::ActionTextError;

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod encap_tests;
+mod eviction_tests;
 mod export_tests;
 mod learning_tests;
 mod links;
