@@ -21,7 +21,7 @@ const ETHERNET_BYTES: usize = 14;
 pub type Origin = Option<(ConnId, u32)>;
 
 /// Packet-ins that a bridge's connections get in one turn of the control thread: some milliseconds'
-/// work. A packet more goes to none of them.
+/// work. A packet more goes to none of them, and counts as one packet-in that was not sent.
 const TURN_PACKET_INS_MAX: usize = 4096;
 /// Bytes of packets in these, which matter to bridges of more than eight connections: each takes
 /// 1 MiB and drops the rest.
@@ -32,21 +32,27 @@ const TURN_PACKET_IN_BYTES_MAX: usize = 8 << 20;
 pub struct PacketInTurn(BTreeMap<BridgeId, (usize, usize)>);
 
 impl PacketInTurn {
-    /// May so many connections of a bridge get a packet of so many bytes?
-    fn admits(&mut self, bridge: BridgeId, connections: usize, bytes: usize) -> bool {
+    /// Have a bridge's connections got all that they get in this turn?
+    fn is_over(&self, bridge: BridgeId) -> bool {
+        let (count, bytes) = self.0.get(&bridge).copied().unwrap_or_default();
+        count >= TURN_PACKET_INS_MAX || bytes >= TURN_PACKET_IN_BYTES_MAX
+    }
+
+    /// One of them gets a packet of so many bytes.
+    fn add(&mut self, bridge: BridgeId, bytes: usize) {
         let (count, sum) = self.0.entry(bridge).or_default();
-        let admitted = *count < TURN_PACKET_INS_MAX && *sum < TURN_PACKET_IN_BYTES_MAX;
-        if admitted {
-            *count += connections;
-            *sum += connections * bytes;
-        }
-        admitted
+        *count += 1;
+        *sum += bytes;
     }
 }
 
 /// Turns a punted packet into packet-ins for the connections that want it.
 pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
     let Some(context) = punt.punt.context.downcast_ref::<PacketInContext>() else { return };
+    if turn.is_over(context.bridge) {
+        s.of.counts.packet_ins_dropped += 1;
+        return;
+    }
     let Some(name) = s.bridge_name(context.bridge) else { return };
     let matching = context.fields_of(&punt.key);
     let data = match matching.key.u32(at::PACKET_TYPE) {
@@ -54,13 +60,7 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
         // In memory it still has its Ethernet header.
         _ => punt.packet.get(ETHERNET_BYTES..).unwrap_or_default(),
     };
-    let removed = punt.packet.len() - data.len();
-    let takes = |c: &Conn| {
-        let reason = reason_for(c, context).filter(|reason| c.wants_packet_in(*reason))?;
-        (c.id == context.controller_id).then_some(reason)
-    };
-    let takers = s.conns.values().filter(|c| c.bridge == name && takes(c).is_some()).count();
-    let admitted = turn.admits(context.bridge, takers, data.len());
+    let (bytes, removed) = (data.len(), punt.packet.len() - data.len());
     let mut message = Reply::PacketIn(PacketIn {
         buffer_id: NO_BUFFER,
         total_len: punt.total_len.saturating_sub(removed).min(0xffff) as u16,
@@ -75,9 +75,8 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
     let now = s.now_ms();
     let Some(bridge) = s.bridges.get_mut(&name) else { return };
     for conn in s.conns.values_mut().filter(|c| c.bridge == name) {
-        let Some(reason) = takes(conn) else { continue };
-        if !admitted {
-            conn.counts.packet_ins_dropped += 1;
+        let Some(reason) = reason_for(conn, context) else { continue };
+        if conn.id != context.controller_id || !conn.wants_packet_in(reason) {
             continue;
         }
         let row = conn.kind.target().and_then(|t| bridge.controllers.get_mut(t));
@@ -87,6 +86,7 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
         if let Reply::PacketIn(p) = &mut message {
             p.reason = reason;
         }
+        turn.add(context.bridge, bytes);
         conn.notify(&message);
     }
 }
@@ -253,13 +253,16 @@ mod tests {
         let mut bridge = |name| switch.add_bridge(name, Default::default(), 0).unwrap();
         let [a, b] = ["a", "b"].map(&mut bridge);
         for (connections, bytes) in [(1, 1500), (3, 128), (512, 64), (512, 65_535), (16, 9000)] {
-            let mut turn = PacketInTurn::default();
-            let admitted = (0..PUNTS).filter(|_| turn.admits(a, connections, bytes)).count();
-            let (count, sum) = (admitted * connections, admitted * connections * bytes);
+            let (mut turn, mut sent) = (PacketInTurn::default(), 0);
+            while sent < PUNTS && !turn.is_over(a) {
+                (0..connections).for_each(|_| turn.add(a, bytes));
+                sent += 1;
+            }
+            let (count, sum) = (sent * connections, sent * connections * bytes);
             assert!(count < TURN_PACKET_INS_MAX + connections, "{connections}: {count}");
             assert!(sum < TURN_PACKET_IN_BYTES_MAX + connections * bytes, "{connections}: {sum}");
-            assert!(admitted == PUNTS || connections > 8, "few connections get all");
-            assert!(admitted > 0 && turn.admits(b, 1, bytes), "other bridges have their own");
+            assert!(sent == PUNTS || connections > 8, "few connections get all");
+            assert!(sent > 0 && !turn.is_over(b), "other bridges have their own");
         }
     }
 }
