@@ -1,8 +1,9 @@
 //! Closing ports beside the main loop.
 //!
 //! The kernel lets go of a TAP device or a packet socket only after each of its CPUs has passed a
-//! quiet point, 10 to 25 ms later, and the thread that closes it waits for that. Threads of their
-//! own close such ports, side by side, and the control thread goes on meanwhile.
+//! quiet point, 10 to 25 ms later, and the thread that closes it waits for that. A driver of DPDK
+//! may wait for its adapter for longer. Threads of their own close such ports, side by side, and
+//! the control thread goes on meanwhile; devices of DPDK one after the other (`dpdk::registry`).
 
 use ::port::{Port, Service};
 use std::collections::VecDeque;
@@ -13,6 +14,10 @@ use std::time::Duration;
 const CLOSING_THREADS_MAX: usize = 16;
 /// How often a task that waits for all ports to be closed looks whether they are.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// The name of all devices of DPDK, which no interface can have: another port may be of the same
+/// device.
+const DEVICE: &str = "a device of DPDK";
 
 /// Ports that are being closed, by name.
 pub struct Closing<T = Box<dyn Port>>(Arc<Shared<T>>);
@@ -38,13 +43,14 @@ impl<T> Default for Closing<T> {
 }
 
 impl Closing {
-    /// Begins to close ports. Those that DPDK serves are closed when it returns: its drivers take
-    /// that from the control thread only.
+    /// Begins to close ports. Those that take no time are closed when it returns.
     pub fn close(&self, ports: Vec<Box<dyn Port>>) {
-        let (kernel, others): (Vec<_>, Vec<_>) =
-            ports.into_iter().partition(|p| p.service() == Service::Kernel);
+        let (slow, others): (Vec<_>, Vec<_>) = ports.into_iter().partition(|p| p.closes_slowly());
         drop(others);
-        kernel.into_iter().for_each(|port| self.begin(port.name().to_owned(), port));
+        for port in slow {
+            let is_device = port.service() == Service::Poll;
+            self.begin(if is_device { DEVICE } else { port.name() }.to_owned(), port);
+        }
     }
 }
 
@@ -66,8 +72,9 @@ impl<T: Send + 'static> Closing<T> {
         }
     }
 
-    /// Waits until no port of this name is being closed: another one may be opened.
-    pub fn wait_for(&self, name: &str) {
+    /// Waits until no port is being closed that would be in the way of one of this type and name.
+    pub fn wait_for(&self, kind: &str, name: &str) {
+        let name = if matches!(kind, "dpdk" | "afxdp") { DEVICE } else { name };
         let is_going = |going: &mut Going<T>| going.names.iter().any(|n| n == name);
         drop(self.0.one_is_closed.wait_while(self.0.lock(), is_going));
     }
@@ -138,13 +145,76 @@ mod tests {
                 closing.begin(format!("p{i}"), Slow(begun.clone(), may_end.clone()));
             }
             // None has ended; those that may go side by side have begun, or do so soon.
-            closing.wait_for("another");
+            closing.wait_for("", "another");
             has_begun.recv_timeout(WAIT_TIME_MAX).unwrap();
             assert_eq!(closing.0.lock().names.len(), n);
             assert!(closing.0.lock().threads == n.min(CLOSING_THREADS_MAX));
             (0..n).for_each(|_| go.send(()).unwrap());
-            (0..n).for_each(|i| closing.wait_for(&format!("p{i}")));
+            (0..n).for_each(|i| closing.wait_for("", &format!("p{i}")));
             assert!(closing.0.lock().names.is_empty());
         }
+    }
+
+    /// A device whose driver takes long to stop.
+    struct SlowDevice(#[allow(dead_code)] Slow);
+
+    impl Port for SlowDevice {
+        fn name(&self) -> &str {
+            "p0"
+        }
+        fn kind(&self) -> &str {
+            "dpdk"
+        }
+        fn service(&self) -> Service {
+            Service::Poll
+        }
+        fn closes_slowly(&self) -> bool {
+            true
+        }
+        fn take_rx(&mut self, _: usize) -> Option<Box<dyn port::RxQueue>> {
+            None
+        }
+        fn take_tx(&mut self, _: usize) -> Option<Box<dyn port::TxQueue>> {
+            None
+        }
+        fn mac(&self) -> [u8; 6] {
+            [2; 6]
+        }
+        fn mtu(&self) -> u16 {
+            1500
+        }
+        fn link(&mut self) -> port::Link {
+            port::Link::default()
+        }
+        fn set_admin_up(&mut self, _: bool) -> Result<(), port::PortError> {
+            Ok(())
+        }
+        fn counters(&mut self) -> port::Counters {
+            Default::default()
+        }
+        fn status(&mut self) -> std::collections::BTreeMap<String, String> {
+            Default::default()
+        }
+        fn reconfigure(&mut self, _: &port::PortConfig) -> Result<bool, port::PortError> {
+            Ok(true)
+        }
+    }
+
+    #[test]
+    fn a_slow_device_holds_up_only_ports_on_devices() {
+        let closing = Closing::default();
+        let (begun, has_begun) = channel();
+        let (go, may_end) = channel();
+        let slow = Slow(begun, Arc::new(Mutex::new(may_end)));
+        closing.close(vec![Box::new(SlowDevice(slow))]);
+        has_begun.recv_timeout(WAIT_TIME_MAX).unwrap();
+        closing.wait_for("system", "p0");
+        closing.wait_for("dpdkvhostuserclient", "p1");
+        let other = closing.clone();
+        let waits = std::thread::spawn(move || other.wait_for("dpdk", "p1"));
+        assert!(!waits.is_finished());
+        go.send(()).unwrap();
+        waits.join().unwrap();
+        assert!(closing.0.lock().names.is_empty());
     }
 }

@@ -104,7 +104,7 @@ fn expire(s: &mut State) -> bool {
         return false;
     }
     let (now, known) = (s.now_ns(), s.dp.known_ms() * 1_000_000);
-    let flows = slice_flows(s.monitors_of_any());
+    let flows = slice_flows(s.watches_of_any());
     s.ofproto.expire(now, known, flows)
 }
 
@@ -156,7 +156,7 @@ fn turn(s: &mut State, most: usize) -> bool {
         }
         Event::PassedOver { port, n } => ofproto.passed_over(port, n),
     });
-    let flows = slice_flows(s.monitors_of_any());
+    let flows = slice_flows(s.watches_of_any());
     let more = more | s.ofproto.learn_deferred(flows);
     links::look_at_guests(s);
     crate::vhost_async::tick(s);
@@ -165,6 +165,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     polling_log::log(s);
     underlay::solicit(s);
     s.flush_changes();
+    let mut packet_ins = async_msgs::PacketInTurn::default();
     for p in punts {
         let context = &p.punt.context;
         if let Some(to) = context.downcast_ref::<BfdContext>() {
@@ -176,9 +177,10 @@ fn turn(s: &mut State, most: usize) -> bool {
         } else if let Some(to) = context.downcast_ref::<McastContext>() {
             s.ofproto.snoop_mcast(to, &p.packet, now * 1_000_000);
         } else {
-            async_msgs::packet_in(s, &p);
+            async_msgs::packet_in(s, &p, &mut packet_ins);
         }
     }
+    trees::hear(s);
     s.flush_changes();
     s.settled(s.last_change());
     s.ofproto.reclaim(SLICE_FLOWS_MAX);

@@ -62,6 +62,9 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         controllers::reconcile(state, &conf.name, controllers);
         start_over(&mut state.borrow_mut(), &conf.name, before);
     }
+    while crate::qos::turn(&mut state.borrow_mut()) {
+        tokio::task::yield_now().await;
+    }
     let closing = {
         let mut s = state.borrow_mut();
         crate::bfd::sweep(&mut s);
@@ -511,7 +514,7 @@ fn attach(
         Some(tunnels::attach(s, conf)?)
     } else {
         let config = port_conf(s, br, conf, mac);
-        s.closing.wait_for(&conf.name);
+        s.closing.wait_for(&conf.kind, &conf.name);
         let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
         // A TAP keeps its addresses over a crash or restart of the daemon.
         let _ = opened.set_persistent(true);

@@ -169,8 +169,10 @@ impl Lab {
                 MultipartReply::TableFeatures(sw.table_stats(id).ok()?)
             }
             Q::PortDesc(_) => MultipartReply::PortDesc(sw.port_descs(id)),
-            Q::GroupStats(g) => MultipartReply::GroupStats(sw.group_stats(id, g, self.now).ok()?),
-            Q::GroupDesc(g) => MultipartReply::GroupDesc(sw.group_desc(id, g).ok()?),
+            Q::GroupStats(g) => {
+                MultipartReply::GroupStats(sw.group_stats(id, g, 0, self.now).ok()?.entries)
+            }
+            Q::GroupDesc(g) => MultipartReply::GroupDesc(sw.group_desc(id, g, 0).ok()?.entries),
             _ => return None,
         };
         Some(Reply::Multipart(reply))

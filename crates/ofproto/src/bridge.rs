@@ -10,6 +10,7 @@ use crate::mirroring::Places;
 use crate::tables::table::{N_TABLES, Tables};
 use crate::tables::tlv::{Masks, TlvTable};
 use crate::types::*;
+use crate::victims::Victims;
 use openflow::OfPort;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(crate) struct TableRec {
     /// True: free places have fallen below the lower threshold, so the next event is that they rise
     /// above the upper one.
     pub scarce: bool,
+    /// Flows that are evicted next.
+    pub victims: Victims,
 }
 
 /// The Geneve options of a bridge, as the fields `tun_metadataN`.

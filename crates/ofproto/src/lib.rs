@@ -41,6 +41,7 @@ mod transaction;
 mod translate;
 mod tunnel;
 mod types;
+mod victims;
 mod work;
 
 pub use action_text::parse::error::ActionTextError;
@@ -56,6 +57,7 @@ pub use mirroring::{MIRRORS_MAX, MirrorSpec, MirrorTo};
 pub use switch::Switch;
 pub use switch::flow_mod::check_table;
 pub use switch::flow_search::FLOWS_TURN_MAX;
+pub use switch::piece::Piece;
 pub use switch::stats::{Aggregate, Dump};
 pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;

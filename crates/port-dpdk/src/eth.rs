@@ -112,6 +112,11 @@ impl Port for EthPort {
         Service::Poll
     }
 
+    /// A driver waits for its adapter.
+    fn closes_slowly(&self) -> bool {
+        true
+    }
+
     fn n_rxq(&self) -> usize {
         self.rx.len()
     }

@@ -185,6 +185,10 @@ pub trait Port: Send {
     fn service(&self) -> Service {
         Service::Kernel
     }
+    /// May closing it take long? Then it is dropped by a thread that has nothing else to do.
+    fn closes_slowly(&self) -> bool {
+        self.service() == Service::Kernel
+    }
     /// Number of receive queues; 0: packets come in another way (tunnels).
     fn n_rxq(&self) -> usize {
         1

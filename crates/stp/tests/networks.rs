@@ -78,6 +78,22 @@ fn a_ring_of_rapid_bridges_is_there_at_once_and_again() {
     assert_eq!(net.state(1, 1), PortState::Blocking);
 }
 
+#[test]
+fn a_port_that_comes_forwards_when_no_bridge_was_heard_for_a_while() {
+    let mut bridge = <Rstp as Bridge>::new(BridgeId(9 << 48));
+    for port in [1, 2] {
+        let up = 5000 * u64::from(port);
+        bridge.add_port(port, 10, true);
+        Bridge::set_link(&mut bridge, port, true, up);
+        for now in (up..up + 3000).step_by(100) {
+            Bridge::run(&mut bridge, now);
+            assert_eq!(Bridge::state(&bridge, port), PortState::Blocking, "{now} ms");
+        }
+        Bridge::run(&mut bridge, up + 3000);
+        assert_eq!(Bridge::state(&bridge, port), PortState::Forwarding);
+    }
+}
+
 /// Ports visited per port of the bridge, at most, for one BPDU or one look at the clock: each port
 /// has another root, and each is better than the one before.
 fn steps_max<B: Bridge>(

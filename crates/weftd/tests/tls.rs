@@ -569,3 +569,21 @@ fn a_peer_that_wants_other_keys_all_the_time_delays_no_one_else() {
         assert!(waits.are_short(), "{command}: {waits:?}");
     }
 }
+
+#[test]
+fn a_peer_that_says_nothing_but_other_keys_is_closed() {
+    let lab = Lab::new();
+    let port = lab.listen();
+    // Else the silence would end it, too, after 10 s.
+    lab.s.vsctl("set controller br0 inactivity_probe=0");
+    let mut known = connect(port, Some((&lab, "ctl"))).unwrap();
+    let line = format!(
+        "yes k | timeout 60 nice -n 19 openssl s_client -connect 127.0.0.1:{port} -tls1_3 \
+         -cert ctl-cert.pem -key ctl-privkey.pem >/dev/null 2>&1"
+    );
+    let ended = lab.s.command("sh").args(["-c", &line]).status().unwrap();
+    assert_ne!(ended.code(), Some(124), "it is still connected");
+    lab.s.wait_for_log("the peer sends no data");
+    known.write_all(&ECHO).unwrap();
+    known.read_exact(&mut [0; 8]).unwrap();
+}

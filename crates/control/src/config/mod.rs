@@ -28,7 +28,7 @@ pub use export_conf::{IpfixConf, NetFlowConf, SflowConf};
 pub use knobs::{Knob, Support, TABLES};
 pub use mirror_conf::MirrorConf;
 pub use notices::Notice;
-pub use qos::{LINUX_TYPES, LinuxQos, Numbers, QosConf};
+pub use qos::{LINUX_TYPES, LinuxQos, Numbers, QUEUES_MAX, QosConf};
 pub use status::{
     BridgeStatus, ControllerStatus, InterfaceStatus, PortStatus, RowUpdate, Status, SwitchStatus,
 };

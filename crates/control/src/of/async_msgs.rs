@@ -6,11 +6,12 @@ use crate::state::State;
 use crate::vlog;
 use datapath::PuntEvent;
 use flow::at;
-use ofproto::{Event, PacketInContext};
+use ofproto::{BridgeId, Event, PacketInContext};
 use openflow::{
     GROUP_ANY, GroupMod, Instruction, MonitorRequest, MonitorUpdate, NO_BUFFER, PacketIn, PortDesc,
     Reason, Reply, TABLE_ALL, Version, monitor_flag, packet_type, port, port_state,
 };
+use std::collections::BTreeMap;
 
 /// A change of a flow, with what it did before if it was modified.
 type Update = (MonitorUpdate, Vec<Instruction>);
@@ -21,9 +22,39 @@ const ETHERNET_BYTES: usize = 14;
 /// The request that a change comes from.
 pub type Origin = Option<(ConnId, u32)>;
 
+/// Packet-ins that a bridge's connections get in one turn of the control thread: some milliseconds'
+/// work. A packet more goes to none of them, and counts as one packet-in that was not sent.
+const TURN_PACKET_INS_MAX: usize = 4096;
+/// Bytes of packets in these, which matter to bridges of more than eight connections: each takes
+/// 1 MiB and drops the rest.
+const TURN_PACKET_IN_BYTES_MAX: usize = 8 << 20;
+
+/// Packet-ins of one turn, and their packets' bytes, by bridge.
+#[derive(Default)]
+pub struct PacketInTurn(BTreeMap<BridgeId, (usize, usize)>);
+
+impl PacketInTurn {
+    /// Have a bridge's connections got all that they get in this turn?
+    fn is_over(&self, bridge: BridgeId) -> bool {
+        let (count, bytes) = self.0.get(&bridge).copied().unwrap_or_default();
+        count >= TURN_PACKET_INS_MAX || bytes >= TURN_PACKET_IN_BYTES_MAX
+    }
+
+    /// One of them gets a packet of so many bytes.
+    fn add(&mut self, bridge: BridgeId, bytes: usize) {
+        let (count, sum) = self.0.entry(bridge).or_default();
+        *count += 1;
+        *sum += bytes;
+    }
+}
+
 /// Turns a punted packet into packet-ins for the connections that want it.
-pub fn packet_in(s: &mut State, punt: &PuntEvent) {
+pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
     let Some(context) = punt.punt.context.downcast_ref::<PacketInContext>() else { return };
+    if turn.is_over(context.bridge) {
+        s.of.counts.packet_ins_dropped += 1;
+        return;
+    }
     let Some(name) = s.bridge_name(context.bridge) else { return };
     let matching = context.fields_of(&punt.key);
     let data = match matching.key.u32(at::PACKET_TYPE) {
@@ -31,8 +62,8 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
         // In memory it still has its Ethernet header.
         _ => punt.packet.get(ETHERNET_BYTES..).unwrap_or_default(),
     };
-    let removed = punt.packet.len() - data.len();
-    let base = PacketIn {
+    let (bytes, removed) = (data.len(), punt.packet.len() - data.len());
+    let mut message = Reply::PacketIn(PacketIn {
         buffer_id: NO_BUFFER,
         total_len: punt.total_len.saturating_sub(removed).min(0xffff) as u16,
         reason: context.reason,
@@ -42,7 +73,7 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
         matching,
         userdata: context.userdata.clone(),
         continuation: context.continuation.clone().map(Box::new),
-    };
+    });
     let now = s.now_ms();
     let Some(bridge) = s.bridges.get_mut(&name) else { return };
     let of_service = queue_size(&bridge.conf.other_config);
@@ -55,8 +86,12 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent) {
         if row.as_mut().is_some_and(|c| !c.admit(reason == Reason::TableMiss, now)) {
             continue;
         }
+        if let Reply::PacketIn(p) = &mut message {
+            p.reason = reason;
+        }
+        turn.add(context.bridge, bytes);
         let waiting_max = row.map_or(of_service, |c| c.conf.queue_size);
-        if !conn.send_packet_in(PacketIn { reason, ..base.clone() }, waiting_max) {
+        if !conn.send_packet_in(&message, waiting_max) {
             let name = conn.name(*id);
             vlog::info!("connmgr", "{name}: dropping packet-in due to queue overflow");
         }
@@ -81,7 +116,7 @@ fn reason_for(conn: &Conn, context: &PacketInContext) -> Option<Reason> {
 
 /// Sends what the switch half noticed. Flow updates of one change share a message.
 pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
-    let mut updates: Vec<(ofproto::BridgeId, Vec<Update>)> = Vec::new();
+    let mut updates: Vec<(BridgeId, Vec<Update>)> = Vec::new();
     for event in events {
         match event {
             Event::FlowRemoved(bridge, removed) => {
@@ -212,4 +247,29 @@ fn watches(m: &MonitorRequest, update: &MonitorUpdate, old: &[Instruction]) -> b
             || ofproto::outputs_to(old, m.out_port))
         && (m.out_group == GROUP_ANY || ofproto::uses_group(&flow.instructions, m.out_group))
         && m.matching.covers(&flow.matching)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_ins_of_a_turn_are_bounded_however_many_connections_a_bridge_has() {
+        const PUNTS: usize = 1024;
+        let mut switch = ofproto::Switch::new(sync::Domain::new().writer());
+        let mut bridge = |name| switch.add_bridge(name, Default::default(), 0).unwrap();
+        let [a, b] = ["a", "b"].map(&mut bridge);
+        for (connections, bytes) in [(1, 1500), (3, 128), (512, 64), (512, 65_535), (16, 9000)] {
+            let (mut turn, mut sent) = (PacketInTurn::default(), 0);
+            while sent < PUNTS && !turn.is_over(a) {
+                (0..connections).for_each(|_| turn.add(a, bytes));
+                sent += 1;
+            }
+            let (count, sum) = (sent * connections, sent * connections * bytes);
+            assert!(count < TURN_PACKET_INS_MAX + connections, "{connections}: {count}");
+            assert!(sum < TURN_PACKET_IN_BYTES_MAX + connections * bytes, "{connections}: {sum}");
+            assert!(sent == PUNTS || connections > 8, "few connections get all");
+            assert!(sent > 0 && !turn.is_over(b), "other bridges have their own");
+        }
+    }
 }

@@ -11,9 +11,9 @@ pub const SLICE_FLOWS_MAX: usize = 2048;
 /// Comparisons of a slice's flows with monitors of their bridge, half a microsecond each.
 const WATCHES_SLICE_MAX: usize = 16_384;
 
-/// Flows of a slice in a bridge that has `monitors` monitors.
-pub fn slice_flows(monitors: usize) -> usize {
-    (WATCHES_SLICE_MAX / monitors.max(1)).clamp(1, SLICE_FLOWS_MAX)
+/// Flows of a slice in a bridge that has so many watches ([`super::conn::Conn::watches`]).
+pub fn slice_flows(watches: usize) -> usize {
+    (WATCHES_SLICE_MAX / watches.max(1)).clamp(1, SLICE_FLOWS_MAX)
 }
 
 /// Executes the items as one change. Once begun it goes on to its end, whatever becomes of the
@@ -42,7 +42,7 @@ pub async fn run(state: &Shared, origin: Origin, bridge: BridgeId, items: Items)
 
 fn run_slice(state: &Shared, bridge: BridgeId, change: &Change, origin: Origin) -> Option<Outcome> {
     let mut s = state.borrow_mut();
-    let flows = slice_flows(s.monitors_of(bridge));
+    let flows = slice_flows(s.watches_of(bridge));
     let outcome = s.ofproto.advance(change, flows);
     s.deliver(origin);
     outcome

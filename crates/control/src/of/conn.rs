@@ -2,8 +2,7 @@
 
 use openflow::codec::{self, Dialect, ReplyTo};
 use openflow::{
-    AsyncConfig, MonitorRequest, MultipartReply, PacketIn, Reason, Reply, Role, SwitchConfig,
-    Version,
+    AsyncConfig, MonitorRequest, MultipartReply, Reason, Reply, Role, SwitchConfig, Version,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -194,14 +193,14 @@ impl Conn {
 
     /// Sends a packet-in. False: it is dropped, as the peer does not read and has this many to
     /// read already, or more bytes than may wait.
-    pub fn send_packet_in(&mut self, message: PacketIn, waiting_max: u32) -> bool {
+    pub fn send_packet_in(&mut self, message: &Reply, waiting_max: u32) -> bool {
         let waiting = self.packet_ins.waiting(self.backlog.bytes());
         let is_full = self.backlog.is_stalled() && waiting >= waiting_max as usize;
         if is_full || self.backlog.bytes() > ASYNC_BACKLOG_BYTES_MAX {
             self.counts.packet_ins_dropped += 1;
             return false;
         }
-        self.reply(0, &Reply::PacketIn(message));
+        self.reply(0, message);
         self.packet_ins.push();
         true
     }
@@ -293,6 +292,13 @@ impl Conn {
             && self.wants.table_status[self.column()] & (1 << reason) != 0
     }
 
+    /// What a change of a flow costs this connection, in comparisons with a monitor: one for each
+    /// monitor, and two for a message that the flow is gone.
+    pub fn watches(&self) -> usize {
+        let notified = self.listens() && self.wants.flow_removed[self.column()] != 0;
+        self.monitors.len() + 2 * usize::from(notified)
+    }
+
     /// Wants flow-removed messages of this reason?
     pub fn wants_flow_removed(&self, reason: openflow::Removed) -> bool {
         self.listens() && self.wants.flow_removed[self.column()] & (1 << reason as u32) != 0
@@ -335,5 +341,31 @@ fn default_wants() -> AsyncConfig {
         role_status: [0, 0],
         table_status: [0, 0],
         requestforward: [0, 0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::of::change::slice_flows;
+    use openflow::codec::Dialect;
+
+    #[test]
+    fn a_slice_of_flows_that_go_causes_few_messages_however_many_connections_want_them() {
+        let conn = || {
+            let kind = Kind::Row { target: "ptcp:".into(), active: false, primary: true };
+            let (out, _) = tokio::sync::mpsc::unbounded_channel();
+            let (open, _) = tokio::sync::oneshot::channel();
+            let mut conn = Conn::new("br0".into(), kind, out, Rc::default(), open);
+            conn.dialect = Some(Dialect::from(Version::V13));
+            conn
+        };
+        for connections in [1, 3, 100, 512] {
+            let all: Vec<Conn> = (0..connections).map(|_| conn()).collect();
+            let flows = slice_flows(all.iter().map(Conn::watches).sum());
+            assert!(flows > 0 && flows * connections <= 8192, "{connections}: {flows} flows");
+        }
+        let secondary = Conn { role: Role::Secondary, ..conn() };
+        assert_eq!(secondary.watches(), 0, "it is not notified");
     }
 }

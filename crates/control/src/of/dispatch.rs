@@ -88,6 +88,12 @@ async fn perform(
         Request::Multipart(MultipartRequest::Flow(select)) => {
             multipart::flows(state, id, to, &select).await.map(|()| None)
         }
+        Request::Multipart(
+            request @ (MultipartRequest::GroupStats(_)
+            | MultipartRequest::GroupDesc(_)
+            | MultipartRequest::MeterStats(_)
+            | MultipartRequest::MeterConfig(_)),
+        ) => multipart::numbered(state, id, to, &request).await.map(|()| None),
         Request::Multipart(MultipartRequest::FlowMonitor(requests)) => {
             multipart::monitor(state, id, to, requests).await.map(|()| None)
         }

@@ -29,7 +29,6 @@ pub fn answer(
 ) -> Result<Option<MultipartReply>, OfError> {
     use MultipartRequest as Q;
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
-    let now = s.now_ns();
     let version = s.conns.get(&id).and_then(|c| c.version()).ok_or(OfError::BadType)?;
     let reply = match request {
         Q::Desc => desc(s, id),
@@ -54,11 +53,11 @@ pub fn answer(
             MultipartReply::QueueStats(s.queue_stats(id, port, queue)?)
         }
         Q::QueueDesc { port, queue } => MultipartReply::QueueDesc(s.queues(id, port, queue)?),
-        Q::GroupStats(g) => MultipartReply::GroupStats(s.ofproto.group_stats(bridge, g, now)?),
-        Q::GroupDesc(g) => MultipartReply::GroupDesc(s.ofproto.group_desc(bridge, g)?),
+        // Sent piece by piece ([`numbered`]).
+        Q::GroupStats(_) | Q::GroupDesc(_) | Q::MeterStats(_) | Q::MeterConfig(_) => {
+            return Ok(None);
+        }
         Q::GroupFeatures => group_features(version),
-        Q::MeterStats(m) => MultipartReply::MeterStats(s.ofproto.meter_stats(bridge, m, now)?),
-        Q::MeterConfig(m) => MultipartReply::MeterConfig(s.ofproto.meter_config(bridge, m)?),
         Q::MeterFeatures => METER_FEATURES,
         Q::IpfixBridge => MultipartReply::IpfixBridge(
             s.observers.export.ipfix_of_bridge(bridge).ok_or(OfError::NotConfigured)?,
@@ -154,6 +153,60 @@ pub async fn flows(
         tokio::task::yield_now().await;
         drained(&backlog, DUMP_BACKLOG_BYTES_MAX).await;
     }
+}
+
+/// Answers a request for groups or meters: some at a time, as [`flows`] does. What comes or goes
+/// meanwhile is in the answer or not.
+pub async fn numbered(
+    state: &Shared,
+    id: ConnId,
+    to: ReplyTo,
+    request: &MultipartRequest,
+) -> Result<(), OfError> {
+    let mut from = 0;
+    loop {
+        let backlog = {
+            let mut s = state.borrow_mut();
+            let (piece, next) = numbered_piece(&s, id, request, from)?;
+            let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
+            conn.reply_part(to, &piece, next.is_some());
+            let Some(next) = next else { return Ok(()) };
+            from = next;
+            conn.backlog.clone()
+        };
+        tokio::task::yield_now().await;
+        drained(&backlog, DUMP_BACKLOG_BYTES_MAX).await;
+    }
+}
+
+/// Groups or meters with numbers from `from` on, and where the next piece begins.
+fn numbered_piece(
+    s: &State,
+    id: ConnId,
+    request: &MultipartRequest,
+    from: u32,
+) -> Result<(MultipartReply, Option<u32>), OfError> {
+    use MultipartRequest as Q;
+    let (bridge, now) = (s.bridge_id(id).ok_or(OfError::BadType)?, s.now_ns());
+    Ok(match request {
+        Q::GroupStats(g) => {
+            let piece = s.ofproto.group_stats(bridge, *g, from, now)?;
+            (MultipartReply::GroupStats(piece.entries), piece.next)
+        }
+        Q::GroupDesc(g) => {
+            let piece = s.ofproto.group_desc(bridge, *g, from)?;
+            (MultipartReply::GroupDesc(piece.entries), piece.next)
+        }
+        Q::MeterStats(m) => {
+            let piece = s.ofproto.meter_stats(bridge, *m, from, now)?;
+            (MultipartReply::MeterStats(piece.entries), piece.next)
+        }
+        Q::MeterConfig(m) => {
+            let piece = s.ofproto.meter_config(bridge, *m, from)?;
+            (MultipartReply::MeterConfig(piece.entries), piece.next)
+        }
+        _ => return Err(OfError::BadType),
+    })
 }
 
 /// Begins monitors, and tells of the flows that are there as [`flows`] does. Changes are sent from

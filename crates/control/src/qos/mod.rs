@@ -27,10 +27,9 @@ pub struct QueueCounters {
     pub since_ms: u64,
 }
 
-/// Brings the traffic control of an interface's device up to date; a port without such a device is
-/// left alone. Costs one request for each queue that changed.
+/// Begins to bring the traffic control of an interface's device up to date; a port without such a
+/// device is left alone. [`turn`] does the rest.
 pub fn apply(s: &mut State, conf: &IfaceConf, no: PortNo) {
-    let now = s.now_ms();
     let Some(port) = s.dp.port_mut(no) else { return };
     let plan = match &conf.qos {
         Some(QosConf::Linux(qos)) => {
@@ -40,10 +39,24 @@ pub fn apply(s: &mut State, conf: &IfaceConf, no: PortNo) {
         _ => Plan::Default,
     };
     let Some(mut tc) = port.traffic_control() else { return };
-    let applied = s.applied.qos.entry(no).or_default();
-    for failure in applied.apply(&mut tc, plan, &conf.name, now) {
-        vlog::warn!(MODULE, "{failure}");
-    }
+    s.applied.qos.entry(no).or_default().begin(&mut tc, plan, &conf.name);
+    s.applied.qos_due.insert(no);
+}
+
+/// Makes some of the requests that are due: one for each queue that changed. True: there are more.
+pub fn turn(s: &mut State) -> bool {
+    let now = s.now_ms();
+    let Some(no) = s.applied.qos_due.first().copied() else { return false };
+    let applied = s.applied.qos.get_mut(&no);
+    let done = s.dp.port_mut(no).zip(applied).and_then(|(port, applied)| {
+        let name = port.name().to_owned();
+        Some(applied.turn(&mut port.traffic_control()?, &name, now))
+    });
+    // None: the port has gone meanwhile.
+    let Some(failures) = done.unwrap_or(Some(Vec::new())) else { return true };
+    failures.iter().for_each(|failure| vlog::warn!(MODULE, "{failure}"));
+    s.applied.qos_due.remove(&no);
+    true
 }
 
 /// Gives devices whose ports leave the kernel's default queueing again, unless it is not ours.

@@ -99,11 +99,17 @@ impl State {
         conns.map(|c| c.monitors.len()).sum()
     }
 
-    /// How many monitors the bridge has that has most.
-    pub fn monitors_of_any(&self) -> usize {
+    /// What a change of a flow of a bridge costs its connections ([`Conn::watches`]).
+    pub fn watches_of(&self, bridge: BridgeId) -> usize {
+        let Some(name) = self.bridge_name(bridge) else { return 0 };
+        self.conns.values().filter(|c| c.bridge == name).map(Conn::watches).sum()
+    }
+
+    /// As much, of the bridge where it is most.
+    pub fn watches_of_any(&self) -> usize {
         let mut each: BTreeMap<&str, usize> = BTreeMap::new();
-        for c in self.conns.values().filter(|c| !c.monitors.is_empty()) {
-            *each.entry(&c.bridge).or_default() += c.monitors.len();
+        for (c, watches) in self.conns.values().map(|c| (c, c.watches())).filter(|(_, n)| *n > 0) {
+            *each.entry(&c.bridge).or_default() += watches;
         }
         each.into_values().max().unwrap_or(0)
     }

@@ -114,6 +114,8 @@ pub struct Applied {
     pub add_mpls_off: bool,
     /// Traffic control of the kernel's devices.
     pub qos: crate::qos::applied::Ports,
+    /// Ports whose traffic control is not as it is to be yet.
+    pub qos_due: BTreeSet<flow::PortNo>,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
 }

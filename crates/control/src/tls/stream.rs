@@ -8,12 +8,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
+/// What a peer may send that is no data, between two pieces of data, bytes: four of the longest
+/// records, or 2,400 that say that it goes on to its next key (TLS 1.3, RFC 8446, 4.6.3), each of
+/// which costs computation. OpenSSL reads these without end.
+const BYTES_WITHOUT_DATA_MAX: usize = 64 << 10;
+
 /// A connection. Dropped, it says goodbye to the peer, if there is room for that.
 #[derive(Debug)]
 pub struct TlsStream(SslStream<Socket>);
 
 impl TlsStream {
-    pub(super) fn new(stream: SslStream<Socket>) -> Self {
+    /// After the handshake.
+    pub(super) fn new(mut stream: SslStream<Socket>) -> Self {
+        stream.get_mut().left = Some(BYTES_WITHOUT_DATA_MAX);
         TlsStream(stream)
     }
 
@@ -38,7 +45,12 @@ impl AsyncRead for TlsStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf).map_err(named)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.0).poll_read(cx, buf).map_err(named);
+        if buf.filled().len() > before {
+            self.0.get_mut().left = Some(BYTES_WITHOUT_DATA_MAX);
+        }
+        read
     }
 }
 
@@ -66,18 +78,24 @@ impl Drop for TlsStream {
     }
 }
 
-/// A socket that may change the thread that waits for it; empty while it does.
+/// A socket that may change the thread that waits for it.
 #[derive(Debug)]
-pub(super) struct Socket(Option<TcpStream>);
+pub(super) struct Socket {
+    /// None while it does.
+    tcp: Option<TcpStream>,
+    /// Bytes that may be read before there is data among them; None: during the handshake, which
+    /// OpenSSL bounds.
+    left: Option<usize>,
+}
 
 impl Socket {
     pub(super) fn new(tcp: TcpStream) -> Self {
-        Socket(Some(tcp))
+        Socket { tcp: Some(tcp), left: None }
     }
 
     fn settle(&mut self) -> io::Result<()> {
-        if let Some(tcp) = self.0.take() {
-            self.0 = Some(TcpStream::from_std(tcp.into_std()?)?);
+        if let Some(tcp) = self.tcp.take() {
+            self.tcp = Some(TcpStream::from_std(tcp.into_std()?)?);
         }
         Ok(())
     }
@@ -86,7 +104,7 @@ impl Socket {
         mut self: Pin<&mut Self>,
         poll: impl FnOnce(Pin<&mut TcpStream>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        match &mut self.0 {
+        match &mut self.tcp {
             Some(tcp) => poll(Pin::new(tcp)),
             None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
@@ -95,11 +113,18 @@ impl Socket {
 
 impl AsyncRead for Socket {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.with(|tcp| tcp.poll_read(cx, buf))
+        if self.left == Some(0) {
+            return Poll::Ready(Err(io::Error::other("SSL: the peer sends no data")));
+        }
+        let before = buf.filled().len();
+        let read = self.as_mut().with(|tcp| tcp.poll_read(cx, buf));
+        let bytes = buf.filled().len() - before;
+        self.left = self.left.map(|left| left.saturating_sub(bytes));
+        read
     }
 }
 

@@ -6,7 +6,7 @@ use crate::budget::Budget;
 use crate::config::{BridgeConf, PortConf};
 use ofproto::{BridgeId, Gate, PortSpec, TreePort, TreeState};
 use openflow::OfPort;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A neighbour sends one BPDU a second by STP, and up to ten by RSTP. Twice as many are taken, one
 /// each so many milliseconds, after so many at once.
@@ -15,6 +15,10 @@ const BPDUS_BURST: u64 = 32;
 /// Learned addresses of a bridge are forgotten so often at once, and then once a second
 /// (`super::FLUSH_MS`).
 const FLUSHES_BURST: u64 = 4;
+/// Ports that what is heard may have a tree visit each millisecond, some hundredths of the control
+/// thread's time, and how many at once: after more, what is heard waits.
+const STEPS_MS: u64 = 1000;
+const STEPS_BURST: u64 = 20_000;
 
 /// The trees of all bridges.
 #[derive(Default)]
@@ -31,8 +35,15 @@ pub struct Trees {
 pub(super) struct Tree {
     pub bridge: BridgeId,
     pub machine: Machine,
+    /// Ports whose BPDUs wait to be taken in, in the order in which they came.
+    heard: VecDeque<u16>,
+    /// Visits that what was heard has caused, less those that time since then allows, and when
+    /// that was reckoned, ms.
+    owed: (u64, u64),
     /// By number in the tree.
     pub ports: BTreeMap<u16, TreePlace>,
+    /// Numbers in the tree by OpenFlow port.
+    places: BTreeMap<OfPort, u16>,
     /// Interfaces with `rstp-port-mcheck`.
     checked: BTreeSet<String>,
     /// Learned addresses are to be forgotten.
@@ -49,6 +60,8 @@ pub(super) struct TreePlace {
     pub state: stp::PortState,
     /// When it began, ms.
     pub since_ms: u64,
+    /// Its last BPDU that was not taken in.
+    heard: Option<Vec<u8>>,
     budget: Budget,
     gate: Gate,
 }
@@ -87,9 +100,9 @@ fn closed() -> TreePort {
 
 impl Tree {
     pub fn new(bridge: BridgeId, machine: Machine) -> Tree {
-        let (ports, checked) = Default::default();
-        let flushes = Budget::full(FLUSHES_BURST, 0);
-        Tree { bridge, machine, ports, checked, flush: false, flushes }
+        let (heard, ports, places, checked) = Default::default();
+        let (owed, flush, flushes) = ((0, 0), false, Budget::full(FLUSHES_BURST, 0));
+        Tree { bridge, machine, heard, owed, ports, places, checked, flush, flushes }
     }
 
     /// Which number each interface has.
@@ -100,9 +113,10 @@ impl Tree {
     /// Takes over settings.
     pub fn configure(&mut self, asked: Asked, now: u64) {
         self.machine.configure(&asked, now);
-        let stays = |number: &u16, port: &TreePlace| {
-            asked.ports.iter().any(|p| p.number == *number && p.iface == port.iface)
-        };
+        let ifaces: BTreeMap<u16, &str> =
+            asked.ports.iter().map(|p| (p.number, p.iface.as_str())).collect();
+        let stays =
+            |number: &u16, port: &TreePlace| ifaces.get(number).is_some_and(|i| *i == port.iface);
         let gone = self.ports.extract_if(.., |number, port| !stays(number, port));
         gone.for_each(|(number, _)| self.machine.remove_port(number, now));
         for port in &asked.ports {
@@ -114,18 +128,20 @@ impl Tree {
                 of_port: port.of_port,
                 state: stp::PortState::Disabled,
                 since_ms: now,
+                heard: None,
                 budget: Budget::full(BPDUS_BURST, now),
                 gate: Gate::default(),
             });
             place.of_port = port.of_port;
         }
+        self.places = self.ports.iter().map(|(number, port)| (port.of_port, *number)).collect();
         let checked = asked.ports.into_iter().filter(|p| p.checks).map(|p| p.iface);
         self.checked = checked.collect();
     }
 
     /// The number in the tree of an OpenFlow port.
     pub fn number_of(&self, of_port: OfPort) -> Option<u16> {
-        self.ports.iter().find(|(_, p)| p.of_port == of_port).map(|(number, _)| *number)
+        self.places.get(&of_port).copied()
     }
 
     /// Takes a BPDU from a port's budget; false: the budget is used up, and the BPDU is refused.
@@ -135,6 +151,40 @@ impl Tree {
         port.budget.spend();
         port.gate.set(admitted);
         admitted
+    }
+
+    /// A BPDU of a port waits to be taken in, in place of one that does already.
+    pub fn hear(&mut self, number: u16, frame: Vec<u8>) {
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        if port.heard.replace(frame).is_none() {
+            self.heard.push_back(number);
+        }
+    }
+
+    /// Does something wait that may be taken in now?
+    pub fn hears(&mut self, now: u64) -> bool {
+        let (steps, since) = self.owed;
+        self.owed = (steps.saturating_sub(now.saturating_sub(since).saturating_mul(STEPS_MS)), now);
+        !self.heard.is_empty() && self.owed.0 <= STEPS_BURST
+    }
+
+    /// Takes in what was heard, if it is time for that, and lets time pass; what the log says of
+    /// it. All that is heard together causes one turn of RSTP's state machines. What it costs, this
+    /// tree's BPDUs pay for with time, so others' work does not wait for many bridges and ports.
+    pub fn run(&mut self, now: u64) -> Vec<String> {
+        let (before, mut errors) = (self.machine.steps(), Vec::new());
+        let hears = self.hears(now);
+        while hears && self.machine.steps() - before <= STEPS_BURST {
+            let Some(number) = self.heard.pop_front() else { break };
+            let heard = self.ports.get_mut(&number).and_then(|port| port.heard.take());
+            let Some(frame) = heard else { continue };
+            errors.extend(self.machine.receive(number, &frame, now).err());
+        }
+        self.machine.run(now);
+        if hears {
+            self.owed.0 += self.machine.steps() - before;
+        }
+        errors
     }
 
     /// Has BPDUs handed over again where there is a budget for them.
@@ -157,3 +207,7 @@ fn tree_state(state: stp::PortState, rapid: bool) -> TreeState {
         stp::PortState::Forwarding => TreeState::Forwarding,
     }
 }
+
+#[cfg(test)]
+#[path = "bridge_trees_tests.rs"]
+mod tests;

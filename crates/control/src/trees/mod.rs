@@ -89,21 +89,26 @@ pub fn turn(s: &mut State) -> bool {
     names.iter().fold(false, |sent, name| advance(s, name) | sent)
 }
 
-/// A BPDU has come in.
+/// A BPDU has come in; [`hear`] takes it in.
 pub fn receive(s: &mut State, punt: &PuntEvent, to: &TreeContext) {
     let now = s.now_ms();
     let found = s.trees.all.iter_mut().find(|(_, tree)| tree.bridge == to.bridge);
-    let Some((name, tree)) = found.map(|(name, tree)| (name.clone(), tree)) else { return };
+    let Some((_, tree)) = found else { return };
     let Some(number) = tree.number_of(to.port) else { return };
     // Many may have come before the gate was closed: they cost no more than this.
     if !tree.admits(number, now) {
         s.trees.refused_bpdus += 1;
         return;
     }
-    if let Err(text) = tree.machine.receive(number, &punt.packet, now) {
-        vlog::warn!(MODULE, "{name}: {text}");
-    }
-    advance(s, &name);
+    tree.hear(number, punt.packet.clone());
+}
+
+/// Takes in BPDUs that wait, of trees that may have some taken in now.
+pub fn hear(s: &mut State) {
+    let now = s.now_ms();
+    let hears = |(name, tree): (&String, &mut Tree)| tree.hears(now).then(|| name.clone());
+    let names: Vec<String> = s.trees.all.iter_mut().filter_map(hears).collect();
+    names.iter().for_each(|name| _ = advance(s, name));
 }
 
 /// The topology is said to change, in one bridge or all. Error: it has no such tree.
@@ -138,7 +143,9 @@ fn advance(s: &mut State, name: &str) -> bool {
         let up = s.ofproto.port(id, port.of_port).is_some_and(is_up);
         tree.machine.set_link(*number, up, now);
     }
-    tree.machine.run(now);
+    for text in tree.run(now) {
+        vlog::warn!(MODULE, "{name}: {text}");
+    }
     tree.open_gates(now);
     let out = tree.machine.take_output();
     if out.changed {

@@ -65,7 +65,7 @@ impl Machine {
                 stp.set_port(port.number, StpPortConf { priority: port.priority, path_cost }, now);
             }
             Machine::Rstp(rstp) => {
-                rstp.set_port(port.number, port.rapid, now);
+                rstp.set_port(port.number, port.rapid);
                 if checks {
                     rstp.check(port.number, now);
                 }
@@ -74,14 +74,22 @@ impl Machine {
     }
 
     pub fn remove_port(&mut self, number: u16, now: u64) {
-        on!(self, m => m.remove_port(number, now));
+        match self {
+            Machine::Stp(stp) => stp.remove_port(number, now),
+            Machine::Rstp(rstp) => rstp.remove_port(number),
+        }
     }
 
     pub fn set_link(&mut self, number: u16, up: bool, now: u64) {
         on!(self, m => m.set_link(number, up, now));
     }
 
-    /// A frame with a BPDU came in. Error: what the log says of it.
+    /// Ports visited so far.
+    pub fn steps(&self) -> u64 {
+        on!(self, m => m.steps())
+    }
+
+    /// A frame with a BPDU came in; [`Machine::run`] does the rest. Error: what the log says of it.
     pub fn receive(&mut self, number: u16, frame: &[u8], now: u64) -> Result<(), String> {
         on!(self, m => m.receive(number, read(frame), now))
     }
@@ -91,7 +99,10 @@ impl Machine {
     }
 
     pub fn change_topology(&mut self, now: u64) {
-        on!(self, m => m.change_topology(now));
+        match self {
+            Machine::Stp(stp) => stp.change_topology(now),
+            Machine::Rstp(rstp) => rstp.change_topology(),
+        }
     }
 
     pub fn take_output(&mut self) -> Output {

@@ -1,23 +1,17 @@
 //! Eviction: a full table with eviction removes its least important flow instead of refusing a new
-//! one. It examines every flow of the table, so its cost grows with the table's limit; only tables
-//! with a limit and eviction have this cost.
+//! one. In a large table one look at all its flows lists a part of them, which go before it is
+//! looked at again: a new flow costs some visits, however large the table is.
 
 use crate::switch::Switch;
 use crate::tables::counters::FlowRec;
 use crate::tables::table::{FlowRule, N_TABLES};
 use crate::transaction::{Select, Txn};
 use crate::types::BridgeId;
+use crate::victims::{Rank, Victim, Victims};
+use crate::work::step;
 use openflow::{Match, OfError, Removed, Subfield};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// An eviction group: the number of its flows, and the one to be evicted first, by importance and
-/// expiry.
-#[derive(Default)]
-struct Group {
-    flows: usize,
-    first: Option<(u16, u64, Arc<FlowRule>)>,
-}
 
 /// When a flow expires if it is not used, ns. None: never; then it is not evicted either.
 fn expires(rec: &FlowRec) -> Option<u64> {
@@ -38,7 +32,7 @@ impl Switch {
     /// Makes room for another flow in a full table.
     pub(crate) fn make_room(&mut self, txn: &mut Txn, table: u8) -> Result<(), OfError> {
         let evicts = self.of_bridge(txn.bridge)?.evicts(table);
-        let victim = evicts.then(|| self.victim(txn.bridge, table, txn.version)).flatten();
+        let victim = evicts.then(|| self.victim(txn, table)).flatten();
         let victim = victim.ok_or(OfError::FlowTableFull)?;
         self.stage_remove(txn, table, &victim, Removed::Eviction);
         Ok(())
@@ -57,24 +51,52 @@ impl Switch {
         }
     }
 
-    /// The flow to evict: from the eviction group with the most flows, the flow of least
-    /// importance; of several the one that expires first. None: no flow of the table has a timeout.
-    fn victim(&self, id: BridgeId, table: u8, version: u64) -> Option<Arc<FlowRule>> {
-        let config = self.bridge(id).ok()?.config.tables.get(&table);
+    /// The flow to evict; None: no flow of the table has a timeout.
+    fn victim(&mut self, txn: &Txn, table: u8) -> Option<Arc<FlowRule>> {
+        let rec = &mut self.bridge_mut(txn.bridge).ok()?.table_recs[usize::from(table)];
+        if rec.victims.is_barren(txn.now) {
+            return None;
+        }
+        let mut victims = std::mem::take(&mut rec.victims);
+        let listed = self.take_victim(&mut victims, txn);
+        let found = listed.or_else(|| {
+            victims = self.victims(txn, table).unwrap_or_default();
+            self.take_victim(&mut victims, txn)
+        });
+        self.bridge_mut(txn.bridge).ok()?.table_recs[usize::from(table)].victims = victims;
+        found
+    }
+
+    /// The next one of a list that is still there and was not used since.
+    fn take_victim(&self, victims: &mut Victims, txn: &Txn) -> Option<Arc<FlowRule>> {
+        while let Some((rank, rule)) = victims.next(txn.now) {
+            if rule.visible(txn.version) && self.rank(&rule) == Some(rank) {
+                return Some(rule);
+            }
+        }
+        None
+    }
+
+    /// None: the flow never expires.
+    fn rank(&self, rule: &FlowRule) -> Option<Rank> {
+        let rec = self.slots.flow(rule.value().id)?;
+        Some((rec.importance, expires(rec)?))
+    }
+
+    /// The flows to evict next.
+    fn victims(&self, txn: &Txn, table: u8) -> Option<Victims> {
+        let config = self.bridge(txn.bridge).ok()?.config.tables.get(&table);
         let fields = config.map_or(&[][..], |t| &t.groups);
         let everything = Match::default();
         let all = Select { table, ..Select::all(&everything) };
-        let mut groups: BTreeMap<Vec<(u128, u128)>, Group> = BTreeMap::new();
-        for (_, rule) in self.select(id, &all, version).ok()? {
-            let Some(rec) = self.slots.flow(rule.value().id) else { continue };
-            let Some(expires) = expires(rec) else { continue };
-            let group = groups.entry(fields.iter().map(|s| bits(&rule, s)).collect()).or_default();
-            group.flows += 1;
-            let rank = (rec.importance, expires);
-            if group.first.as_ref().is_none_or(|f| rank < (f.0, f.1)) {
-                group.first = Some((rank.0, rank.1, rule));
-            }
+        let all = self.select(txn.bridge, &all, txn.version).ok()?;
+        let (flows, mut groups) = (all.len(), BTreeMap::<Vec<(u128, u128)>, Vec<Victim>>::new());
+        for (_, rule) in all {
+            step();
+            let Some(rank) = self.rank(&rule) else { continue };
+            let group = fields.iter().map(|s| bits(&rule, s)).collect();
+            groups.entry(group).or_default().push((rank, rule));
         }
-        groups.into_values().max_by_key(|g| g.flows)?.first.map(|f| f.2)
+        Some(Victims::of(flows, groups.into_values().collect(), txn.now))
     }
 }

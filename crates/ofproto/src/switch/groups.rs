@@ -5,6 +5,7 @@ use crate::check;
 use crate::groups::group::{BucketView, GroupRec, GroupView};
 use crate::groups::liveness::{Groups, names};
 use crate::switch::Switch;
+use crate::switch::piece::Piece;
 use crate::tables::counters::{Counter, Slot};
 use crate::tables::instructions::uses_one_of;
 use crate::transaction::{GroupUndo, Remaining, Select, Txn};
@@ -194,37 +195,46 @@ impl Switch {
         }
     }
 
-    /// Statistics of a group, or of all groups (`group` 0xfffffffc).
+    /// Statistics of a group, or of some of all groups (`group` 0xfffffffc): those with numbers
+    /// from `from` on.
     pub fn group_stats(
         &self,
         id: BridgeId,
         group: u32,
+        from: u32,
         now: u64,
-    ) -> Result<Vec<GroupStats>, OfError> {
+    ) -> Result<Piece<GroupStats>, OfError> {
         let b = self.of_bridge(id)?;
-        let one = |(id, g): (&u32, &GroupRec)| {
+        let one = |id: u32, g: &GroupRec| {
             let total = self.slots.count(g.view.credit);
             let bucket = |b: &BucketView| {
                 let c = self.slots.count(b.credit);
                 (c.packets, c.bytes)
             };
             GroupStats {
-                id: *id,
-                ref_count: b.groups.refs.get(id).copied().unwrap_or(0),
+                id,
+                ref_count: b.groups.refs.get(&id).copied().unwrap_or(0),
                 packets: total.packets,
                 bytes: total.bytes,
                 duration_ns: now.saturating_sub(g.created),
                 buckets: g.view.buckets.iter().map(bucket).collect(),
             }
         };
-        Ok(b.groups.by_id.iter().filter(|(id, _)| group == ALL || **id == group).map(one).collect())
+        let one_group = (group != ALL).then_some(group);
+        Ok(Piece::of(&b.groups.by_id, one_group, from, |g| g.view.buckets.len(), one))
     }
 
-    /// Groups as they were defined (`group` as in [`Switch::group_stats`]).
-    pub fn group_desc(&self, id: BridgeId, group: u32) -> Result<Vec<GroupMod>, OfError> {
+    /// Groups as they were defined (arguments as in [`Switch::group_stats`]).
+    pub fn group_desc(
+        &self,
+        id: BridgeId,
+        group: u32,
+        from: u32,
+    ) -> Result<Piece<GroupMod>, OfError> {
         let b = self.of_bridge(id)?;
-        let wanted = b.groups.by_id.iter().filter(|(id, _)| group == ALL || **id == group);
-        Ok(wanted.map(|(_, g)| g.spec.clone()).collect())
+        let size = |g: &GroupRec| g.spec.buckets.iter().map(|b| 1 + b.actions.len()).sum();
+        let one_group = (group != ALL).then_some(group);
+        Ok(Piece::of(&b.groups.by_id, one_group, from, size, |_, g| g.spec.clone()))
     }
 }
 

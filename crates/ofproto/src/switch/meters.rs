@@ -2,6 +2,7 @@
 
 use crate::meter_table::MeterRec;
 use crate::switch::Switch;
+use crate::switch::piece::Piece;
 use crate::transaction::{Remaining, Select, Txn};
 use crate::types::BridgeId;
 use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Region};
@@ -104,36 +105,45 @@ impl Switch {
         Ok(())
     }
 
-    /// Statistics of a meter, or of all ([`meter_id::ALL`]).
+    /// Statistics of a meter, or of some of all ([`meter_id::ALL`]): those with numbers from `from`
+    /// on.
     pub fn meter_stats(
         &self,
         id: BridgeId,
         which: u32,
+        from: u32,
         now: u64,
-    ) -> Result<Vec<MeterStats>, OfError> {
-        let stats = |(id, rec): (&u32, &MeterRec)| {
+    ) -> Result<Piece<MeterStats>, OfError> {
+        self.meters_of(id, which, from, |id, rec| {
             let ((packets, bytes), bands) = rec.meter.counted();
             let duration_ns = now.saturating_sub(rec.created);
-            MeterStats { id: *id, flow_count: rec.flows, packets, bytes, duration_ns, bands }
-        };
-        Ok(self.meters_of(id, which)?.map(stats).collect())
+            MeterStats { id, flow_count: rec.flows, packets, bytes, duration_ns, bands }
+        })
     }
 
-    /// Meters as they were defined (`which` as in [`Switch::meter_stats`]).
-    pub fn meter_config(&self, id: BridgeId, which: u32) -> Result<Vec<MeterMod>, OfError> {
-        Ok(self.meters_of(id, which)?.map(|(_, rec)| rec.spec.clone()).collect())
-    }
-
-    fn meters_of(
+    /// Meters as they were defined (arguments as in [`Switch::meter_stats`]).
+    pub fn meter_config(
         &self,
         id: BridgeId,
         which: u32,
-    ) -> Result<impl Iterator<Item = (&u32, &MeterRec)>, OfError> {
+        from: u32,
+    ) -> Result<Piece<MeterMod>, OfError> {
+        self.meters_of(id, which, from, |_, rec| rec.spec.clone())
+    }
+
+    fn meters_of<T>(
+        &self,
+        id: BridgeId,
+        which: u32,
+        from: u32,
+        one: impl Fn(u32, &MeterRec) -> T,
+    ) -> Result<Piece<T>, OfError> {
         let table = &self.of_bridge(id)?.meters.by_id;
         if which != meter_id::ALL && !table.contains_key(&which) {
             return Err(OfError::MeterUnknownMeter);
         }
-        Ok(table.iter().filter(move |(id, _)| which == meter_id::ALL || **id == which))
+        let one_meter = (which != meter_id::ALL).then_some(which);
+        Ok(Piece::of(table, one_meter, from, |rec| rec.spec.bands.len(), one))
     }
 
     /// Keeps the clocks of meters that have no packets up to date. Cheap unless that is due.

@@ -16,6 +16,7 @@ mod mirrors;
 mod options;
 mod outer;
 mod packet_out;
+pub(crate) mod piece;
 mod ports;
 mod publish;
 pub(crate) mod stats;

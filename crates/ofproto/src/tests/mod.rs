@@ -2,6 +2,7 @@
 
 mod bounds;
 mod encap_tests;
+mod eviction_tests;
 mod export_tests;
 mod in_band_tests;
 mod learning_tests;
@@ -574,7 +575,7 @@ fn buckets_come_and_go() {
     assert_eq!(lab.sw.group_mod(lab.br, &m, 0), Err(OfError::GroupBucketExists));
     m.command = GroupCommand::RemoveBucket(4);
     assert_eq!(lab.sw.group_mod(lab.br, &m, 0), Err(OfError::GroupUnknownBucket));
-    assert_eq!(lab.sw.group_desc(lab.br, 7).unwrap()[0].buckets.len(), 1);
+    assert_eq!(lab.sw.group_desc(lab.br, 7, 0).unwrap().entries[0].buckets.len(), 1);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! RSTP (IEEE 802.1D-2004, clause 17), with STP to neighbours that speak nothing else.
 //!
-//! The standard's state machines run by turns until none has anything to do ([`Rstp::settle`]):
+//! The standard's state machines run by turns until none has anything to do ([`Rstp::settle`]),
+//! once for all that came since the last time ([`Rstp::run`]):
 //! - what a bridge and its ports know, and what is asked of them: here
 //! - BPDUs that come in, and what they say (17.22, 17.24, 17.25, 17.27): `receive`
 //! - which port has which role (17.28): `roles`
@@ -199,7 +200,7 @@ pub struct RstpPort {
 }
 
 impl RstpPort {
-    fn new(id: u16, conf: RstpPortConf) -> RstpPort {
+    fn new(id: u16, conf: RstpPortConf, times: Times) -> RstpPort {
         RstpPort {
             conf,
             id,
@@ -213,7 +214,7 @@ impl RstpPort {
             priority: Vector::default(),
             times: Times::default(),
             designated_priority: Vector::default(),
-            designated_times: Times::default(),
+            designated_times: times,
             is: Flags { reselect: true, send_rstp: true, ..Flags::default() },
             rcvd: Rcvd::default(),
             until: Until::default(),
@@ -318,7 +319,7 @@ impl Rstp {
         }
     }
 
-    /// Changes the settings of the bridge.
+    /// Changes the settings of the bridge, as of the next [`Rstp::run`].
     pub fn configure(&mut self, conf: RstpConf, now: u64) {
         if self.conf == conf {
             return;
@@ -336,17 +337,17 @@ impl Rstp {
             }
         }
         self.choose_root();
-        self.settle(now);
     }
 
-    /// Adds a port, whose link is down, or changes one. Numbers are from 1 to [`RSTP_PORTS_MAX`];
-    /// others are passed over.
-    pub fn set_port(&mut self, number: u16, conf: RstpPortConf, now: u64) {
+    /// Adds a port, whose link is down, or changes one, as of the next [`Rstp::run`]. Numbers are
+    /// from 1 to [`RSTP_PORTS_MAX`]; others are passed over.
+    pub fn set_port(&mut self, number: u16, conf: RstpPortConf) {
         if number == 0 || number > RSTP_PORTS_MAX {
             return;
         }
         let id = u16::from(conf.priority & 0xf0) << 8 | number;
-        let port = self.ports.entry(number).or_insert_with(|| RstpPort::new(id, conf));
+        let new = || RstpPort::new(id, conf, self.root_times);
+        let port = self.ports.entry(number).or_insert_with(new);
         if port.conf != conf {
             if port.conf.admin_edge != conf.admin_edge || !conf.auto_edge {
                 port.is.oper_edge = conf.admin_edge;
@@ -354,17 +355,18 @@ impl Rstp {
             (port.conf, port.id) = (conf, id);
             (port.is.reselect, port.is.selected) = (true, false);
         }
-        self.settle(now);
     }
 
-    /// Removes a port.
-    pub fn remove_port(&mut self, number: u16, now: u64) {
-        self.set_link(number, false, now);
-        self.ports.remove(&number);
-        self.settle(now);
+    /// Removes a port. What follows for the others is done by the next [`Rstp::run`].
+    pub fn remove_port(&mut self, number: u16) {
+        let Some(gone) = self.ports.remove(&number) else { return };
+        self.out.flush |= gone.topology != Topology::Inactive;
+        if let Some(port) = self.ports.values_mut().next() {
+            port.is.reselect = true;
+        }
     }
 
-    /// A port's link is up or down now.
+    /// A port's link is up or down, as of the next [`Rstp::run`].
     pub fn set_link(&mut self, number: u16, up: bool, now: u64) {
         let (rapid, max_age) = (!self.conf.stp_only, self.root_times.max_age);
         let Some(port) = self.ports.get_mut(&number).filter(|p| p.enabled != up) else { return };
@@ -380,19 +382,18 @@ impl Rstp {
         port.forget_info();
         port.info_is = if up { InfoIs::Aged } else { InfoIs::Disabled };
         (port.is.reselect, port.is.selected) = (true, false);
-        self.settle(now);
     }
 
-    /// The port speaks RSTP again, until it hears STP (`mcheck`).
+    /// The port speaks RSTP again, until it hears STP (`mcheck`), as of the next [`Rstp::run`].
     pub fn check(&mut self, number: u16, now: u64) {
         let rapid = !self.conf.stp_only;
         if let Some(port) = self.ports.get_mut(&number) {
             port.check_protocol(rapid, now);
         }
-        self.settle(now);
     }
 
-    /// Lets time pass until `now`.
+    /// Lets time pass until `now`, and does what follows from that, and from all that was said
+    /// since the last call.
     pub fn run(&mut self, now: u64) {
         let seconds = now.saturating_sub(self.second) / 1000;
         self.second += seconds * 1000;
@@ -404,14 +405,13 @@ impl Rstp {
         self.settle(now);
     }
 
-    /// Tells the tree of a change of the topology.
-    pub fn change_topology(&mut self, now: u64) {
+    /// Tells the tree of a change of the topology, as of the next [`Rstp::run`].
+    pub fn change_topology(&mut self) {
         // From each port to all others: with one port there is no other.
         let others = self.ports.len() > 1;
         self.ports.values_mut().for_each(|port| port.rcvd.tc_prop |= others);
         self.steps += self.ports.len() as u64;
         self.out.changed = true;
-        self.settle(now);
     }
 
     /// Runs all state machines until none has anything to do.

@@ -5,7 +5,9 @@ use crate::AGE_PER_BRIDGE_MS;
 use crate::bpdu::{Bpdu, Refusal, Rst, RstRole, to_ms};
 
 impl Rstp {
-    /// A BPDU came in on a port, whose link is up. Error: what the log says of it.
+    /// A BPDU came in on a port, whose link is up; visits that port only. What follows is done by
+    /// the next [`Rstp::run`]; of several BPDUs on one port before it, the last one counts. Error:
+    /// what the log says of it.
     pub fn receive(
         &mut self,
         number: u16,
@@ -42,9 +44,7 @@ impl Rstp {
             Bpdu::Rst(_) => port.rcvd.rstp = true,
             Bpdu::Config(_) | Bpdu::TopologyChange => port.rcvd.stp = true,
         }
-        // What was received before takes effect first.
-        self.settle(now);
-        let Some(port) = self.ports.get_mut(&number) else { return Ok(()) };
+        while port.migrate(rapid, now) {}
         match bpdu {
             Bpdu::Rst(rst) => port.receive_info(&rst, rapid, now),
             Bpdu::Config(config) => {
@@ -53,7 +53,6 @@ impl Rstp {
             }
             Bpdu::TopologyChange => port.rcvd.tcn = true,
         }
-        self.settle(now);
         Ok(())
     }
 }

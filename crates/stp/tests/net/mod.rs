@@ -80,16 +80,19 @@ impl Bridge for Rstp {
             auto_edge: true,
             point_to_point: pair,
         };
-        self.set_port(number, conf, 0);
+        self.set_port(number, conf);
     }
     fn set_link(&mut self, number: u16, up: bool, now: u64) {
         Rstp::set_link(self, number, up, now);
+        Rstp::run(self, now);
     }
     fn set_id(&mut self, id: BridgeId, now: u64) {
         self.configure(rapid_conf(id), now);
+        Rstp::run(self, now);
     }
     fn receive(&mut self, number: u16, frame: &[u8], now: u64) {
         let _ = Rstp::receive(self, number, read(frame), now);
+        Rstp::run(self, now);
     }
     fn run(&mut self, now: u64) {
         Rstp::run(self, now);
