@@ -574,11 +574,12 @@ fn a_peer_that_wants_other_keys_all_the_time_delays_no_one_else() {
 fn a_peer_that_says_nothing_but_other_keys_is_closed() {
     let lab = Lab::new();
     let port = lab.listen();
-    // Else the silence would end it, too, after 10 s.
+    // Without its hello, or with the probe, silence would end it, too.
     lab.s.vsctl("set controller br0 inactivity_probe=0");
     let mut known = connect(port, Some((&lab, "ctl"))).unwrap();
     let line = format!(
-        "yes k | timeout 60 nice -n 19 openssl s_client -connect 127.0.0.1:{port} -tls1_3 \
+        "(printf '\\004\\0\\0\\010\\0\\0\\0\\001'; sleep 1; yes k) | timeout 60 nice -n 19 \
+         openssl s_client -connect 127.0.0.1:{port} -tls1_3 \
          -cert ctl-cert.pem -key ctl-privkey.pem >/dev/null 2>&1"
     );
     let ended = lab.s.command("sh").args(["-c", &line]).status().unwrap();
