@@ -1,5 +1,6 @@
 //! Meters of a bridge, and the numbers that the datapath knows them by.
 
+use crate::tables::users::Users;
 use action::Meter;
 use openflow::{MeterMod, meter_id};
 use rpds::HashTrieMapSync;
@@ -28,12 +29,15 @@ pub(crate) struct MeterTable {
     pub by_id: BTreeMap<u32, MeterRec>,
     pub shown: Meters,
     pub published: Arc<Published<Meters>>,
+    /// The flows that name each meter.
+    pub users: Users,
 }
 
 impl MeterTable {
     pub fn new(domain: Domain) -> MeterTable {
         let published = Arc::new(Published::new(domain, Meters::default()));
-        MeterTable { by_id: Default::default(), shown: Meters::default(), published }
+        let (by_id, users) = Default::default();
+        MeterTable { by_id, shown: Meters::default(), published, users }
     }
 
     /// Removes a meter, or all ([`meter_id::ALL`]), and publishes that. For all, an empty table is
@@ -54,7 +58,8 @@ impl MeterTable {
     }
 
     /// Counts a flow that uses a meter and was added (`comes`) or removed.
-    pub fn count_flow(&mut self, id: u32, comes: bool) {
+    pub fn count_flow(&mut self, id: u32, flow: u32, comes: bool) {
+        self.users.note(id, flow, comes);
         if let Some(rec) = self.by_id.get_mut(&id) {
             rec.flows = if comes { rec.flows + 1 } else { rec.flows.saturating_sub(1) };
         }

@@ -2,6 +2,7 @@
 
 use super::group::GroupRec;
 use super::liveness::Groups;
+use crate::tables::users::Users;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use sync::{Domain, Grace, Published};
@@ -39,8 +40,10 @@ pub(crate) struct GroupTable {
     pub shown: Groups,
     /// Number of changes of the bridge's ports so far.
     pub port_changes: u64,
-    /// By group id: number of flows that use the group.
+    /// By group id: how often flows name the group.
     pub refs: HashMap<u32, u32>,
+    /// The flows that name each group.
+    pub users: Users,
 }
 
 impl GroupTable {
@@ -52,6 +55,7 @@ impl GroupTable {
             shown: Groups::default(),
             port_changes: 0,
             refs: HashMap::new(),
+            users: Users::default(),
         }
     }
 }

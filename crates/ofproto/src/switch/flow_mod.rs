@@ -14,6 +14,7 @@ use openflow::{
     TABLE_ALL, flow_flag, port,
 };
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Flows beyond which a request has one region, that of its match, instead of one for each flow.
@@ -41,10 +42,13 @@ impl Switch {
         step(&mut b.table_recs[usize::from(table)].active);
         self.note_learning(bridge, table, flow, added);
         let Ok(b) = self.bridge_mut(bridge) else { return };
-        flow.meter.iter().for_each(|m| b.meters.count_flow(*m, added));
+        flow.meter.iter().for_each(|m| b.meters.count_flow(*m, flow.id, added));
         if flow.groups {
-            let refs = &mut b.groups.refs;
-            for_each_group(&flow.instructions, &mut |g| step(refs.entry(g).or_default()));
+            let (refs, users) = (&mut b.groups.refs, &mut b.groups.users);
+            for_each_group(&flow.instructions, &mut |g| {
+                step(refs.entry(g).or_default());
+                users.note(g, flow.id, added);
+            });
         }
     }
 
@@ -274,6 +278,12 @@ impl Switch {
             out.extend(rules.into_iter().map(|r| (n, r)));
         }
         Ok(out)
+    }
+
+    /// The rules of flows, with their tables.
+    pub(crate) fn rules_of(&self, flows: BTreeSet<u32>) -> Vec<(u8, Arc<FlowRule>)> {
+        let rule = |id| self.slots.flow(id).map(|rec| (rec.table, rec.rule.clone()));
+        flows.into_iter().filter_map(rule).collect()
     }
 
     /// The tables in use that a request selects.

@@ -7,12 +7,11 @@ use crate::groups::liveness::{Groups, names};
 use crate::switch::Switch;
 use crate::switch::piece::Piece;
 use crate::tables::counters::{Counter, Slot};
-use crate::tables::instructions::uses_one_of;
-use crate::transaction::{GroupUndo, Remaining, Select, Txn};
+use crate::transaction::{GroupUndo, Remaining, Txn};
 use crate::types::BridgeId;
 use crate::work::step;
 use openflow::{
-    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,
+    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, OfError, Removed,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -131,23 +130,14 @@ impl Switch {
             ALL => *staged = Groups::default(),
             g => staged.remove(g),
         }
-        let used = gone.keys().any(|g| b.groups.refs.get(g).is_some_and(|n| *n > 0));
-        let ids: HashSet<u32> = gone.keys().copied().collect();
+        let users = b.groups.users.of(gone.keys().copied());
         for (id, old) in gone {
             let freed = old.credits().collect();
             let undo = GroupUndo { id, old: Some(old), taken: Vec::new(), freed };
             Switch::push_group_undo(txn, undo);
         }
-        if used { self.delete_users(txn, &ids) } else { Ok(()) }
-    }
-
-    /// Removes the flows that use a deleted group.
-    fn delete_users(&mut self, txn: &mut Txn, gone: &HashSet<u32>) -> Result<(), OfError> {
-        let everything = Match::default();
-        let all = Select::all(&everything);
-        let mut rules = self.select(txn.bridge, &all, txn.version)?;
-        rules.retain(|(_, r)| r.value().groups && uses_one_of(&r.value().instructions, gone));
-        txn.remaining = Remaining::Remove(rules.into_iter(), Removed::GroupDelete);
+        let users = self.rules_of(users);
+        txn.remaining = Remaining::Remove(users.into_iter(), Removed::GroupDelete);
         Ok(())
     }
 

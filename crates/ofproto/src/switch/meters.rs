@@ -3,11 +3,10 @@
 use crate::meter_table::MeterRec;
 use crate::switch::Switch;
 use crate::switch::piece::Piece;
-use crate::transaction::{Remaining, Select, Txn};
+use crate::transaction::Remaining;
 use crate::types::BridgeId;
 use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Region};
-use openflow::{Band, Match, MeterCommand, MeterMod, MeterStats, OfError, Removed, meter_id};
-use std::collections::HashSet;
+use openflow::{Band, MeterCommand, MeterMod, MeterStats, OfError, Removed, meter_id};
 use std::sync::Arc;
 
 const PKTPS: u16 = 2;
@@ -80,28 +79,21 @@ impl Switch {
         which: u32,
         now: u64,
     ) -> Result<(), OfError> {
-        let table = &self.of_bridge(id)?.meters.by_id;
+        let table = &self.of_bridge(id)?.meters;
         let ids = if which == meter_id::ALL { 0..=u32::MAX } else { which..=which };
-        let named = table.range(ids).filter(|(_, rec)| rec.flows > 0).map(|(id, _)| *id);
-        let named: HashSet<u32> = named.collect();
-        if !named.is_empty() {
-            self.transact(id, now, |s, txn| s.delete_metered(txn, &named))?;
+        let users = table.users.of(table.by_id.range(ids).map(|(id, _)| *id));
+        if !users.is_empty() {
+            self.transact(id, now, |s, txn| {
+                let users = s.rules_of(users);
+                txn.remaining = Remaining::Remove(users.into_iter(), Removed::MeterDelete);
+                Ok(())
+            })?;
         }
         let gone = self.of_bridge_mut(id)?.meters.remove(which);
         self.meter_numbers.give_back(gone.iter().map(|rec| rec.meter.id()));
         if gone.iter().any(|rec| is_virtual(rec.spec.id)) {
             self.outbox.region(Region::ALL);
         }
-        Ok(())
-    }
-
-    /// Removes the flows that use a deleted meter.
-    fn delete_metered(&mut self, txn: &mut Txn, gone: &HashSet<u32>) -> Result<(), OfError> {
-        let everything = Match::default();
-        let all = Select::all(&everything);
-        let mut rules = self.select(txn.bridge, &all, txn.version)?;
-        rules.retain(|(_, r)| r.value().meter.is_some_and(|m| gone.contains(&m)));
-        txn.remaining = Remaining::Remove(rules.into_iter(), Removed::MeterDelete);
         Ok(())
     }
 

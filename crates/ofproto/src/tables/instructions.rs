@@ -1,7 +1,6 @@
 //! What instructions refer to: ports, groups, meters, learn actions, clauses.
 
 use openflow::{Action, Instruction, Learn, OfPort, port};
-use std::collections::HashSet;
 
 fn actions_of(list: &[Instruction]) -> impl Iterator<Item = &Action> {
     list.iter().flat_map(|i| match i {
@@ -23,12 +22,6 @@ pub fn outputs_to(list: &[Instruction], p: OfPort) -> bool {
 pub fn uses_group(list: &[Instruction], group: u32) -> bool {
     let mut found = false;
     for_each_group(list, &mut |g| found |= g == group);
-    found
-}
-
-pub(crate) fn uses_one_of(list: &[Instruction], groups: &HashSet<u32>) -> bool {
-    let mut found = false;
-    for_each_group(list, &mut |g| found |= groups.contains(&g));
     found
 }
 

@@ -5,3 +5,4 @@ pub(crate) mod counters;
 pub(crate) mod instructions;
 pub(crate) mod table;
 pub(crate) mod tlv;
+pub(crate) mod users;

@@ -20,6 +20,7 @@ mod special_tests;
 mod tlv_properties;
 mod tree_tests;
 pub(crate) mod tunnel_lab;
+mod users_tests;
 
 use crate::*;
 use ::action::{Decision, Op};
