@@ -20,8 +20,6 @@ pub(crate) struct MeterRec {
     pub meter: Arc<Meter>,
     /// When it was created, ns.
     pub created: u64,
-    /// Number of flows that use it.
-    pub flows: u32,
 }
 
 /// A bridge's meters as the control side keeps them.
@@ -55,14 +53,6 @@ impl MeterTable {
         };
         self.published.publish(self.shown.clone());
         gone
-    }
-
-    /// Counts a flow that uses a meter and was added (`comes`) or removed.
-    pub fn count_flow(&mut self, id: u32, flow: u32, comes: bool) {
-        self.users.note(id, flow, comes);
-        if let Some(rec) = self.by_id.get_mut(&id) {
-            rec.flows = if comes { rec.flows + 1 } else { rec.flows.saturating_sub(1) };
-        }
     }
 }
 
@@ -100,7 +90,7 @@ mod tests {
             let meter = Arc::new(Meter::new(numbers.take().unwrap()));
             let spec = MeterMod { command: MeterCommand::Add, flags: 0, id, bands: vec![] };
             t.shown.insert_mut(id, meter.clone());
-            t.by_id.insert(id, MeterRec { spec, meter, created: 0, flows: 0 });
+            t.by_id.insert(id, MeterRec { spec, meter, created: 0 });
         }
         (t, numbers)
     }

@@ -27,7 +27,8 @@ pub struct LocalAddress {
 pub struct ControllerConf {
     /// The row of table `Controller`.
     pub uuid: Uuid,
-    /// Such as `tcp:192.0.2.1:6653` or `ptcp:6653`.
+    /// `Controller.target`: how the controller is reached, such as `tcp:192.0.2.1:6653`, or where
+    /// the switch listens for it, such as `ptcp:6653`.
     pub target: String,
     /// `connection_mode` is `out-of-band`.
     pub out_of_band: bool,

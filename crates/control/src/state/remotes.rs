@@ -13,7 +13,8 @@ pub struct Remotes {
     pub queue: Option<u32>,
     /// What the flows that are there were made of.
     pub applied: InBand,
-    /// Those to which there is no route, which the log has said.
+    /// Addresses of controllers and managers to which the kernel has no route; the log has named
+    /// each of these once.
     pub unreachable: BTreeSet<Ipv4Addr>,
 }
 

@@ -42,7 +42,7 @@ impl Switch {
         step(&mut b.table_recs[usize::from(table)].active);
         self.note_learning(bridge, table, flow, added);
         let Ok(b) = self.bridge_mut(bridge) else { return };
-        flow.meter.iter().for_each(|m| b.meters.count_flow(*m, flow.id, added));
+        flow.meter.iter().for_each(|m| b.meters.users.note(*m, flow.id, added));
         if flow.groups {
             let (refs, users) = (&mut b.groups.refs, &mut b.groups.users);
             for_each_group(&flow.instructions, &mut |g| {

@@ -66,7 +66,7 @@ impl Switch {
         let table = &mut self.of_bridge_mut(id)?.meters;
         table.shown.insert_mut(m.id, meter.clone());
         table.published.publish(table.shown.clone());
-        table.by_id.insert(m.id, MeterRec { spec: m.clone(), meter, created: now, flows: 0 });
+        table.by_id.insert(m.id, MeterRec { spec: m.clone(), meter, created: now });
         if is_virtual(m.id) {
             self.outbox.region(Region::ALL);
         }
@@ -106,10 +106,11 @@ impl Switch {
         from: u32,
         now: u64,
     ) -> Result<Piece<MeterStats>, OfError> {
+        let users = &self.of_bridge(id)?.meters.users;
         self.meters_of(id, which, from, |id, rec| {
             let ((packets, bytes), bands) = rec.meter.counted();
             let duration_ns = now.saturating_sub(rec.created);
-            MeterStats { id, flow_count: rec.flows, packets, bytes, duration_ns, bands }
+            MeterStats { id, flow_count: users.count(id), packets, bytes, duration_ns, bands }
         })
     }
 

@@ -20,6 +20,11 @@ impl Users {
         }
     }
 
+    /// How many flows name it.
+    pub fn count(&self, id: u32) -> u32 {
+        self.0.get(&id).map_or(0, |flows| flows.len() as u32)
+    }
+
     /// The flows that name one of these, each once.
     pub fn of(&self, ids: impl Iterator<Item = u32>) -> BTreeSet<u32> {
         ids.filter_map(|id| self.0.get(&id)).flatten().copied().collect()

@@ -90,5 +90,10 @@ fn a_deleted_group_or_meter_takes_those_flows_that_name_it() {
         flows.sort_by_key(port);
         expected.sort_by_key(port);
         assert_eq!(flows, expected);
+        for id in 1..=IDS as u32 {
+            let stats = lab.sw.meter_stats(lab.br, id, 0, 0).unwrap();
+            let named = twin.values().filter(|named| **named == Named::Meter(id)).count();
+            assert_eq!(stats.entries[0].flow_count as usize, named);
+        }
     }
 }
