@@ -1,5 +1,6 @@
 //! Matches, actions and instructions, one form for all OpenFlow versions.
 
+use crate::Loose;
 use crate::conntrack::{Conntrack, Nat};
 use flow::{Field, Key, Mask, TunMetadata};
 
@@ -55,8 +56,10 @@ impl Match {
         let of = |index| narrow.tun.iter().find(|n| n.index == index);
         let options =
             |w: &TunMetadata| of(w.index).is_some_and(|n| n.within(&w.resized(n.value.len())));
-        self.mask.subset_of(&narrow.mask)
-            && self.key.matches(&narrow.key, &self.mask)
+        let loose = Loose::new(self);
+        loose.mask.subset_of(&narrow.mask)
+            && self.key.matches(&narrow.key, &loose.mask)
+            && loose.packet_type_fits(|| (narrow.key, narrow.mask))
             && self.tun.iter().all(options)
     }
 }

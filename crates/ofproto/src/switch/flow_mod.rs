@@ -273,7 +273,7 @@ impl Switch {
                     let rule = t.find_exact(&key, &mask, p, version);
                     rule.into_iter().filter(|r| wanted(s, r)).collect()
                 }
-                None => t.within(&s.matching.key, &s.matching.mask, version, |r| wanted(s, r)),
+                None => t.within(s.matching, version, |r| wanted(s, r)),
             };
             out.extend(rules.into_iter().map(|r| (n, r)));
         }

@@ -4,11 +4,11 @@
 use crate::switch::Switch;
 use crate::switch::flow_mod::wanted;
 use crate::tables::counters::FlowRec;
-use crate::tables::table::FlowRule;
+use crate::tables::table::{FlowRule, packet_type_fits};
 use crate::tables::tlv;
 use crate::transaction::Select;
 use crate::types::BridgeId;
-use openflow::{FlowSelect, OfError, TABLE_ALL};
+use openflow::{FlowSelect, Loose, OfError, TABLE_ALL};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -127,9 +127,9 @@ impl Switch {
             // An open change has put its next form there, or is removing it.
             false => self.successor(search.bridge, rec.table, &rec.rule)?,
         };
-        let m = select.matching;
-        let is =
-            rule.value().id == number && rule.within(&m.key, &m.mask) && wanted(&select, &rule);
+        let loose = Loose::new(select.matching);
+        let fits = rule.within(loose.key, &loose.mask) && packet_type_fits(&loose, &rule);
+        let is = rule.value().id == number && fits && wanted(&select, &rule);
         is.then_some((rec, rule))
     }
 

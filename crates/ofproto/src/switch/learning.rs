@@ -161,7 +161,7 @@ impl Switch {
         }
         let any = Match::default();
         let of_cookie = |t: &crate::tables::table::Table| {
-            t.within(&any.key, &any.mask, version, |r| r.value().cookie == place.1).len()
+            t.within(&any, version, |r| r.value().cookie == place.1).len()
         };
         let n = b.tables.get(place.0).map_or(0, of_cookie);
         b.learning.counts.insert_mut(place, Arc::new(AtomicU32::new(n as u32)));

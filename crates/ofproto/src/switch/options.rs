@@ -5,8 +5,8 @@ use crate::tables::table::names;
 use crate::tables::tlv::{OPTIONS_BYTES_MAX, masks_of};
 use crate::types::BridgeId;
 use action::Region;
-use flow::{Key, TUN_METADATAS, TunMetadata};
-use openflow::{OfError, TlvMap, TlvTableMod};
+use flow::{TUN_METADATAS, TunMetadata};
+use openflow::{Match, OfError, TlvMap, TlvTableMod};
 use std::sync::Arc;
 
 impl Switch {
@@ -32,9 +32,9 @@ impl Switch {
     }
 
     fn uses_options(&self, id: BridgeId, fields: u64) -> Result<bool, OfError> {
-        let (any, version) = (Key::ZERO, self.version());
+        let (any, version) = (Match::default(), self.version());
         let mut tables = self.tables_of(id, openflow::TABLE_ALL)?;
-        Ok(tables.any(|(_, t)| !t.within(&any, &any, version, |r| names(r, fields)).is_empty()))
+        Ok(tables.any(|(_, t)| !t.within(&any, version, |r| names(r, fields)).is_empty()))
     }
 
     /// The bytes that options may have in total, the number of fields, and the option of each field

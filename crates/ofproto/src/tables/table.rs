@@ -4,7 +4,7 @@ use crate::tables::instructions::{Clause, clauses, learns, meter_of, names_group
 use crate::tables::tlv;
 use classifier::{Classifier, Rule, Unlinked};
 use flow::{Key, Mask, TunMetadata, at};
-use openflow::{Action, Instruction, Match, OfPort, packet_type, port};
+use openflow::{Action, Instruction, Loose, Match, OfPort, packet_type, port};
 use std::sync::{Arc, OnceLock};
 use sync::{Domain, Guard};
 
@@ -120,6 +120,11 @@ pub(crate) fn match_of(rule: &FlowRule) -> Match {
     key.set_u64(at::TUN_MATCH, 0);
     mask.set_u64(at::TUN_MATCH, 0);
     Match { key, mask, tun: tun_of(rule).to_vec() }
+}
+
+/// True if the packet type of a loose request selects the rule.
+pub(crate) fn packet_type_fits(loose: &Loose<'_>, rule: &FlowRule) -> bool {
+    loose.packet_type_fits(|| (rule.key(), rule.mask()))
 }
 
 /// The tunnel options that a rule matches on.
@@ -338,18 +343,15 @@ impl Table {
         self.all().into_iter().find_map(here)
     }
 
-    /// The rules at least as specific as (`key`, `mask`) that `want` accepts.
+    /// The rules that a loose request with this match selects and `want` accepts.
     pub fn within(
         &self,
-        key: &Key,
-        mask: &Mask,
+        m: &Match,
         version: u64,
-        mut want: impl FnMut(&FlowRule) -> bool,
+        want: impl Fn(&FlowRule) -> bool,
     ) -> Vec<Arc<FlowRule>> {
-        let mut want = |r: &FlowRule| r.visible(version) && want(r);
         let mut looks = usize::MAX;
-        let pick = |c: &Classifier<Flow>| c.pick_loose(key, mask, &mut looks, &mut want);
-        self.all().into_iter().flat_map(pick).flatten().collect()
+        self.within_few(m, version, &mut looks, want).unwrap_or_default()
     }
 
     /// As [`Table::within`]; None if more than `looks` rules would have to be examined. Subtracts
@@ -361,10 +363,11 @@ impl Table {
         looks: &mut usize,
         want: impl Fn(&FlowRule) -> bool,
     ) -> Option<Vec<Arc<FlowRule>>> {
-        let mut want = |r: &FlowRule| r.visible(version) && want(r);
+        let loose = Loose::new(m);
+        let mut want = |r: &FlowRule| r.visible(version) && packet_type_fits(&loose, r) && want(r);
         let mut found = Vec::new();
         for c in self.all() {
-            found.extend(c.pick_loose(&m.key, &m.mask, looks, &mut want)?);
+            found.extend(c.pick_loose(loose.key, &loose.mask, looks, &mut want)?);
         }
         Some(found)
     }

@@ -1,6 +1,6 @@
 //! `encap` and `decap`, as ovs-vswitchd 3.1 translates them.
 
-use super::{Lab, apply, flow, group, out, packet};
+use super::{Lab, apply, flow, group, matching, out, packet};
 use ::action::{Op, ops_text};
 use Action::{Decap, Encap};
 use flow::{Field, Key, at};
@@ -134,6 +134,21 @@ fn a_packet_stays_without_header_when_it_is_parsed_again() {
     let dump = lab.dump();
     assert_eq!(dump.len(), 5);
     assert_eq!(lab.send("in_port=1,udp"), "drop");
+}
+
+#[test]
+fn the_packet_type_selects_flows_on_header_fields() {
+    let mut lab = Lab::new();
+    let bare = "packet_type=(1,0x800),nw_src=10.0.0.1";
+    for text in ["", "eth", "in_port=1", "reg0=3", "reg0=3,eth", "dl_src=1:2:3:4:5:6", "ip", bare] {
+        lab.add(flow(0, 9, text, apply(vec![out(2)])));
+    }
+    assert!(matching("eth").covers(&matching("ip")));
+    assert!(!matching("eth").covers(&matching("reg0=3")));
+    let delete = |text| FlowMod { command: FlowModCommand::Delete, ..flow(0, 0, text, vec![]) };
+    lab.add(delete("eth"));
+    let left: Vec<_> = lab.dump().into_iter().map(|f| f.matching).collect();
+    assert_eq!(left, ["", "in_port=1", "reg0=3", bare].map(matching));
 }
 
 #[test]
