@@ -57,12 +57,12 @@ pub async fn run_bfd(state: Shared) {
         let (ms, changed) = {
             let mut s = state.borrow_mut();
             let now = s.now_ms();
-            if s.bfd.next(now).is_some() {
+            if s.bfd.wakeups.next(now).is_some() {
                 // A peer whose packets wait here is not silent.
                 poll_datapath(&mut s);
                 while bfd::turn(&mut s, now) {}
             }
-            (s.bfd.sleep_ms(now), s.bfd.changed.clone())
+            (s.bfd.wakeups.sleep_ms(now), s.bfd.wakeups.changed.clone())
         };
         let _ = tokio::time::timeout(Duration::from_millis(ms), changed.notified()).await;
     }

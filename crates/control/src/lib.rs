@@ -27,6 +27,7 @@ mod listener;
 mod local_address;
 mod mirrors;
 mod mtu;
+mod oam;
 pub mod of;
 pub mod offload;
 mod polling_log;

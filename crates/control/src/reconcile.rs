@@ -8,7 +8,7 @@ use crate::of::connect::{self, Service};
 use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
 use crate::tunnel_options::{self, is_tunnel};
-use crate::{controllers, settings, tunnels, vlog};
+use crate::{controllers, oam, settings, tunnels, vlog};
 use ofproto::{BridgeConfig, McastConfig, McastPort, PortSpec, PriorityTags, TableConfig, VlanSet};
 use openflow::{OfPort, port as of_port};
 use std::collections::{BTreeMap, BTreeSet};
@@ -635,7 +635,8 @@ fn port_spec(
     } else {
         spec.hw_addr = mac_of(conf.uuid);
     }
-    s.bfd.describe(&mut spec);
+    spec.bfd = s.bfd.filter(&conf.name);
+    spec.faulty = oam::is_faulty(s, &conf.name);
     s.bonds.describe(&mut spec, port);
     s.trees.describe(&mut spec, br, port);
     spec

@@ -12,12 +12,13 @@ mod session;
 pub mod sessions;
 
 use crate::config::IfaceConf;
+use crate::oam::{self, place, received};
 use crate::state::State;
 use crate::vlog;
 use bfd_conf::Conf;
 use datapath::PuntEvent;
 use ofproto::{BfdContext, BridgeId};
-use openflow::{Action, Match, NO_BUFFER, OfPort, PacketOut, port};
+use openflow::{Action, OfPort};
 use packet::Refusal;
 use session::Override;
 
@@ -30,7 +31,7 @@ const OAM: u128 = 1;
 /// Runs a session that it is time for at `now`, and is not again before `now + 1`; false: there is
 /// none.
 pub fn turn(s: &mut State, now: u64) -> bool {
-    let next = s.bfd.next(now);
+    let next = s.bfd.wakeups.next(now);
     next.iter().for_each(|iface| advance(s, iface, now));
     next.is_some()
 }
@@ -51,7 +52,7 @@ pub fn configure(s: &mut State, conf: &IfaceConf) {
         wrong.iter().for_each(|w| vlog::info!(MODULE, "interface {iface}: bfd: {w}"));
         e.wrong = wrong;
     }
-    s.bfd.schedule(iface, now);
+    s.bfd.wakeups.set(iface, now);
 }
 
 /// Ends sessions whose interfaces are gone.
@@ -95,21 +96,6 @@ pub fn set_forwarding(s: &mut State, iface: Option<&str>, forced: Override) -> R
     Ok(())
 }
 
-/// Bridge and OpenFlow number of an interface that works.
-fn place(s: &State, iface: &str) -> Option<(BridgeId, OfPort)> {
-    s.bridges.values().find_map(|b| Some((b.id, b.ifaces.get(iface)?.of_port?)))
-}
-
-/// Packets that an interface received so far.
-fn received(s: &mut State, iface: &str) -> u64 {
-    let found = s.bridges.values_mut().find_map(|b| Some((b.id, b.ifaces.get_mut(iface)?)));
-    let Some((bridge, iface)) = found else { return 0 };
-    if let (true, Some(port)) = (iface.is_virtual(), iface.of_port) {
-        return s.ofproto.patch_counters(bridge, port).map_or(0, |[rx, _]| rx.0);
-    }
-    iface.counters(&mut s.dp).get("rx_packets").copied().unwrap_or(0)
-}
-
 /// Packets received by an interface whose session counts data, 0 of others: reading the counters
 /// of a device is a system call.
 fn data(s: &mut State, iface: &str) -> u64 {
@@ -133,7 +119,7 @@ fn advance(s: &mut State, iface: &str, now: u64) {
     e.gate.set(e.session.hears(now));
     let look = if e.session.conf().forwarding_if_rx { now + DATA_LOOK_MS } else { u64::MAX };
     let wake = e.session.wake().clamp(now + 1, look);
-    s.bfd.schedule(iface, wake);
+    s.bfd.wakeups.set(iface, wake);
     record_state(s, iface, bridge, port, now);
 }
 
@@ -145,11 +131,8 @@ fn send(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now: u64) {
     let data = control.frame(e.session.conf(), mac, e.source_port);
     let oam = e.session.conf().oam;
     let mark = Action::SetField { field: flow::Field::TunFlags, value: OAM, mask: OAM };
-    let actions = oam.then_some(mark).into_iter().chain([Action::output(port)]).collect();
-    let mut matching = Match::default();
-    matching.key.set_u32(flow::at::OF_IN_PORT, port::ANY);
-    let packet = PacketOut { buffer_id: NO_BUFFER, matching, actions, data };
-    if let Err(error) = s.packet_out(bridge, &packet) {
+    let actions = oam.then_some(mark).into_iter().collect();
+    if let Err(error) = oam::send(s, (bridge, port), actions, data) {
         vlog::warn!(MODULE, "{iface}: sending a control message: {error}");
     }
 }
@@ -164,11 +147,5 @@ fn record_state(s: &mut State, iface: &str, bridge: BridgeId, port: OfPort, now:
     let is = e.session.status(now);
     let was = std::mem::replace(&mut e.published, is);
     s.status_dirty |= is != was;
-    if is.forwarding != was.forwarding
-        && let Some(mut spec) = s.ofproto.port(bridge, port).cloned()
-    {
-        spec.faulty = !is.forwarding;
-        let _ = s.ofproto.update_port(bridge, spec);
-        s.flush_changes();
-    }
+    oam::tell(s, iface, (bridge, port));
 }

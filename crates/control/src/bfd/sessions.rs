@@ -2,17 +2,14 @@
 
 use super::bfd_conf::Conf;
 use super::session::{Session, Status};
-use ofproto::{Gate, PortSpec};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::oam::wakeups::Wakeups;
+use ofproto::{BfdFilter, Gate};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::rc::Rc;
-use tokio::sync::Notify;
 
 /// Source ports (RFC 5881, section 4).
 const FIRST_SOURCE_PORT: u16 = 49_152;
 const SOURCE_PORTS: u16 = 16_384;
-/// The longest sleep.
-const SLEEP_MS_MAX: u64 = 1000;
 
 /// The sessions of all interfaces.
 #[derive(Default)]
@@ -20,9 +17,7 @@ pub struct Sessions {
     /// By interface.
     pub(super) all: BTreeMap<String, Entry>,
     /// When which is to be run.
-    due: BTreeSet<(u64, String)>,
-    /// Notified when the first of these changed.
-    pub changed: Rc<Notify>,
+    pub wakeups: Wakeups,
     /// Sessions so far.
     count: u16,
     random: RandomState,
@@ -38,8 +33,6 @@ pub struct Sessions {
 pub(super) struct Entry {
     pub session: Session,
     pub source_port: u16,
-    /// In `due`.
-    wake: u64,
     /// Packets that the interface had received at the last look, where that matters.
     pub received: u64,
     /// What is wrong with the settings, as the log has it.
@@ -51,11 +44,14 @@ pub(super) struct Entry {
 }
 
 impl Sessions {
-    /// Has the port take the packets of its session, and be live only if it forwards.
-    pub fn describe(&self, spec: &mut PortSpec) {
-        let entry = self.all.get(&spec.name);
-        spec.bfd = entry.map(|e| e.session.conf().filter(&e.gate));
-        spec.faulty = entry.is_some_and(|e| !e.published.forwarding);
+    /// The packets that the port is to take for its session.
+    pub fn filter(&self, iface: &str) -> Option<BfdFilter> {
+        self.all.get(iface).map(|e| e.session.conf().filter(&e.gate))
+    }
+
+    /// True if the interface has a session that does not forward.
+    pub fn is_faulty(&self, iface: &str) -> bool {
+        self.all.get(iface).is_some_and(|e| !e.published.forwarding)
     }
 
     /// `Interface.bfd_status`; None: the interface has no session.
@@ -88,34 +84,12 @@ impl Sessions {
         let source_port = FIRST_SOURCE_PORT + self.count % SOURCE_PORTS;
         self.count = self.count.wrapping_add(1);
         let (published, wrong, gate) = (Status::default(), Vec::new(), Gate::default());
-        let entry = Entry { session, source_port, wake: now, received, wrong, gate, published };
+        let entry = Entry { session, source_port, received, wrong, gate, published };
         self.all.insert(iface.into(), entry);
     }
 
     pub(super) fn remove(&mut self, iface: &str) {
-        if let Some(e) = self.all.remove(iface) {
-            self.due.remove(&(e.wake, iface.to_string()));
-        }
-    }
-
-    pub(super) fn schedule(&mut self, iface: &str, wake: u64) {
-        let Some(e) = self.all.get_mut(iface) else { return };
-        let old = std::mem::replace(&mut e.wake, wake);
-        self.due.remove(&(old, iface.to_string()));
-        self.due.insert((wake, iface.to_string()));
-        if self.due.first().is_some_and(|(_, first)| first == iface) {
-            self.changed.notify_one();
-        }
-    }
-
-    /// An interface whose session is to be run.
-    pub fn next(&self, now: u64) -> Option<String> {
-        self.due.first().filter(|(at, _)| *at <= now).map(|(_, iface)| iface.clone())
-    }
-
-    /// Milliseconds until the next one is, at most a second: the clock may be put forward.
-    pub fn sleep_ms(&self, now: u64) -> u64 {
-        let wake = self.due.first().map_or(u64::MAX, |(at, _)| *at);
-        wake.saturating_sub(now).clamp(1, SLEEP_MS_MAX)
+        self.all.remove(iface);
+        self.wakeups.remove(iface);
     }
 }
