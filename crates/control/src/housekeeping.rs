@@ -3,10 +3,11 @@
 use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage, flow_log};
+use crate::oam::bfd;
 use crate::of::change::{SLICE_FLOWS_MAX, slice_flows};
 use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
-use crate::{bfd, bonds, in_band, links, offload, polling_log, trees, underlay, vlog};
+use crate::{bonds, in_band, links, offload, polling_log, trees, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
 use ofproto::{BfdContext, LacpContext, McastContext, SampleContext, TreeContext};
 use openflow::{OfError, Reply};

@@ -8,7 +8,6 @@
 
 mod address;
 pub mod appctl;
-mod bfd;
 mod bonds;
 mod budget;
 mod closing;

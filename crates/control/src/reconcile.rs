@@ -67,7 +67,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     }
     let closing = {
         let mut s = state.borrow_mut();
-        crate::bfd::sweep(&mut s);
+        crate::oam::bfd::sweep(&mut s);
         crate::bonds::sweep(&mut s);
         crate::trees::sweep(&mut s);
         crate::in_band::configure(&mut s, desired);
@@ -371,7 +371,7 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
 
 fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
     let now = s.now_ms();
-    crate::bfd::configure(s, conf);
+    crate::oam::bfd::configure(s, conf);
     let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
     let (id, mac) = (bridge.id, bridge.mac);
     let iface =

@@ -1,7 +1,7 @@
 //! `bfd/show` and `bfd/set-forwarding`, in ovs-vswitchd's words.
 
 use super::{Command, command};
-use crate::bfd;
+use crate::oam::bfd;
 use crate::state::State;
 
 /// All of them.

@@ -2,6 +2,7 @@
 //! sessions run, how they send, and what follows for an interface on whose path nothing gets
 //! through.
 
+pub mod bfd;
 pub mod wakeups;
 
 use crate::state::State;

@@ -173,7 +173,7 @@ pub struct State {
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,
     /// Sessions that say which interfaces carry traffic.
-    pub bfd: crate::bfd::sessions::Sessions,
+    pub bfd: crate::oam::bfd::sessions::Sessions,
     /// Ports of several interfaces, and LACP.
     pub bonds: crate::bonds::all::Bonds,
     /// Spanning trees.
