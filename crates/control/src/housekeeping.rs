@@ -3,13 +3,13 @@
 use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage, flow_log};
-use crate::oam::bfd;
+use crate::oam::{self, bfd, cfm};
 use crate::of::change::{SLICE_FLOWS_MAX, slice_flows};
 use crate::of::{async_msgs, bundle, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bonds, in_band, links, offload, polling_log, trees, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
-use ofproto::{BfdContext, LacpContext, McastContext, SampleContext, TreeContext};
+use ofproto::{BfdContext, CfmContext, LacpContext, McastContext, SampleContext, TreeContext};
 use openflow::{OfError, Reply};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -52,20 +52,24 @@ pub async fn run_each_second(state: Shared) {
     }
 }
 
-/// Runs the sessions of BFD until the daemon ends.
-pub async fn run_bfd(state: Shared) {
+/// Runs the sessions of BFD and CFM until the daemon ends.
+pub async fn run_oam(state: Shared) {
     loop {
-        let (ms, changed) = {
+        let (ms, [bfd, cfm]) = {
             let mut s = state.borrow_mut();
             let now = s.now_ms();
-            if s.bfd.wakeups.next(now).is_some() {
+            if s.oam.is_due(now) {
                 // A peer whose packets wait here is not silent.
                 poll_datapath(&mut s);
-                while bfd::turn(&mut s, now) {}
+                while oam::turn(&mut s, now) {}
             }
-            (s.bfd.wakeups.sleep_ms(now), s.bfd.wakeups.changed.clone())
+            let all = [&s.oam.bfd.wakeups, &s.oam.cfm.wakeups];
+            let [bfd, cfm] = all.map(|w| w.sleep_ms(now));
+            (bfd.min(cfm), all.map(|w| w.changed.clone()))
         };
-        let _ = tokio::time::timeout(Duration::from_millis(ms), changed.notified()).await;
+        let changed =
+            async { tokio::select!(() = bfd.notified() => {}, () = cfm.notified() => {}) };
+        let _ = tokio::time::timeout(Duration::from_millis(ms), changed).await;
     }
 }
 
@@ -171,6 +175,8 @@ fn turn(s: &mut State, most: usize) -> bool {
         let context = &p.punt.context;
         if let Some(to) = context.downcast_ref::<BfdContext>() {
             bfd::receive(s, &p, to);
+        } else if let Some(to) = context.downcast_ref::<CfmContext>() {
+            cfm::receive(s, &p, to);
         } else if let Some(to) = context.downcast_ref::<LacpContext>() {
             bonds::receive(s, &p, to);
         } else if let Some(to) = context.downcast_ref::<TreeContext>() {
@@ -219,7 +225,7 @@ pub fn finish_packets(s: &mut State) {
 pub fn tick(s: &mut State) {
     poll_datapath_fully(s);
     let now = s.now_ms();
-    while bfd::turn(s, now) {
+    while oam::turn(s, now) {
         finish_packets(s);
     }
     for _ in 0..ROUNDS {

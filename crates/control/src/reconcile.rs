@@ -8,7 +8,7 @@ use crate::of::connect::{self, Service};
 use crate::ports::{self, Iface};
 use crate::state::{Bridge, Shared, State};
 use crate::tunnel_options::{self, is_tunnel};
-use crate::{controllers, oam, settings, tunnels, vlog};
+use crate::{controllers, settings, tunnels, vlog};
 use ofproto::{BridgeConfig, McastConfig, McastPort, PortSpec, PriorityTags, TableConfig, VlanSet};
 use openflow::{OfPort, port as of_port};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +67,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     }
     let closing = {
         let mut s = state.borrow_mut();
-        crate::oam::bfd::sweep(&mut s);
+        crate::oam::sweep(&mut s);
         crate::bonds::sweep(&mut s);
         crate::trees::sweep(&mut s);
         crate::in_band::configure(&mut s, desired);
@@ -371,7 +371,7 @@ fn configure_own(s: &mut State, conf: &BridgeConf) {
 
 fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
     let now = s.now_ms();
-    crate::oam::bfd::configure(s, conf);
+    crate::oam::configure(s, conf);
     let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
     let (id, mac) = (bridge.id, bridge.mac);
     let iface =
@@ -635,8 +635,8 @@ fn port_spec(
     } else {
         spec.hw_addr = mac_of(conf.uuid);
     }
-    spec.bfd = s.bfd.filter(&conf.name);
-    spec.faulty = oam::is_faulty(s, &conf.name);
+    spec.oam = s.oam.filters(&conf.name);
+    spec.faulty = s.oam.is_faulty(&conf.name);
     s.bonds.describe(&mut spec, port);
     s.trees.describe(&mut spec, br, port);
     spec

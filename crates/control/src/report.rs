@@ -110,7 +110,8 @@ fn bridge_status(s: &mut State, conf: &BridgeConf, statistics: bool, status: &mu
             row.status = tunnels::status(&s.ofproto, bridge.id, iface);
         }
         row.lacp_current = lacp_current(&s.bonds, conf, &iface.conf.name);
-        row.bfd = s.bfd.status(&iface.conf.name).map(|b| b.columns()).unwrap_or_default();
+        row.bfd = s.oam.bfd.status(&iface.conf.name).map(|b| b.columns()).unwrap_or_default();
+        row.cfm = s.oam.cfm.columns(&iface.conf.name);
         status.interfaces.insert(iface.conf.uuid, row);
     }
     for c in &conf.controllers {

@@ -221,8 +221,11 @@ fn commands(dummy: bool) -> Registry<Control> {
         c.exit.push(reply);
     });
     let dummies = if dummy { appctl::dummy::COMMANDS } else { &[] };
-    let all =
-        appctl::COMMANDS.iter().chain(appctl::bfd::COMMANDS).chain(appctl::bond_commands::COMMANDS);
+    let all = appctl::COMMANDS
+        .iter()
+        .chain(appctl::bfd::COMMANDS)
+        .chain(appctl::cfm::COMMANDS)
+        .chain(appctl::bond_commands::COMMANDS);
     let all = all
         .chain(appctl::stp_commands::COMMANDS)
         .chain(appctl::conntrack::COMMANDS)
@@ -291,7 +294,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired))));
     tokio::task::spawn_local(housekeeping::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
-    tokio::task::spawn_local(housekeeping::run_bfd(state.clone()));
+    tokio::task::spawn_local(housekeeping::run_oam(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bonds(state.clone()));
     tokio::task::spawn_local(crate::export::run(state.clone()));
     Ok(state)

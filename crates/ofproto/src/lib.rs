@@ -64,8 +64,8 @@ pub use tables::table::N_TABLES;
 pub use trace::{Options, TraceStyle};
 pub use transaction::{BundleItem, Change, Items, Outcome};
 pub use translate::{
-    BfdContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext, SampleContext,
-    Sampled, SetNote, SflowNote, TreeContext,
+    BfdContext, CfmContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext,
+    SampleContext, Sampled, SetNote, SflowNote, TreeContext,
 };
 pub use tunnel::{
     Addresses, Local, Neighbour, Remote, Route, Routes, Solicitation, TunnelSpec, source_for,

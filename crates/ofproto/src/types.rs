@@ -386,13 +386,13 @@ pub struct PortSpec {
     pub priority_tags: PriorityTags,
     /// What the port gets if the bridge snoops.
     pub mcast: McastPort,
-    /// The BFD packets that the switch itself takes.
-    pub bfd: Option<BfdFilter>,
+    /// The packets about the path behind the port that the switch itself takes.
+    pub oam: OamFilters,
     /// Some: the interface belongs to a port that speaks LACP.
     pub lacp: Option<LacpPort>,
     /// Some: the port takes part in the bridge's spanning tree.
     pub tree: Option<TreePort>,
-    /// True: the link is up, but a protocol (BFD) reports that nothing gets through.
+    /// True: the link is up, but a protocol (BFD, CFM) reports that nothing gets through.
     pub faulty: bool,
 }
 
@@ -450,6 +450,26 @@ pub struct BfdFilter {
     pub dst_ip: Option<Ipv4Addr>,
     /// True: only packets from a tunnel with key 0, or from no tunnel.
     pub key_zero: bool,
+}
+
+/// The packets of a port's CFM (`Interface.cfm_mpid`): continuity check messages (IEEE 802.1ag).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CfmFilter {
+    /// Open: they are punted; closed: they are dropped as `punt_rate`.
+    pub gate: Gate,
+    /// True: those to the address of OVS's extended mode instead of the standard's.
+    pub extended: bool,
+    /// True: only packets from a tunnel with key 0, or from no tunnel.
+    pub key_zero: bool,
+}
+
+/// The packets of operations, administration and maintenance that the switch takes on a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OamFilters {
+    /// Of BFD.
+    pub bfd: Option<BfdFilter>,
+    /// Of CFM.
+    pub cfm: Option<CfmFilter>,
 }
 
 /// An interface of a port that speaks LACP: the switch itself takes packets of Slow Protocols.

@@ -14,24 +14,10 @@ macro_rules! answer {
     };
 }
 
-/// `object!(error)`: nothing without an argument, an error about the object that is named.
-macro_rules! object {
-    ($error:expr) => {
-        |_, args| if args.is_empty() { Ok(String::new()) } else { Err($error.into()) }
-    };
-}
-
 /// `refuse!(text)`: an error whatever the arguments are.
 macro_rules! refuse {
     ($error:expr) => {
         |_, _| Err(String::from($error))
-    };
-}
-
-/// `switch!(error)`: for all objects there is nothing to do, one that is named does not exist.
-macro_rules! all_or {
-    ($ok:expr, $error:expr, $all:expr) => {
-        |_, args| if args.len() <= $all { Ok($ok.into()) } else { Err($error.into()) }
     };
 }
 
@@ -48,7 +34,6 @@ macro_rules! unless {
 }
 
 const LLDP: &[&str] = &["lldp", "auto_attach"];
-const CFM: &[&str] = &["cfm_", "other_config:cfm_"];
 
 /// Fails with the notices about settings whose names begin so, if there are any.
 fn passed_over(s: &State, names: &[&str]) -> Result<(), String> {
@@ -66,14 +51,6 @@ pub const COMMANDS: &[Command] = &[
     command("autoattach/show-isid", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
     command("autoattach/statistics", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
     command("autoattach/status", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
-    command(
-        "cfm/set-fault",
-        "[interface] normal|false|true",
-        1,
-        2,
-        unless!(CFM, all_or!("OK\n", "no such CFM object", 1)),
-    ),
-    command("cfm/show", "[interface]", 0, 1, unless!(CFM, object!("no such CFM object"))),
     command("dpctl/add-dp", "dp [iface...]", 1, usize::MAX, refuse!(NO_PORTS)),
     command("dpctl/add-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
     command("dpctl/add-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),

@@ -11,7 +11,7 @@ pub const COMMANDS: &[Command] = &[
 ];
 
 fn show(s: &mut State, args: &[String]) -> Result<String, String> {
-    let mut all = s.bfd.show(s.now_ms());
+    let mut all = s.oam.bfd.show(s.now_ms());
     match args.first() {
         None => Ok(all.map(|(iface, text)| format!("---- {iface} ----\n{text}")).collect()),
         Some(wanted) => {
@@ -22,16 +22,7 @@ fn show(s: &mut State, args: &[String]) -> Result<String, String> {
 }
 
 fn set_forwarding(s: &mut State, args: &[String]) -> Result<String, String> {
-    let (iface, value) = match args {
-        [iface, value] => (Some(iface.as_str()), value),
-        _ => (None, &args[0]),
-    };
-    let forced = match value.to_ascii_lowercase().as_str() {
-        "true" => Some(true),
-        "false" => Some(false),
-        "normal" => None,
-        _ => return Err("unknown fault string".into()),
-    };
+    let (iface, forced) = super::forced(args)?;
     let unknown = |()| "no such BFD object".to_string();
     bfd::set_forwarding(s, iface, forced).map_err(unknown).map(|()| "OK\n".into())
 }

@@ -49,8 +49,10 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all.insert("export_flow_cache_full".into(), exports.lost);
     all.insert("export_sent".into(), exports.sent);
     all.insert("export_failed".into(), exports.failed);
-    all.insert("bfd_run".into(), s.bfd.runs);
-    all.insert("bfd_not_heard".into(), s.bfd.unheard);
+    all.insert("bfd_run".into(), s.oam.bfd.runs);
+    all.insert("bfd_not_heard".into(), s.oam.bfd.unheard);
+    all.insert("cfm_run".into(), s.oam.cfm.runs);
+    all.insert("cfm_not_heard".into(), s.oam.cfm.unheard);
     all.insert("stp_not_heard".into(), s.trees.refused_bpdus);
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());
     all.insert("flow_learning_limited".into(), s.ofproto.flows_not_learned());

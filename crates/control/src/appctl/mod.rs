@@ -4,6 +4,7 @@ pub mod absent;
 pub mod bfd;
 pub mod bond_commands;
 pub mod capture;
+pub mod cfm;
 mod command;
 pub mod conntrack;
 pub mod coverage;
@@ -191,4 +192,19 @@ fn list_commands(_: &mut State, _: &[String]) -> Result<String, String> {
     mine.sort_by_key(|c| c.name);
     let lines = mine.iter().map(|c| format!("  {:<28}  {}\n", c.name, c.usage));
     Ok(format!("The available commands are:\n{}", lines.collect::<String>()))
+}
+
+/// Arguments `[interface] normal|false|true`: the interface, None for all, and what is forced.
+fn forced(args: &[String]) -> Result<(Option<&str>, Option<bool>), String> {
+    let (iface, value) = match args {
+        [iface, value] => (Some(iface.as_str()), value),
+        _ => (None, &args[0]),
+    };
+    let forced = match value.to_ascii_lowercase().as_str() {
+        "true" => Some(true),
+        "false" => Some(false),
+        "normal" => None,
+        _ => return Err("unknown fault string".into()),
+    };
+    Ok((iface, forced))
 }

@@ -11,7 +11,7 @@ mod announce;
 mod balance;
 mod bond;
 mod bond_conf;
-mod lacp;
+pub mod lacp;
 mod pdu;
 
 use crate::config::{BridgeConf, PortConf};

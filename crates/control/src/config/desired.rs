@@ -218,6 +218,8 @@ pub struct IfaceConf {
     pub external_ids: StrMap,
     /// `bfd`.
     pub bfd: StrMap,
+    /// `cfm_mpid`.
+    pub cfm_mpid: Option<i64>,
     /// `ingress_policing_rate` and `_burst`, in kbit/s and kbit; zero for none.
     pub policing_kbits: (u32, u32),
     /// `ingress_policing_kpkts_rate` and `_burst`, in thousands of packets; zero for none.
@@ -353,6 +355,7 @@ fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
         other_config: row.str_map("other_config"),
         external_ids: row.str_map("external_ids"),
         bfd: row.str_map("bfd"),
+        cfm_mpid: row.opt_int("cfm_mpid"),
         policing_kbits: pair("ingress_policing_rate", "ingress_policing_burst"),
         policing_kpkts: pair("ingress_policing_kpkts_rate", "ingress_policing_kpkts_burst"),
         qos: None,

@@ -19,12 +19,10 @@ pub enum Support {
     No(&'static [&'static str]),
     /// The daemon writes it.
     Reported,
-    /// The daemon leaves it empty: what it reports is not there.
-    Empty,
     /// Not for the switch: ovsdb-server, tools and management layers read and write it.
     Foreign,
 }
-use Support::{Empty, Foreign, No, Numbers, Only, Reported, Works};
+use Support::{Foreign, No, Numbers, Only, Reported, Works};
 
 /// A column, or `COLUMN:KEY` of a map, or `*` for all columns of a table; what becomes of it; a
 /// remark.
@@ -38,7 +36,6 @@ const TUNING: &str = "nothing here is tuned by it";
 const NO_REVALIDATORS: &str = "there are no handler and revalidator threads";
 const NO_OFFLOAD: &str = "there is no kernel datapath";
 const MII: &str = "links are as drivers and the kernel say";
-const NO_CFM: &str = "CFM is not spoken";
 const NO_CT_STATE: &str = "connections have no such state";
 
 const OPEN_VSWITCH: &[Knob] = &[
@@ -243,12 +240,12 @@ const INTERFACE: &[Knob] = &[
     ("statistics", Reported, ""),
     ("status", Reported, ""),
     ("bfd_status", Reported, ""),
-    ("cfm_fault", Empty, ""),
-    ("cfm_fault_status", Empty, ""),
-    ("cfm_flap_count", Empty, ""),
-    ("cfm_health", Empty, ""),
-    ("cfm_remote_mpids", Empty, ""),
-    ("cfm_remote_opstate", Empty, ""),
+    ("cfm_fault", Reported, ""),
+    ("cfm_fault_status", Reported, ""),
+    ("cfm_flap_count", Reported, ""),
+    ("cfm_health", Reported, ""),
+    ("cfm_remote_mpids", Reported, ""),
+    ("cfm_remote_opstate", Reported, ""),
     ("lacp_current", Reported, ""),
     ("external_ids", Foreign, ""),
     ("bfd:enable", Works, ""),
@@ -265,14 +262,14 @@ const INTERFACE: &[Knob] = &[
     ("bfd:bfd_dst_ip", Works, ""),
     ("bfd:oam", Works, ""),
     ("bfd:mult", Works, ""),
-    ("cfm_mpid", ANY, NO_CFM),
+    ("cfm_mpid", Works, ""),
     ("lldp", No(&["enable=false"]), "LLDP is not spoken"),
-    ("other_config:cfm_ccm_pcp", ANY, NO_CFM),
-    ("other_config:cfm_ccm_vlan", ANY, NO_CFM),
-    ("other_config:cfm_demand", OFF, NO_CFM),
-    ("other_config:cfm_extended", OFF, NO_CFM),
-    ("other_config:cfm_interval", ANY, NO_CFM),
-    ("other_config:cfm_opstate", ANY, NO_CFM),
+    ("other_config:cfm_ccm_pcp", Works, ""),
+    ("other_config:cfm_ccm_vlan", Works, ""),
+    ("other_config:cfm_demand", Works, ""),
+    ("other_config:cfm_extended", Works, ""),
+    ("other_config:cfm_interval", Works, ""),
+    ("other_config:cfm_opstate", Works, ""),
     ("other_config:emc-enable", ANY, TUNING),
     ("other_config:lacp-aggregation-key", Works, ""),
     ("other_config:lacp-port-id", Works, ""),

@@ -202,7 +202,6 @@ fn label(state: Support) -> String {
         Support::No([]) => "no effect".into(),
         Support::No(idle) => format!("no effect ({} asks for none)", list(idle)),
         Support::Reported => "reported".into(),
-        Support::Empty => "stays empty".into(),
         Support::Foreign => "not for the switch".into(),
     }
 }

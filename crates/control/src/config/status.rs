@@ -100,6 +100,8 @@ pub struct InterfaceStatus {
     pub lacp_current: Option<bool>,
     /// `bfd_status`; empty without a session.
     pub bfd: StrMap,
+    /// The columns of CFM, empty ones without it.
+    pub cfm: Columns,
     /// `status`, such as the driver's name.
     pub status: StrMap,
     /// Counters; `None` leaves those of the last time.
@@ -124,7 +126,8 @@ pub struct ControllerStatus {
     pub status: StrMap,
 }
 
-type Columns = Vec<(&'static str, Datum)>;
+/// Columns by name.
+pub type Columns = Vec<(&'static str, Datum)>;
 
 fn opt<T>(columns: &mut Columns, name: &'static str, value: Option<T>, datum: impl Fn(T) -> Datum) {
     columns.extend(value.map(|value| (name, datum(value))));
@@ -192,6 +195,7 @@ impl InterfaceStatus {
             ("bfd_status", Datum::map(self.bfd.clone())),
             ("status", Datum::map(self.status.clone())),
         ];
+        columns.extend(self.cfm.iter().cloned());
         opt(&mut columns, "statistics", self.statistics.clone(), Datum::map);
         columns
     }

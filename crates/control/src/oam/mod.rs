@@ -1,55 +1,29 @@
-//! Operations, administration and maintenance (OAM): what BFD and CFM have in common, when their
-//! sessions run, how they send, and what follows for an interface on whose path nothing gets
-//! through.
+//! Operations, administration and maintenance (OAM): BFD and CFM watch the paths behind interfaces;
+//! what they have in common, [`path`] and [`wakeups`].
 
 pub mod bfd;
-pub mod wakeups;
+pub mod cfm;
+mod path;
+pub mod protocols;
+mod reader;
+mod wakeups;
 
+use crate::config::IfaceConf;
 use crate::state::State;
-use ofproto::BridgeId;
-use openflow::{Action, Match, NO_BUFFER, OfError, OfPort, PacketOut, port};
 
-/// Bridge and OpenFlow number of an interface that works.
-pub fn place(s: &State, iface: &str) -> Option<(BridgeId, OfPort)> {
-    s.bridges.values().find_map(|b| Some((b.id, b.ifaces.get(iface)?.of_port?)))
+/// Runs a session that it is time for at `now`; false: there is none.
+pub fn turn(s: &mut State, now: u64) -> bool {
+    bfd::turn(s, now) | cfm::turn(s, now)
 }
 
-/// Packets that an interface received so far.
-pub fn received(s: &mut State, iface: &str) -> u64 {
-    let found = s.bridges.values_mut().find_map(|b| Some((b.id, b.ifaces.get_mut(iface)?)));
-    let Some((bridge, iface)) = found else { return 0 };
-    if let (true, Some(port)) = (iface.is_virtual(), iface.of_port) {
-        return s.ofproto.patch_counters(bridge, port).map_or(0, |[rx, _]| rx.0);
-    }
-    iface.counters(&mut s.dp).get("rx_packets").copied().unwrap_or(0)
+/// Gives an interface the sessions that the database asks for.
+pub fn configure(s: &mut State, conf: &IfaceConf) {
+    bfd::configure(s, conf);
+    cfm::configure(s, conf);
 }
 
-/// Sends a frame as a controller would whose actions end with an output to the port.
-pub fn send(
-    s: &mut State,
-    (bridge, port): (BridgeId, OfPort),
-    mut actions: Vec<Action>,
-    data: Vec<u8>,
-) -> Result<(), OfError> {
-    actions.push(Action::output(port));
-    let mut matching = Match::default();
-    matching.key.set_u32(flow::at::OF_IN_PORT, port::ANY);
-    let packet = PacketOut { buffer_id: NO_BUFFER, matching, actions, data };
-    s.packet_out(bridge, &packet)
-}
-
-/// True if a protocol reports that nothing gets through.
-pub fn is_faulty(s: &State, iface: &str) -> bool {
-    s.bfd.is_faulty(iface)
-}
-
-/// Has the switch half know what the protocols report about an interface.
-pub fn tell(s: &mut State, iface: &str, (bridge, port): (BridgeId, OfPort)) {
-    let faulty = is_faulty(s, iface);
-    let spec = s.ofproto.port(bridge, port).filter(|spec| spec.faulty != faulty).cloned();
-    if let Some(mut spec) = spec {
-        spec.faulty = faulty;
-        let _ = s.ofproto.update_port(bridge, spec);
-        s.flush_changes();
-    }
+/// Ends sessions whose interfaces are gone.
+pub fn sweep(s: &mut State) {
+    bfd::sweep(s);
+    cfm::sweep(s);
 }

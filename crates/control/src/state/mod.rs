@@ -173,7 +173,7 @@ pub struct State {
     /// Something in a database row changed that should be written soon.
     pub status_dirty: bool,
     /// Sessions that say which interfaces carry traffic.
-    pub bfd: crate::oam::bfd::sessions::Sessions,
+    pub oam: crate::oam::protocols::Protocols,
     /// Ports of several interfaces, and LACP.
     pub bonds: crate::bonds::all::Bonds,
     /// Spanning trees.
@@ -266,7 +266,7 @@ impl State {
             applied: Applied { restoring: true, ..Applied::default() },
             recent: Recent { guests_changed, ..Recent::default() },
             status_dirty: false,
-            bfd: Default::default(),
+            oam: Default::default(),
             bonds: Default::default(),
             trees: Default::default(),
             engines: Default::default(),

@@ -4,7 +4,7 @@ use super::Switch;
 use crate::check;
 use crate::trace::recorder::Recorder;
 use crate::trace::{Options, TraceStyle};
-use crate::translate::effects::{BfdContext, McastContext};
+use crate::translate::effects::{BfdContext, CfmContext, McastContext};
 use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
 use crate::types::{BridgeId, ConfigError};
@@ -17,8 +17,12 @@ use openflow::{Action, Instruction, Match, OfError, Version};
 fn taken_because(op: &Op) -> Option<&'static str> {
     let Op::Punt(p) = op else { return None };
     let snooped = "Uses action(s) not supported by datapath.";
-    let bfd = p.context.is::<BfdContext>().then_some("Consists of BFD packets.");
-    bfd.or_else(|| p.context.is::<McastContext>().then_some(snooped))
+    match &p.context {
+        c if c.is::<BfdContext>() => Some("Consists of BFD packets."),
+        c if c.is::<CfmContext>() => Some("Consists of CFM packets."),
+        c if c.is::<McastContext>() => Some(snooped),
+        _ => None,
+    }
 }
 
 impl Switch {

@@ -2,7 +2,9 @@
 
 use crate::tests::{Lab, apply, flow, group, out, packet};
 use crate::translate::effects::Effects;
-use crate::{BfdContext, BfdFilter, LacpContext, LacpPort, PortSpec};
+use crate::{
+    BfdContext, BfdFilter, CfmContext, CfmFilter, LacpContext, LacpPort, OamFilters, PortSpec,
+};
 use action::{Decision, Op};
 use flow::at;
 use openflow::{Action, GroupType, port, port_state};
@@ -14,7 +16,7 @@ const BFD: &str = "in_port=1,udp,dl_dst=00:23:20:00:00:01,nw_src=169.254.1.1,nw_
 fn lab(filter: BfdFilter) -> Lab {
     let mut lab = Lab::new();
     let mut spec = lab.sw.port(lab.br, 1).unwrap().clone();
-    spec.bfd = Some(filter);
+    spec.oam.bfd = Some(filter);
     lab.sw.update_port(lab.br, spec).unwrap();
     lab.add(flow(0, 1, "", apply(vec![out(2)])));
     lab
@@ -61,6 +63,35 @@ fn a_session_takes_its_packets_and_no_others() {
 
 /// Switches pass on what is in a VLAN, or goes to another address: it is not from the link's other
 /// end.
+#[test]
+fn cfm_takes_messages_to_its_address() {
+    let standard = "in_port=1,dl_type=0x8902,dl_dst=01:80:c2:00:00:30";
+    let extended = "in_port=1,dl_type=0x8902,dl_dst=01:23:20:00:00:30";
+    let (any, wide) = (CfmFilter::default(), CfmFilter { extended: true, ..Default::default() });
+    for (filter, text, ours) in [
+        (&any, standard, true),
+        (&any, extended, false),
+        (&any, &standard.replace("8902", "8903"), false),
+        (&any, &standard.replace("in_port=1", "in_port=3"), false),
+        (&wide, standard, false),
+        (&wide, extended, true),
+    ] {
+        let mut lab = Lab::new();
+        let mut spec = lab.sw.port(lab.br, 1).unwrap().clone();
+        spec.oam.cfm = Some(filter.clone());
+        lab.sw.update_port(lab.br, spec).unwrap();
+        lab.add(flow(0, 1, "", apply(vec![out(2)])));
+        let d = lab.decide(&packet(text));
+        let context = match &d.ops[..] {
+            [Op::Punt(p)] => p.context.downcast_ref::<CfmContext>().map(|c| c.port),
+            _ => None,
+        };
+        assert_eq!(context, ours.then_some(1), "{text} {filter:?}");
+        assert_eq!(d.mask.u16(at::ETH_TYPE), 0xffff);
+        assert_eq!(d.mask.u16(at::ETH_DST) != 0, text.contains("in_port=1,dl_type=0x8902"));
+    }
+}
+
 #[test]
 fn lacp_takes_packets_of_the_other_end_only() {
     for (text, ours) in [
@@ -150,8 +181,8 @@ fn sessions_on_patch_ports_take_what_comes_through() {
         ..Default::default()
     };
     lab.sw.add_port(lab.br, patch(8, "a", "b")).unwrap();
-    let bfd = Some(BfdFilter::default());
-    lab.sw.add_port(other, crate::PortSpec { bfd, ..patch(9, "b", "a") }).unwrap();
+    let oam = OamFilters { bfd: Some(BfdFilter::default()), cfm: None };
+    lab.sw.add_port(other, crate::PortSpec { oam, ..patch(9, "b", "a") }).unwrap();
     lab.add(flow(0, 2, "in_port=2,udp", apply(vec![out(8)])));
     let d = lab.decide(&packet(&BFD.replace("in_port=1", "in_port=2")));
     assert_eq!(taken(&d), Some(9));

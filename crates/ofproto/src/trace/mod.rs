@@ -4,7 +4,7 @@ pub(crate) mod recorder;
 
 use crate::switch::Switch;
 use crate::translate::effects::{
-    BfdContext, LacpContext, McastContext, PacketInContext, SampleContext, Sampled,
+    BfdContext, CfmContext, LacpContext, McastContext, PacketInContext, SampleContext, Sampled,
 };
 use action::Punt;
 use flow::TunMetadata;
@@ -70,6 +70,9 @@ impl Switch {
     pub fn punt_text(&self, p: &Punt) -> String {
         if p.context.is::<BfdContext>() {
             return "userspace(pid=0,slow_path(bfd))".into();
+        }
+        if p.context.is::<CfmContext>() {
+            return "userspace(pid=0,slow_path(cfm))".into();
         }
         if p.context.is::<LacpContext>() {
             return "userspace(pid=0,slow_path(lacp))".into();

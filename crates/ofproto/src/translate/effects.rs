@@ -118,6 +118,15 @@ pub struct BfdContext {
     pub port: OfPort,
 }
 
+/// The context of a [`action::Punt`] of a continuity check message of CFM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CfmContext {
+    /// The bridge.
+    pub bridge: crate::BridgeId,
+    /// The port on which the packet came in.
+    pub port: OfPort,
+}
+
 /// The context of a [`action::Punt`] of a BPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeContext {

@@ -9,7 +9,7 @@ use crate::tables::table::{FlowRule, Plain, Table};
 use crate::translate::dhcp::is_dhcp_reply;
 use crate::translate::state::DEPTH_MAX;
 use crate::translate::xlate::{RECV_BITS, initial_key, no_action_set};
-use crate::types::ExportConfig;
+use crate::types::{ExportConfig, OamFilters};
 use action::{Decision, Op, Request};
 use flow::{Key, Mask, PACKET_LINES, PortNo, at, flag};
 use openflow::{OfPort, port_config};
@@ -203,7 +203,7 @@ impl<'a> EntryCache<'a> {
             return None;
         }
         let (bridge, in_port) = self.published.by_dp_port(port)?;
-        let spoken = |p: &PortView| p.spec.bfd.is_some() || p.spec.lacp.is_some();
+        let spoken = |p: &PortView| p.spec.oam != OamFilters::default() || p.spec.lacp.is_some();
         let receives = |p: &PortView| p.forwards() && p.spec.config & RECV_BITS == 0;
         let usual = |p: &PortView| receives(p) && p.spec.tunnel.is_none() && !spoken(p);
         let open = bridge.config.fail_open || bridge.config.restoring;

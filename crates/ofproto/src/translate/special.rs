@@ -3,9 +3,9 @@
 
 use crate::fields::VLAN_PRESENT;
 use crate::published::PortView;
-use crate::translate::effects::{BfdContext, LacpContext};
+use crate::translate::effects::{BfdContext, CfmContext, LacpContext};
 use crate::translate::xlate::Xlate;
-use crate::types::{BfdFilter, BridgeId, Gate};
+use crate::types::{BfdFilter, BridgeId, CfmFilter, Gate};
 use action::{Op, Punt, PuntClass};
 use flow::{Field, Key, Mask, at, frag};
 use std::any::Any;
@@ -28,11 +28,18 @@ const BFD: u16 = 3784;
 /// Bytes of a BFD packet that are examined: Ethernet with two tags, the longest IPv4 header, UDP,
 /// and 24 bytes.
 const BFD_BYTES_MAX: u16 = 128;
+/// Ethertype of CFM (IEEE 802.1ag), and where continuity check messages go: the standard's address
+/// for maintenance level 0, and that of OVS's extended mode.
+const CFM: u16 = 0x8902;
+const CFM_MAC: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x30];
+const CFM_EXTENDED_MAC: [u8; 6] = [0x01, 0x23, 0x20, 0, 0, 0x30];
+/// Bytes of such a message that are examined: Ethernet with two tags, and 75 bytes.
+const CFM_BYTES_MAX: u16 = 97;
 
 impl Xlate<'_, '_> {
     /// Punts a packet of a protocol that the switch speaks on the port; false: it is not one.
     pub(super) fn take_special(&mut self, p: &PortView) -> bool {
-        self.take_lacp(p) || self.take_bfd(p) || self.take_bpdu(p)
+        self.take_cfm(p) || self.take_bfd(p) || self.take_lacp(p) || self.take_bpdu(p)
     }
 
     fn take_lacp(&mut self, p: &PortView) -> bool {
@@ -58,11 +65,20 @@ impl Xlate<'_, '_> {
     }
 
     fn take_bfd(&mut self, p: &PortView) -> bool {
-        let Some(filter) = p.spec.bfd.as_ref().filter(|filter| self.is_bfd(filter)) else {
+        let Some(filter) = p.spec.oam.bfd.as_ref().filter(|filter| self.is_bfd(filter)) else {
             return false;
         };
         let context = BfdContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
         self.hand_over(BFD_BYTES_MAX, filter.gate.clone(), Box::new(context));
+        true
+    }
+
+    fn take_cfm(&mut self, p: &PortView) -> bool {
+        let Some(filter) = p.spec.oam.cfm.as_ref().filter(|filter| self.is_cfm(filter)) else {
+            return false;
+        };
+        let context = CfmContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
+        self.hand_over(CFM_BYTES_MAX, filter.gate.clone(), Box::new(context));
         true
     }
 
@@ -79,8 +95,32 @@ impl Xlate<'_, '_> {
         self.answer.decision.drop.get_or_insert(Drop::PuntRate);
     }
 
+    /// True if the packet is one of the port's BFD or CFM.
+    pub(super) fn is_oam(&mut self, p: &PortView) -> bool {
+        p.spec.oam.cfm.as_ref().is_some_and(|filter| self.is_cfm(filter))
+            || p.spec.oam.bfd.as_ref().is_some_and(|filter| self.is_bfd(filter))
+    }
+
+    fn is_cfm(&mut self, filter: &CfmFilter) -> bool {
+        // Every decision depends on the Ethertype anyway.
+        if self.key.u16(at::ETH_TYPE) != CFM {
+            return false;
+        }
+        Field::EthDst.unwildcard(&mut self.wc);
+        let mac = if filter.extended { CFM_EXTENDED_MAC } else { CFM_MAC };
+        if self.key.get::<6>(at::ETH_DST) != mac {
+            return false;
+        }
+        !filter.key_zero || self.has_key_zero()
+    }
+
+    fn has_key_zero(&mut self) -> bool {
+        self.wc.set_u32(at::TUN_ID, !0);
+        self.key.u32(at::TUN_ID) == 0
+    }
+
     /// Looks at no more bits than are needed, as ovs-vswitchd does.
-    pub(super) fn is_bfd(&mut self, filter: &BfdFilter) -> bool {
+    fn is_bfd(&mut self, filter: &BfdFilter) -> bool {
         if let Some(mac) = filter.dst_mac {
             Field::EthDst.unwildcard(&mut self.wc);
             if self.key.get::<6>(at::ETH_DST) != mac {
@@ -104,10 +144,7 @@ impl Xlate<'_, '_> {
                 return false;
             }
         }
-        if filter.key_zero {
-            self.wc.set_u32(at::TUN_ID, !0);
-        }
-        !filter.key_zero || self.key.u32(at::TUN_ID) == 0
+        !filter.key_zero || self.has_key_zero()
     }
 }
 

@@ -71,7 +71,7 @@ impl Xlate<'_, '_> {
         self.answer.decision.drop.get_or_insert(Drop::SpanningTree);
     }
 
-    /// True if the port's state keeps the packet from being sent; a trace says so. BPDUs and BFD's
+    /// True if the port's state keeps the packet from being sent; a trace says so. BPDUs and OAM
     /// packets are about the link itself.
     pub(super) fn is_closed(&mut self, p: &PortView) -> bool {
         let state = p.spec.tree_state();
@@ -87,7 +87,7 @@ impl Xlate<'_, '_> {
             }
             return closed;
         }
-        if p.spec.bfd.as_ref().is_some_and(|filter| self.is_bfd(filter)) {
+        if self.is_oam(p) {
             return false;
         }
         self.trace_warning(|| format!("{name} not in forwarding state, skipping output"));

@@ -1,5 +1,6 @@
 //! `Interface.bfd`: what a session is asked for.
 
+use crate::oam::reader::Reader;
 use ofproto::Gate;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -44,7 +45,7 @@ pub struct Conf {
 impl Conf {
     /// What the column asks for, and what of it is wrong; None: no session.
     pub fn read(column: &BTreeMap<String, String>) -> Option<(Conf, Vec<String>)> {
-        let mut reader = Reader { column, wrong: Vec::new() };
+        let mut reader = Reader::new(column);
         if !reader.flag("enable") {
             return None;
         }
@@ -84,50 +85,6 @@ impl Conf {
 
 /// An hour: no interval is longer.
 const MS_MAX: u64 = 3_600_000;
-
-struct Reader<'a> {
-    column: &'a BTreeMap<String, String>,
-    wrong: Vec<String>,
-}
-
-impl Reader<'_> {
-    /// The value, if there is one; says that it is wrong if `parse` does not know it.
-    fn value<T>(&mut self, key: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
-        let text = self.column.get(key).filter(|t| !t.is_empty())?;
-        let value = parse(text);
-        if value.is_none() {
-            self.wrong.push(format!("{key}={text} is not valid, the default counts"));
-        }
-        value
-    }
-
-    fn flag(&mut self, key: &str) -> bool {
-        let parse = |t: &str| match t.to_ascii_lowercase().as_str() {
-            "true" => Some(true),
-            "false" => Some(false),
-            _ => None,
-        };
-        self.value(key, parse).unwrap_or(false)
-    }
-
-    fn number(&mut self, key: &str, range: std::ops::RangeInclusive<u64>, default: u64) -> u64 {
-        let parse = |t: &str| t.parse().ok().filter(|n| range.contains(n));
-        self.value(key, parse).unwrap_or(default)
-    }
-
-    fn mac(&mut self, key: &str) -> Option<[u8; 6]> {
-        let parse = |t: &str| {
-            let bytes: Option<Vec<u8>> =
-                t.split(':').map(|x| u8::from_str_radix(x, 16).ok()).collect();
-            <[u8; 6]>::try_from(bytes?).ok()
-        };
-        self.value(key, parse).filter(|mac| *mac != [0; 6])
-    }
-
-    fn ip(&mut self, key: &str, default: Ipv4Addr) -> Ipv4Addr {
-        self.value(key, |t| t.parse().ok()).unwrap_or(default)
-    }
-}
 
 #[cfg(test)]
 mod tests {

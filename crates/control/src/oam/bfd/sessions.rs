@@ -49,9 +49,9 @@ impl Sessions {
         self.all.get(iface).map(|e| e.session.conf().filter(&e.gate))
     }
 
-    /// True if the interface has a session that does not forward.
-    pub fn is_faulty(&self, iface: &str) -> bool {
-        self.all.get(iface).is_some_and(|e| !e.published.forwarding)
+    /// Do packets get through? None: the interface has no session.
+    pub fn forwards(&self, iface: &str) -> Option<bool> {
+        self.all.get(iface).map(|e| e.published.forwarding)
     }
 
     /// `Interface.bfd_status`; None: the interface has no session.
