@@ -1,0 +1,266 @@
+//! Interfaces of bridges: opened, changed and closed as the database says.
+
+use super::numbers::{database_number, dummy_number, of_number, renumbered};
+use super::port_spec::port_spec;
+use crate::config::{BridgeConf, IfaceConf, PortConf};
+use crate::ports::{self, Iface};
+use crate::state::{Shared, State};
+use crate::tunnel_options::is_tunnel;
+use crate::{tunnels, vlog};
+use openflow::OfPort;
+use std::collections::BTreeMap;
+
+const MODULE: &str = "bridge";
+
+/// Is there an interface whose kernel device was not there and is now? Then the configuration is to
+/// be applied again. Other failures are tried again when the configuration changes.
+pub fn has_come_back(state: &Shared) -> bool {
+    let came_back =
+        |i: &Iface| !i.works() && i.conf.kind == "system" && device_exists(&i.conf.name);
+    state.borrow().bridges.values().any(|b| b.ifaces.values().any(came_back))
+}
+
+/// Is there a kernel device of this name in our network namespace (which /sys may not show)?
+fn device_exists(name: &str) -> bool {
+    // SAFETY: the string is NUL-terminated and only read.
+    std::ffi::CString::new(name).is_ok_and(|n| unsafe { libc::if_nametoindex(n.as_ptr()) } != 0)
+}
+
+/// Devices of interfaces (bridge, name, what is wrong) have vanished: their ports go, their errors
+/// say why, [`has_come_back`] sees them again.
+pub fn lost(s: &mut State, all: Vec<(String, String, String)>) {
+    if all.is_empty() {
+        return;
+    }
+    let mut leaving = Vec::new();
+    for (bridge, name, error) in all {
+        let Some(bridge) = s.bridges.get_mut(&bridge) else { continue };
+        let Some(iface) = bridge.ifaces.get_mut(&name) else { continue };
+        // Nothing went wrong here: as in ovs-vswitchd it is worth an INFO.
+        vlog::info!(MODULE, "interface {name}: {error}");
+        iface.error = Some(error);
+        leaving.extend(iface.dp_port.take());
+        if let Some(of_port) = iface.of_port.take() {
+            let _ = s.ofproto.remove_port(bridge.id, of_port);
+        }
+    }
+    s.flush_changes();
+    s.close_ports(leaving);
+    s.status_dirty = true;
+}
+
+/// Takes interfaces out of a bridge that are gone, or changed in a way that needs reopening. Their
+/// ports are the caller's to close, after changes are flushed.
+pub(super) fn remove_ifaces(s: &mut State, conf: &BridgeConf) -> Vec<flow::PortNo> {
+    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return Vec::new() };
+    let wanted: BTreeMap<&str, &IfaceConf> =
+        conf.ports.iter().flat_map(|p| &p.interfaces).map(|i| (i.name.as_str(), i)).collect();
+    let mut gone = Vec::new();
+    for (name, iface) in &bridge.ifaces {
+        let stays = wanted.get(name.as_str()).is_some_and(|new| same_port(iface, new));
+        if !stays {
+            gone.push(name.clone());
+        }
+    }
+    gone.extend(renumbered(bridge, &wanted, &gone));
+    let bridge_id = bridge.id;
+    let removed: Vec<Iface> = gone.iter().filter_map(|n| bridge.ifaces.remove(n)).collect();
+    for iface in &removed {
+        if let Some(of_port) = iface.of_port {
+            vlog::info!(
+                MODULE,
+                "bridge {}: deleted interface {} on port {}",
+                conf.name,
+                iface.conf.name,
+                database_number(of_port)
+            );
+            let _ = s.ofproto.remove_port(bridge_id, of_port);
+        }
+    }
+    removed.iter().filter_map(|iface| iface.dp_port).collect()
+}
+
+/// Can the port stay open under the new configuration (what it applies live aside)?
+fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
+    let old = &iface.conf;
+    let patch = new.kind == "patch" && new.options.contains_key("peer");
+    let same_options = patch || !iface.is_virtual() || old.options == new.options;
+    old.kind == new.kind && same_options
+}
+
+pub(super) fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
+    let now = s.now_ms();
+    crate::oam::configure(s, conf);
+    let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
+    let (id, mac) = (bridge.id, bridge.mac);
+    let iface =
+        bridge.ifaces.entry(conf.name.clone()).or_insert_with(|| Iface::new(conf.clone(), now));
+    let local = conf.name == br.name;
+    let device = iface.dp_port.filter(|_| local).and_then(|no| s.dp.port_mut(no));
+    let moved = device.is_some_and(|d| d.mac() != mac);
+    let changed = moved || iface.conf != *conf;
+    if iface.conf.mac != conf.mac || !iface.works() {
+        ports::judge_mac(conf, local);
+    }
+    if iface.conf.mtu_request != conf.mtu_request || !iface.works() {
+        ports::judge_mtu(conf);
+    }
+    iface.conf = conf.clone();
+    if changed || iface.of_port.is_none() {
+        iface.mtu_given = None;
+    }
+    if let Some(of_port) = iface.of_port {
+        let (dp_port, config) = (iface.dp_port, port_conf(s, br, conf, mac));
+        // Whatever changes in the database, dummies open their captures again, as in ovs-vswitchd:
+        // tests remove these files.
+        let changed = changed || config.kind.starts_with("dummy");
+        if changed && !reconfigure(s, dp_port, &config, conf) {
+            reopen(s, br, conf);
+            return configure_iface(s, br, port, conf);
+        }
+        if let Some(no) = dp_port {
+            crate::qos::apply(s, conf, no);
+        }
+        let mut spec = port_spec(s, (br, port), conf, of_port, dp_port);
+        // What a controller configured stays; that the port is down is the device's to say.
+        let old = s.ofproto.port(id, of_port).map_or(0, |old| old.config);
+        spec.config |= old & !openflow::port_config::PORT_DOWN;
+        let _ = s.ofproto.update_port(id, spec);
+        return;
+    }
+    let result = attach(s, br, port, conf);
+    if let Some(iface) = s.bridges.get_mut(&br.name).and_then(|b| b.ifaces.get_mut(&conf.name)) {
+        match result {
+            Ok((of_port, dp_port)) => {
+                (iface.of_port, iface.dp_port, iface.error) = (Some(of_port), dp_port, None);
+                iface.last_port = Some(of_port);
+                vlog::info!(
+                    MODULE,
+                    "bridge {}: added interface {} on port {}",
+                    br.name,
+                    conf.name,
+                    database_number(of_port)
+                );
+            }
+            Err(error) => {
+                if iface.error.as_ref() != Some(&error) {
+                    vlog::warn!(MODULE, "bridge {}: {error}", br.name);
+                }
+                iface.error = Some(error);
+            }
+        }
+    }
+}
+
+fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
+    let local = (conf.name == br.name).then_some(mac);
+    let mut config = ports::port_config(conf, local, s.dp.tx_threads());
+    if !ports::takes_mtu(conf) {
+        let iface = s.bridges.get(&br.name).and_then(|bridge| bridge.ifaces.get(&conf.name));
+        let port = iface.and_then(|iface| s.dp.port(iface.dp_port?));
+        config.mtu_request = port.map(|port| port.mtu());
+    }
+    // A dummy datapath has no devices: internal ports are inert, as in ovs-vswitchd.
+    if local.is_some() || conf.kind == "internal" {
+        let dummy = br.datapath_type == "dummy";
+        config.kind = if dummy { "dummy-internal".into() } else { "internal".into() };
+    }
+    config
+}
+
+/// Applies a changed configuration to a live port; false: it must be reopened.
+fn reconfigure(
+    s: &mut State,
+    dp_port: Option<flow::PortNo>,
+    config: &::port::PortConfig,
+    conf: &IfaceConf,
+) -> bool {
+    s.police(conf, dp_port);
+    let Some(no) = dp_port.filter(|_| !is_tunnel(&conf.kind)) else { return true };
+    let _ = s.dp.set_affinity(no, ports::affinity(conf));
+    let result = s.dp.port_mut(no).map(|p| p.reconfigure(config));
+    s.dp.refresh(no);
+    match result {
+        Some(Ok(live)) => live,
+        Some(Err(e)) => {
+            vlog::warn!(MODULE, "{}: {e}", conf.name);
+            false
+        }
+        None => false,
+    }
+}
+
+/// Closes the port of an interface so that the next attempt opens it anew, under the same number.
+fn reopen(s: &mut State, br: &BridgeConf, conf: &IfaceConf) {
+    let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
+    let id = bridge.id;
+    let Some(iface) = bridge.ifaces.get_mut(&conf.name) else { return };
+    let (of_port, dp_port) = (iface.of_port.take(), iface.dp_port.take());
+    if let Some(of_port) = of_port {
+        let _ = s.ofproto.remove_port(id, of_port);
+    }
+    s.flush_changes();
+    s.close_ports(dp_port);
+}
+
+/// Opens the port, gives it numbers on both sides.
+fn attach(
+    s: &mut State,
+    br: &BridgeConf,
+    port: &PortConf,
+    conf: &IfaceConf,
+) -> Result<(OfPort, Option<flow::PortNo>), String> {
+    let bridge = s.bridges.get(&br.name).ok_or("no bridge")?;
+    let (id, mac, is_dummy) = (bridge.id, bridge.mac, bridge.is_dummy());
+    if let Some(other) = holder(s, br, &conf.name) {
+        return Err(format!(
+            "could not add network device {} to ofproto (it is in bridge {other})",
+            conf.name
+        ));
+    }
+    let (of_port, next_port) = of_number(bridge, br, conf)?;
+    let dp_port = if conf.kind == "patch" {
+        if !conf.options.contains_key("peer") {
+            return Err(format!("{}: patch type requires valid 'peer' argument", conf.name));
+        }
+        None
+    } else if is_tunnel(&conf.kind) {
+        Some(tunnels::attach(s, conf)?)
+    } else {
+        let config = port_conf(s, br, conf, mac);
+        s.closing.wait_for(&conf.kind, &conf.name);
+        let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
+        // A TAP keeps its addresses over a crash or restart of the daemon.
+        let _ = opened.set_persistent(true);
+        let affinity = ports::affinity(conf);
+        let added = match is_dummy.then(|| dummy_number(s, &conf.name)).flatten() {
+            Some(no) => s.dp.add_port_at(no, opened, affinity),
+            None => s.dp.add_port(opened, affinity),
+        };
+        Some(added.map_err(|e| e.to_string())?)
+    };
+    s.police(conf, dp_port);
+    if let Some(no) = dp_port {
+        crate::qos::apply(s, conf, no);
+    }
+    let spec = port_spec(s, (br, port), conf, of_port, dp_port);
+    if let Err(e) = s.ofproto.add_port(id, spec) {
+        if let Some(no) = dp_port {
+            s.close_ports([no]);
+        }
+        return Err(e.to_string());
+    }
+    if let Some(bridge) = s.bridges.get_mut(&br.name) {
+        bridge.next_port = next_port;
+    }
+    Ok((of_port, dp_port))
+}
+
+/// The other bridge in which an interface of this name works already.
+fn holder(s: &State, br: &BridgeConf, iface: &str) -> Option<String> {
+    let others = s.bridges.iter().filter(|(n, _)| **n != br.name);
+    others
+        .filter(|(_, b)| b.ifaces.get(iface).is_some_and(Iface::works))
+        .map(|(n, _)| n.clone())
+        .next()
+}

@@ -1,0 +1,130 @@
+//! From desired to actual: makes bridges and ports be as the database says. Whatever fails ends in
+//! that interface's error and disturbs nothing else; it is tried again at the next change.
+
+mod bridge;
+mod interface;
+mod numbers;
+mod port_spec;
+
+pub use bridge::remove_bridge;
+pub use interface::{has_come_back, lost};
+pub use numbers::dummy_number;
+pub use port_spec::{describe, mac_of};
+
+use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
+use crate::state::{Shared, State};
+use crate::{controllers, settings, vlog};
+use bridge::{add_bridge, configure_own, fail_state, start_over};
+use interface::{configure_iface, remove_ifaces};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const MODULE: &str = "bridge";
+
+/// How long a configuration is applied before others have their turn.
+const TURN_TIME_MAX: Duration = Duration::from_millis(5);
+
+/// Applies a whole configuration, some interfaces at a time. Ports that leave are closed at its
+/// end.
+pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
+    let mut turn = Instant::now();
+    {
+        let mut s = state.borrow_mut();
+        settings::apply(&mut s, desired);
+        crate::vhost_async::apply(&mut s, desired);
+        crate::ct_timeouts::apply(&mut s, desired);
+        await_flows(&mut s, desired);
+        log_notices(&mut s, desired);
+        controllers::set_ssl(state, &s, desired.ssl.as_ref());
+        let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
+        let gone: Vec<String> =
+            s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
+        // Ports leave before others come: an interface may move between bridges.
+        let mut leaving: Vec<_> =
+            gone.iter().flat_map(|name| remove_bridge(&mut s, name)).collect();
+        leaving.extend(desired.bridges.iter().flat_map(|conf| remove_ifaces(&mut s, conf)));
+        s.flush_changes();
+        s.close_ports(leaving);
+    }
+    for conf in &desired.bridges {
+        let is_new = !state.borrow().bridges.contains_key(&conf.name);
+        let dpid = if is_new { add_bridge(state, conf, rundir) } else { None };
+        let before = fail_state(&state.borrow(), &conf.name);
+        configure_bridge(state, conf, &mut turn).await;
+        if let Some(dpid) = dpid {
+            vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
+        }
+        let connects = !state.borrow().applied.restoring;
+        let controllers = if connects { &conf.controllers[..] } else { &[] };
+        if connects {
+            crate::local_address::configure(&state.borrow(), conf);
+        }
+        controllers::reconcile(state, &conf.name, controllers);
+        start_over(&mut state.borrow_mut(), &conf.name, before);
+    }
+    while crate::qos::turn(&mut state.borrow_mut()) {
+        tokio::task::yield_now().await;
+    }
+    let closing = {
+        let mut s = state.borrow_mut();
+        crate::oam::sweep(&mut s);
+        crate::bonds::sweep(&mut s);
+        crate::trees::sweep(&mut s);
+        crate::in_band::configure(&mut s, desired);
+        s.flush_changes();
+        s.status_dirty = true;
+        s.closing.clone()
+    };
+    // A client that waits for the configuration finds devices gone that the switch had made.
+    closing.finished().await;
+}
+
+/// `other_config:flow-restore-wait`: true at the start, it keeps bridges from forwarding and from
+/// their controllers until it is cleared. As in ovs-vswitchd it is not looked at again after that.
+fn await_flows(s: &mut State, desired: &Desired) {
+    let was = s.applied.restoring;
+    s.applied.restoring &=
+        desired.other_config.get("flow-restore-wait").is_some_and(|v| v == "true");
+    match (was.then_some(s.bridges.is_empty()), s.applied.restoring) {
+        (Some(true), true) => vlog::info!(
+            MODULE,
+            "flow-restore-wait is set: nothing is forwarded and no controller connected to until it is cleared"
+        ),
+        (Some(false), false) => vlog::info!(MODULE, "flow-restore-wait is over"),
+        _ => {}
+    }
+}
+
+/// Says once what is set and has no effect, and again when it was changed.
+fn log_notices(s: &mut State, desired: &Desired) {
+    for notice in desired.notices.difference(&s.applied.notices) {
+        let level = if notice.known { vlog::Level::Warn } else { vlog::Level::Info };
+        // Each says something else: no limit on messages from one place.
+        vlog::write(&vlog::Site::new(), level, MODULE, format_args!("{}", notice.text));
+    }
+    s.applied.notices.clone_from(&desired.notices);
+}
+
+/// `turn`: when others last had their turn.
+async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant) {
+    configure_own(&mut state.borrow_mut(), conf);
+    // Requested numbers first, so that no other interface takes them.
+    let mut all: Vec<(&PortConf, &IfaceConf)> =
+        conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
+    all.sort_by_key(|(_, i)| i.ofport_request.is_none());
+    for (port, iface) in all {
+        configure_iface(&mut state.borrow_mut(), conf, port, iface);
+        if turn.elapsed() > TURN_TIME_MAX {
+            state.borrow_mut().flush_changes();
+            tokio::task::yield_now().await;
+            *turn = Instant::now();
+        }
+    }
+    let s = &mut state.borrow_mut();
+    crate::mtu::follow(s, &conf.name);
+    crate::bonds::configure(s, conf);
+    crate::mirrors::apply(s, conf);
+    crate::trees::configure(s, conf);
+    crate::export::apply(s, conf);
+}
