@@ -39,7 +39,9 @@ drops! {
     PacketType "packet_type" "The packet has no Ethernet header, without which no port takes it, or an encap or decap does not fit what it begins with.";
     TtlExpired "ttl_expired" "The TTL or hop limit would have reached zero.";
     RecircLimit "recirc_limit" "The packet was recirculated too often, or its bridge has as many recirculations as it may have.";
-    DepthLimit "depth_limit" "The pipeline's resubmit depth or action limit was reached.";
+    DepthLimit "depth_limit" "The pipeline's tables, groups and bridges are nested too deep.";
+    ResubmitLimit "resubmit_limit" "The pipeline has too many table lookups, actions or outputs for one packet.";
+    StackLimit "stack_limit" "The pipeline's actions pushed too many values on the stack.";
     Meter "meter" "A meter's rate was exceeded.";
     Policed "policed" "The input port brought more than its ingress policing rate and burst allow.";
     TxPoliced "tx_policed" "The output port was sent more than its egress policer's rate and burst allow.";

@@ -7,9 +7,15 @@ use std::fmt::Write;
 use telemetry::Drop;
 
 /// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these.
-const OVS_DROPS: [(&str, Drop); 2] = [
+const OVS_DROPS: [(&str, Drop); 8] = [
     ("drop_action_of_pipeline", Drop::Policy),
     ("drop_action_recursion_too_deep", Drop::DepthLimit),
+    ("drop_action_too_many_resubmit", Drop::ResubmitLimit),
+    ("drop_action_stack_too_deep", Drop::StackLimit),
+    ("drop_action_no_recirculation_context", Drop::RecircLimit),
+    ("drop_action_unsupported_packet_type", Drop::PacketType),
+    ("datapath_drop_rx_invalid_packet", Drop::Truncated),
+    ("datapath_drop_tunnel_pop_error", Drop::TunnelHeader),
 ];
 
 /// Every counter by name. Drops are called `datapath_drop_<reason>`. With nothing in flight:

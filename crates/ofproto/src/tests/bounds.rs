@@ -223,7 +223,8 @@ fn wide() -> Lab {
 
 fn is_refused(n: usize, d: &Decision) {
     assert!(d.ops.is_empty());
-    assert_eq!(d.drop, Some(Drop::DepthLimit));
+    let limits = [Drop::DepthLimit, Drop::ResubmitLimit, Drop::StackLimit].map(Some);
+    assert!(limits.contains(&d.drop), "{:?}", d.drop);
     assert!(d.credits.len() <= 8192, "{} counters", d.credits.len());
     assert!(n < PACKET_STEPS_MAX, "{n} steps");
 }

@@ -146,7 +146,7 @@ fn the_worst_that_mirrors_can_do_is_bounded() {
     lab.sw.set_mirrors(lab.br, many, 0).unwrap();
     lab.add(flow(0, 0, "", apply(vec![out(1)])));
     let (steps, d) = crate::work::steps(|| lab.decide(&packet("in_port=2,udp")));
-    assert_eq!(d.drop, Some(Drop::DepthLimit));
+    assert_eq!(d.drop, Some(Drop::ResubmitLimit));
     assert!(steps < 20_000, "{steps}");
 }
 

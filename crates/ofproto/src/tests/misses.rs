@@ -82,6 +82,6 @@ fn going_on_through_tables_is_bounded() {
     lab.sw.configure_bridge(far, config).unwrap();
     lab.add(flow(0, 1, "tcp", apply(vec![out(9); 64])));
     let (taken, decision) = steps(|| lab.decide(&tcp));
-    assert_eq!(decision.drop, Some(telemetry::Drop::DepthLimit));
+    assert_eq!(decision.drop, Some(telemetry::Drop::ResubmitLimit));
     assert!(decision.ops.is_empty() && taken < 10_000, "{taken} steps");
 }

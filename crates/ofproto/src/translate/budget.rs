@@ -1,5 +1,5 @@
 //! Limits of what one packet may cause. A translation that exceeds them drops the packet
-//! ([`Drop::DepthLimit`]).
+//! ([`Drop::DepthLimit`], [`Drop::ResubmitLimit`], [`Drop::StackLimit`]).
 
 use crate::translate::state::DEPTH_MAX;
 use crate::translate::xlate::Xlate;
@@ -31,15 +31,11 @@ impl Xlate<'_, '_> {
     /// group or bridge.
     pub(super) fn is_too_much(&mut self) -> bool {
         if self.spent.depth >= DEPTH_MAX {
-            self.give_up("Recursion too deep", || {
-                format!("over max translation depth {DEPTH_MAX}")
-            });
+            self.give_up(Drop::DepthLimit, || format!("over max translation depth {DEPTH_MAX}"));
         } else if self.spent.nesting >= NESTED_LOOKUPS_MAX {
-            self.give_up("Recursion too deep", || {
-                format!("over {NESTED_LOOKUPS_MAX} nested lookups")
-            });
+            self.give_up(Drop::DepthLimit, || format!("over {NESTED_LOOKUPS_MAX} nested lookups"));
         } else if self.spent.resubmits >= RESUBMITS_MAX {
-            self.give_up("Too many resubmits", || format!("over {RESUBMITS_MAX} resubmit actions"));
+            self.give_up(Drop::ResubmitLimit, || format!("over {RESUBMITS_MAX} resubmit actions"));
         }
         self.end.failed.is_some()
     }
@@ -50,7 +46,7 @@ impl Xlate<'_, '_> {
         work::step();
         self.spent.steps += steps;
         if self.spent.steps > TRANSLATION_STEPS_MAX {
-            self.give_up("Too many resubmits", || {
+            self.give_up(Drop::ResubmitLimit, || {
                 format!("over {TRANSLATION_STEPS_MAX} translation steps")
             });
         }
@@ -65,7 +61,7 @@ impl Xlate<'_, '_> {
     /// True if the stack has room.
     pub(super) fn has_stack(&mut self) -> bool {
         if self.packet.stack.len() >= STACK_VALUES_MAX {
-            self.give_up("Stack too deep", || "resubmits yielded over 64 kB of stack".into());
+            self.give_up(Drop::StackLimit, || "resubmits yielded over 64 kB of stack".into());
         }
         self.end.failed.is_none()
     }
@@ -74,7 +70,7 @@ impl Xlate<'_, '_> {
     pub(super) fn credit(&mut self, id: u32) {
         match self.answer.decision.credits.len() < CREDITS_MAX {
             true => self.answer.decision.credits.push(id),
-            false => self.give_up("Too many resubmits", || format!("over {CREDITS_MAX} counters")),
+            false => self.give_up(Drop::ResubmitLimit, || format!("over {CREDITS_MAX} counters")),
         }
     }
 
@@ -83,7 +79,7 @@ impl Xlate<'_, '_> {
         self.spent.ops += 1;
         match self.spent.ops <= OPS_MAX {
             true => self.answer.decision.ops.push(op),
-            false => self.give_up("Too many resubmits", || format!("over {OPS_MAX} operations")),
+            false => self.give_up(Drop::ResubmitLimit, || format!("over {OPS_MAX} operations")),
         }
     }
 
@@ -95,10 +91,15 @@ impl Xlate<'_, '_> {
         }
     }
 
-    fn give_up(&mut self, name: &'static str, text: impl FnOnce() -> String) {
+    fn give_up(&mut self, why: Drop, text: impl FnOnce() -> String) {
         if self.end.failed.is_none() {
+            let name = match why {
+                Drop::DepthLimit => "Recursion too deep",
+                Drop::StackLimit => "Stack too deep",
+                _ => "Too many resubmits",
+            };
             self.trace_error(name, text);
-            self.fail(Drop::DepthLimit);
+            self.fail(why);
         }
     }
 }

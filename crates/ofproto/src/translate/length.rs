@@ -184,11 +184,11 @@ mod tests {
     #[test]
     fn checks_of_checks_end() {
         let mut lab = lab();
-        for n in [20, 2000] {
+        for (n, why) in [(20, Drop::ResubmitLimit), (2000, Drop::DepthLimit)] {
             let list = vec![check(100, "NXM_NX_REG0[0]"); n];
             lab.add(flow(0, 9, "in_port=1", apply([list, vec![out(2)]].concat())));
             let d = lab.decide(&packet("in_port=1,ip"));
-            assert_eq!((d.ops.len(), d.drop), (0, Some(Drop::DepthLimit)));
+            assert_eq!((d.ops.len(), d.drop), (0, Some(why)));
         }
     }
 }

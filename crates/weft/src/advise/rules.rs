@@ -291,7 +291,7 @@ fn other_drops(_: &Machine, switch: &Switch) -> Vec<Advice> {
             "punt_full" => {
                 "the control side could not follow the packets to the controller: install flows for them"
             }
-            "recirc_limit" | "depth_limit" => {
+            "recirc_limit" | "depth_limit" | "resubmit_limit" | "stack_limit" => {
                 "the flow tables send packets round in circles: look at the rules with ofproto/trace"
             }
             "tunnel_route" => {
