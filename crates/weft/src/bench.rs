@@ -62,7 +62,7 @@ pub fn bench(command: Bench) -> Result<()> {
     match command {
         Bench::List => {
             for (name, title) in lab::Experiment::all()? {
-                println!("{name:<12}{title}");
+                println!("{name:<16}{title}");
             }
         }
         Bench::Page { folder } => lab::write_page(&folder)?,
