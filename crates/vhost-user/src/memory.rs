@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vhost::{Memory, Region};
 
-/// File systems from which memory is accepted: tmpfs (with memfd_create), ramfs, hugetlbfs, and
-/// local disks: ext4, XFS, Btrfs.
-const FILE_SYSTEMS: [i64; 6] =
-    [0x0102_1994, 0x8584_58f6, HUGETLBFS, 0xef53, 0x5846_5342, 0x9123_683e];
+/// File systems from which memory is accepted: tmpfs (with memfd_create), ramfs, hugetlbfs.
+const IN_MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, HUGETLBFS];
+/// Guests' memory may also be on local disks: ext4, XFS, Btrfs.
+const ON_DISK: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 const HUGETLBFS: i64 = 0x9584_58f6;
 const PAGE_BYTES: u64 = 4096;
 
@@ -55,11 +55,21 @@ fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
         }
         (stat, fs)
     };
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || !FILE_SYSTEMS.contains(&fs.f_type) {
+    let is_known = IN_MEMORY.contains(&fs.f_type) || ON_DISK.contains(&fs.f_type);
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || !is_known {
         return Err(Violation::FileKind);
     }
     let page = if fs.f_type == HUGETLBFS { fs.f_bsize as u64 } else { PAGE_BYTES };
     Ok((stat.st_size as u64, page.max(PAGE_BYTES)))
+}
+
+/// Is the file on a file system whose pages are never read from a disk, nor written to one?
+pub fn is_in_memory(file: BorrowedFd) -> bool {
+    // SAFETY: the call writes to a local, for which all zero is valid.
+    unsafe {
+        let mut fs: libc::statfs = std::mem::zeroed();
+        libc::fstatfs(file.as_raw_fd(), &mut fs) == 0 && IN_MEMORY.contains(&fs.f_type)
+    }
 }
 
 /// Maps `size` bytes of a file from `offset` on, for reading and writing. `event` is made readable
