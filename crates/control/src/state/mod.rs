@@ -73,7 +73,7 @@ pub struct Pending {
 /// What is configured and known of the network under the tunnels, and around the switch.
 pub struct UnderlayConf {
     /// The kernel's routes and neighbours, as last heard of.
-    pub kernel: Option<Rc<::port::Snapshot>>,
+    pub kernel: Option<Arc<::port::Snapshot>>,
     /// The kernel's routes count for tunnels (not so with `--disable-system-route`).
     pub system_routes: bool,
     /// Addresses that tests gave to devices.
