@@ -140,6 +140,10 @@ pub struct Recent {
     pub guests_ms: u64,
     /// A guest or one of its queues came or went; set by a thread of the driver's.
     pub guests_changed: Arc<AtomicBool>,
+    /// How often the link of an interface was looked at.
+    pub links_looked_at: u64,
+    /// Interfaces that were reported to the database, and turns that this took.
+    pub reported: [u64; 2],
     /// What the log said of PMD threads.
     pub said: PollingSaid,
     /// When cached flows were logged last.
