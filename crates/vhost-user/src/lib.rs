@@ -44,7 +44,7 @@ mod violation;
 pub use call::{NoEventfd, signal};
 pub use copies::{begin_turn, end_turn, leave_seat, take_seat, use_engines};
 pub use counters::{Counters, Slot};
-pub use memory::{Mapping, is_in_memory, map};
+pub use memory::{Mapping, map};
 pub use pair_choice::{Turn, ring_of};
 pub use queue::{Rx, Tx};
 pub use seat::{

@@ -1,7 +1,7 @@
 //! memif's control messages, protocol version 2.0: 128 bytes in the host's byte order, at most one
 //! descriptor with each (the memif protocol's documentation in DPDK's guide to its memif driver).
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Every message has this many bytes.
 pub(crate) const SIZE: usize = 128;
@@ -348,10 +348,6 @@ fn check_region(fd: &OwnedFd, size: u64) -> Result<(), Refusal> {
     };
     if size == 0 || size > have || size > REGION_BYTES_MAX {
         return Err(format!("a region of {size} bytes in a file of {have}"));
-    }
-    // A worker that touches a page of a disk's file waits for the disk.
-    if !vhost_user::is_in_memory(fd.as_fd()) {
-        return Err("a region that is not on tmpfs or hugetlbfs".into());
     }
     // Files of other file systems than tmpfs have no seals.
     let frozen = libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE;
