@@ -47,6 +47,7 @@ pub async fn run_each_second(state: Shared) {
     loop {
         tokio::time::sleep(SECOND).await;
         collect(&state).await;
+        links::look_at_all(&state).await;
         each_second(&mut state.borrow_mut());
         timeouts(&state).await;
     }
@@ -235,6 +236,7 @@ pub fn tick(s: &mut State) {
     }
     finish_packets(s);
     s.collect();
+    links::look(s);
     each_second(s);
     crate::export::tick(s);
     while expire(s) {}
@@ -246,7 +248,6 @@ fn each_second(s: &mut State) {
     s.run_fail_mode();
     bundles(s, now);
     s.settle_accounts();
-    links::look(s);
     in_band::follow_local(s);
     s.flush_changes();
     limited(s);

@@ -2,7 +2,7 @@
 //! second.
 
 use crate::ports::Iface;
-use crate::state::{Shared, State};
+use crate::state::{Bridge, Shared, State};
 use crate::vlog;
 use ::port::{LinkEvent, LinkWatch};
 use std::collections::BTreeSet;
@@ -19,6 +19,15 @@ const LOOK_MS: u64 = 20;
 /// second sees.
 const LINK_CHANGE_MS: u64 = 100;
 
+/// Interfaces that are looked at in one turn: each takes some system calls.
+const TURN_INTERFACES_MAX: usize = 32;
+/// After a look at many interfaces because of the kernel's messages, none is taken for this long
+/// for each: whoever has the kernel lose messages causes 2,000 looks a second at most.
+const REST_EACH: Duration = Duration::from_micros(500);
+
+/// An interface: its bridge's name, and its own.
+type Name = (String, String);
+
 /// Follows the kernel's links until the daemon ends.
 pub async fn run(state: Shared) {
     let mut watch = match LinkWatch::new().and_then(register) {
@@ -29,22 +38,52 @@ pub async fn run(state: Shared) {
         if let Ok(mut ready) = watch.readable().await {
             ready.clear_ready();
         }
-        follow(&mut state.borrow_mut(), &watch.get_mut().events());
-        tokio::time::sleep(Duration::from_millis(LOOK_MS)).await;
+        let events = watch.get_mut().events();
+        let all = changed(&state.borrow(), &events);
+        look_in_turns(&state, &all).await;
+        tokio::time::sleep(rest(all.len())).await;
     }
 }
 
-fn follow(s: &mut State, events: &[LinkEvent]) {
+/// How long no message of the kernel's causes a look after one at so many interfaces.
+fn rest(looked_at: usize) -> Duration {
+    Duration::from_millis(LOOK_MS) + REST_EACH * u32::try_from(looked_at).unwrap_or(u32::MAX)
+}
+
+/// The interfaces that events are about: all, when some were lost.
+fn changed(s: &State, events: &[LinkEvent]) -> Vec<Name> {
     let names = events.iter().map(|event| match event {
         LinkEvent::Changed(link) => Some(link.name.as_str()),
         LinkEvent::Gone { name, .. } => Some(name.as_str()),
         LinkEvent::Lost => None,
     });
     match names.collect::<Option<BTreeSet<_>>>() {
-        Some(names) => look_at(s, |name, _| names.contains(name)),
-        None => look(s),
+        Some(names) => select(s, |name, _| names.contains(name)),
+        None => select(s, |_, _| true),
     }
-    s.flush_changes();
+}
+
+/// Interfaces with a device of their own for which `wanted` holds.
+fn select(s: &State, wanted: impl Fn(&str, &Iface) -> bool) -> Vec<Name> {
+    let of = |(bridge_name, bridge): (&String, &Bridge)| {
+        let all = bridge.ifaces.iter().filter(|(name, i)| !i.is_virtual() && wanted(name, i));
+        all.map(|(name, _)| (bridge_name.clone(), name.clone())).collect::<Vec<_>>()
+    };
+    s.bridges.iter().flat_map(of).collect()
+}
+
+/// As [`look`], with turns of others in between.
+pub async fn look_at_all(state: &Shared) {
+    let all = select(&state.borrow(), |_, _| true);
+    look_in_turns(state, &all).await;
+}
+
+async fn look_in_turns(state: &Shared, which: &[Name]) {
+    for some in which.chunks(TURN_INTERFACES_MAX) {
+        look_at(&mut state.borrow_mut(), some);
+        tokio::task::yield_now().await;
+    }
+    follow_up(&mut state.borrow_mut(), which);
 }
 
 /// Looks at the links of guests when some came or went; a look at one makes no system call, so a
@@ -52,7 +91,9 @@ fn follow(s: &mut State, events: &[LinkEvent]) {
 pub fn look_at_guests(s: &mut State) {
     let now = s.now_ms();
     if is_due(&mut s.recent.guests_ms, now, &s.recent.guests_changed) {
-        look_at(s, |_, iface| has_guest(&iface.conf.kind));
+        let guests = select(s, |_, iface| has_guest(&iface.conf.kind));
+        look_at(s, &guests);
+        follow_up(s, &guests);
         s.status_dirty = true;
     }
 }
@@ -79,50 +120,71 @@ fn register(watch: LinkWatch) -> std::io::Result<AsyncFd<LinkWatch>> {
 
 /// Shows the switch half which links went up or down, and the packet side new queues.
 pub fn look(s: &mut State) {
-    look_at(s, |_, _| true);
+    let all = select(s, |_, _| true);
+    look_at(s, &all);
+    follow_up(s, &all);
 }
 
-/// As [`look`], at the interfaces that are `wanted` only.
-fn look_at(s: &mut State, wanted: impl Fn(&str, &Iface) -> bool) {
-    let now = s.now_ms();
-    let (mut lost, mut touched) = (Vec::new(), BTreeSet::new());
-    for (bridge_name, bridge) in &mut s.bridges {
-        let ifaces = bridge.ifaces.iter_mut().filter(|(name, iface)| wanted(name, iface));
-        for (name, iface) in ifaces.filter(|(_, i)| !i.is_virtual()) {
-            let (Some(of_port), Some(no)) = (iface.of_port, iface.dp_port) else { continue };
-            let Some(port) = s.dp.port_mut(no) else { continue };
-            touched.insert(bridge_name.clone());
-            if let Err(e) = port.health() {
-                lost.push((bridge_name.clone(), name.clone(), e.to_string()));
-                continue;
-            }
-            if let Some(complaint) = port.complaint() {
-                vlog::warn!("netdev", "{name}: {complaint}");
-            }
-            let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
-            let mut spec = old.clone();
-            crate::reconcile::describe(&mut spec, port);
-            s.dp.refresh(no);
-            // What a controller configured stays; only the device's own state is taken over.
-            spec.config |= old.config & !openflow::port_config::PORT_DOWN;
-            if spec != *old && iface.link_changes.has(now, LINK_CHANGE_MS) {
-                iface.link_changes.spend();
-                let _ = s.ofproto.update_port(bridge.id, spec);
-                s.status_dirty = true;
-            }
+/// As [`look`], at one interface.
+pub fn look_at_one(s: &mut State, bridge: &str, name: &str) {
+    let one = [(bridge.to_owned(), name.to_owned())];
+    look_at(s, &one);
+    follow_up(s, &one);
+}
+
+fn look_at(s: &mut State, which: &[Name]) {
+    let (now, mut lost) = (s.now_ms(), Vec::new());
+    for (bridge_name, name) in which {
+        let Some(bridge) = s.bridges.get_mut(bridge_name) else { continue };
+        let Some(iface) = bridge.ifaces.get_mut(name) else { continue };
+        let (Some(of_port), Some(no)) = (iface.of_port, iface.dp_port) else { continue };
+        let Some(port) = s.dp.port_mut(no) else { continue };
+        s.recent.links_looked_at += 1;
+        if let Err(e) = port.health() {
+            lost.push((bridge_name.clone(), name.clone(), e.to_string()));
+            continue;
+        }
+        if let Some(complaint) = port.complaint() {
+            vlog::warn!("netdev", "{name}: {complaint}");
+        }
+        let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
+        let mut spec = old.clone();
+        crate::reconcile::describe(&mut spec, port);
+        s.dp.refresh(no);
+        // What a controller configured stays; only the device's own state is taken over.
+        spec.config |= old.config & !openflow::port_config::PORT_DOWN;
+        if spec != *old && iface.link_changes.has(now, LINK_CHANGE_MS) {
+            iface.link_changes.spend();
+            let _ = s.ofproto.update_port(bridge.id, spec);
+            s.status_dirty = true;
         }
     }
     crate::reconcile::lost(s, lost);
-    if !touched.is_empty() {
+    s.flush_changes();
+}
+
+/// What follows from links that were looked at.
+fn follow_up(s: &mut State, looked_at: &[Name]) {
+    if !looked_at.is_empty() {
         crate::bonds::turn(s);
         crate::trees::turn(s);
     }
-    touched.iter().for_each(|bridge| crate::mtu::follow(s, bridge));
+    let bridges: BTreeSet<&String> = looked_at.iter().map(|(bridge, _)| bridge).collect();
+    bridges.into_iter().for_each(|bridge| crate::mtu::follow(s, bridge));
+    s.flush_changes();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_more_is_looked_at_the_rarer_are_looks() {
+        for all in [1, 40, 4000] {
+            let looks = 1.0 / rest(all).as_secs_f64();
+            assert!(looks <= 50.0 && looks * all as f64 <= 2000.0, "{all}: {looks}");
+        }
+    }
 
     #[test]
     fn guests_that_come_and_go_all_the_time_cause_few_looks() {

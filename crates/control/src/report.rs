@@ -2,8 +2,8 @@
 
 use crate::appctl::implementations;
 use crate::config::{
-    BridgeConf, BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, PortStatus,
-    Status, SwitchStatus,
+    BridgeConf, BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, PortConf,
+    PortStatus, Status, SwitchStatus,
 };
 use crate::daemon::{Dirs, system_stats};
 use crate::of::controller::Controller;
@@ -14,7 +14,14 @@ use crate::{tunnel_options, tunnels};
 use datapath::Datapath;
 use openflow::{Role, port};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Interfaces that are looked at in one turn: each takes some system calls.
+const TURN_INTERFACES_MAX: usize = 32;
+/// After a report none is put together for this long for each interface, unless a configuration is
+/// to be acknowledged or statistics are due.
+const REST_EACH: Duration = Duration::from_micros(100);
 
 /// Decides when to write, and puts together what.
 #[derive(Default)]
@@ -22,6 +29,23 @@ pub struct Reporter {
     acknowledged: Option<i64>,
     /// When statistics were last written, ms of the daemon's clock (which tests may put forward).
     last_statistics: Option<u64>,
+    /// What is being put together.
+    draft: Option<Draft>,
+    /// No report before this.
+    rests_until: Option<Instant>,
+}
+
+/// A report that is being put together, in turns.
+struct Draft {
+    desired: Rc<Desired>,
+    /// Statistics, too.
+    statistics: bool,
+    /// It says that the configuration has been applied.
+    acknowledges: bool,
+    status: Status,
+    /// The bridge and its port that are next, by their place in `desired`.
+    next: (usize, usize),
+    interfaces: u32,
 }
 
 impl Reporter {
@@ -30,22 +54,53 @@ impl Reporter {
         self.acknowledged = Some(desired.next_cfg);
     }
 
-    /// Writes what changed; statistics with it when their interval is over.
-    pub fn write(&mut self, s: &mut State, desired: &Desired, db: &mut OvsdbClient, now: bool) {
+    /// Is a report being put together ([`Reporter::go_on`])?
+    pub fn is_under_way(&self) -> bool {
+        self.draft.is_some()
+    }
+
+    /// Is a client waiting for what is being put together?
+    pub fn owes(&self) -> bool {
+        self.draft.as_ref().is_some_and(|draft| draft.acknowledges)
+    }
+
+    /// Writes what changed, or begins to; statistics with it when their interval is over. `now`:
+    /// the configuration has been applied.
+    pub fn write(&mut self, s: &mut State, desired: &Rc<Desired>, db: &mut OvsdbClient, now: bool) {
         let due = self
             .last_statistics
             .is_none_or(|t| datapath::now_ms() - t >= desired.stats_interval().as_millis() as u64);
-        if !now && !due && !s.status_dirty {
+        let rests = self.rests_until.is_some_and(|t| Instant::now() < t);
+        let wanted = due || s.status_dirty && !rests;
+        if !now && (self.draft.is_some() || !wanted) {
             return;
         }
         if due {
             self.last_statistics = Some(datapath::now_ms());
         }
         s.status_dirty = false;
-        db.write(&self.status(s, desired, due));
+        let statistics = due || self.draft.take().is_some_and(|draft| draft.statistics);
+        self.draft = Some(self.begin(s, desired, (statistics, now)));
+        self.go_on(s, db);
     }
 
-    fn status(&self, s: &mut State, desired: &Desired, statistics: bool) -> Status {
+    /// Looks at some interfaces more, between turns of others; writes when that were all.
+    pub fn go_on(&mut self, s: &mut State, db: &mut OvsdbClient) {
+        let Some(draft) = &mut self.draft else { return };
+        if draft.turn(s) {
+            return;
+        }
+        db.write(&draft.status);
+        self.rests_until = Some(Instant::now() + REST_EACH * draft.interfaces);
+        self.draft = None;
+    }
+
+    fn begin(
+        &self,
+        s: &mut State,
+        desired: &Rc<Desired>,
+        (statistics, acknowledges): (bool, bool),
+    ) -> Draft {
         let mut status = Status {
             switch: SwitchStatus {
                 cur_cfg: self.acknowledged,
@@ -64,63 +119,88 @@ impl Reporter {
                 .collect(),
             ..Status::default()
         };
-        s.count_patches();
-        for conf in &desired.bridges {
-            if statistics {
-                status.mirrors.extend(crate::mirrors::statistics(s, conf));
-            }
-            bridge_status(s, conf, statistics, &mut status);
-        }
         for c in &desired.conflicts {
-            // The same row may work elsewhere, when two ports refer to it.
-            let failed = || InterfaceStatus::failed(c.error.clone());
-            status.interfaces.entry(c.interface).or_insert_with(failed);
+            status.interfaces.insert(c.interface, InterfaceStatus::failed(c.error.clone()));
         }
-        status
+        s.count_patches();
+        let desired = desired.clone();
+        Draft { desired, statistics, acknowledges, status, next: (0, 0), interfaces: 0 }
     }
 }
 
-/// Adds the rows of a bridge, its ports, interfaces and controllers.
-fn bridge_status(s: &mut State, conf: &BridgeConf, statistics: bool, status: &mut Status) {
-    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
-    let (tree_status, rstp_status) = s.trees.bridge_columns(&conf.name);
-    status.bridges.insert(
-        conf.uuid,
-        BridgeStatus {
-            datapath_id: Some(bridge.dpid),
-            datapath_version: "<built-in>".into(),
-            status: tree_status,
-            rstp_status,
-        },
-    );
-    let now = datapath::now_ms();
-    for port in &conf.ports {
+impl Draft {
+    /// Adds some rows; false: that were all.
+    fn turn(&mut self, s: &mut State) -> bool {
+        let (desired, mut left) = (self.desired.clone(), TURN_INTERFACES_MAX);
+        s.recent.reported[1] += 1;
+        while left > 0 {
+            let (bridge, port) = self.next;
+            let Some(conf) = desired.bridges.get(bridge) else { return false };
+            if port == 0 {
+                self.add_bridge(s, conf);
+            }
+            let Some(port_conf) = conf.ports.get(port) else {
+                self.next = (bridge + 1, 0);
+                left -= 1;
+                continue;
+            };
+            self.add_port(s, conf, port_conf);
+            self.next.1 += 1;
+            self.interfaces += port_conf.interfaces.len() as u32;
+            left = left.saturating_sub(port_conf.interfaces.len().max(1));
+        }
+        true
+    }
+
+    /// Adds the rows of a bridge, its mirrors and controllers.
+    fn add_bridge(&mut self, s: &mut State, conf: &BridgeConf) {
+        if self.statistics {
+            self.status.mirrors.extend(crate::mirrors::statistics(s, conf));
+        }
+        let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+        let (tree_status, rstp_status) = s.trees.bridge_columns(&conf.name);
+        self.status.bridges.insert(
+            conf.uuid,
+            BridgeStatus {
+                datapath_id: Some(bridge.dpid),
+                datapath_version: "<built-in>".into(),
+                status: tree_status,
+                rstp_status,
+            },
+        );
+        for c in &conf.controllers {
+            let mine = |conn: &&crate::of::Conn| {
+                conn.bridge == conf.name && conn.kind.target() == Some(&c.target)
+            };
+            let role = s.conns.values().find(mine).map(|conn| conn.role);
+            if let Some(known) = bridge.controllers.get(&c.target) {
+                self.status.controllers.insert(c.uuid, controller(known, role));
+            }
+        }
+    }
+
+    /// Adds the rows of a port and its interfaces.
+    fn add_port(&mut self, s: &mut State, conf: &BridgeConf, port: &PortConf) {
+        let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
         let row = match &port.interfaces[..] {
-            [iface] => tree_port(s.trees.port_columns(&conf.name, &iface.name, now)),
+            [iface] => tree_port(s.trees.port_columns(&conf.name, &iface.name, datapath::now_ms())),
             _ => PortStatus {
                 bond_active: s.bonds.active_mac(&port.name),
                 ..tree_port(PortColumns::default())
             },
         };
-        status.ports.insert(port.uuid, row);
-    }
-    for iface in bridge.ifaces.values_mut() {
-        let mut row = interface(iface, &mut s.dp, statistics);
-        if tunnel_options::is_tunnel(&iface.conf.kind) {
-            row.status = tunnels::status(&s.ofproto, bridge.id, iface);
-        }
-        row.lacp_current = lacp_current(&s.bonds, conf, &iface.conf.name);
-        row.bfd = s.oam.bfd.status(&iface.conf.name).map(|b| b.columns()).unwrap_or_default();
-        row.cfm = s.oam.cfm.columns(&iface.conf.name);
-        status.interfaces.insert(iface.conf.uuid, row);
-    }
-    for c in &conf.controllers {
-        let mine = |conn: &&crate::of::Conn| {
-            conn.bridge == conf.name && conn.kind.target() == Some(&c.target)
-        };
-        let role = s.conns.values().find(mine).map(|conn| conn.role);
-        if let Some(known) = bridge.controllers.get(&c.target) {
-            status.controllers.insert(c.uuid, controller(known, role));
+        self.status.ports.insert(port.uuid, row);
+        for conf in &port.interfaces {
+            let Some(iface) = bridge.ifaces.get_mut(&conf.name) else { continue };
+            s.recent.reported[0] += 1;
+            let mut row = interface(iface, &mut s.dp, self.statistics);
+            if tunnel_options::is_tunnel(&iface.conf.kind) {
+                row.status = tunnels::status(&s.ofproto, bridge.id, iface);
+            }
+            row.lacp_current = s.bonds.is_current(&port.name, &conf.name);
+            row.bfd = s.oam.bfd.status(&conf.name).map(|b| b.columns()).unwrap_or_default();
+            row.cfm = s.oam.cfm.columns(&conf.name);
+            self.status.interfaces.insert(iface.conf.uuid, row);
         }
     }
 }
@@ -139,16 +219,6 @@ fn tree_port(columns: PortColumns) -> PortStatus {
 fn machine(desired: &Desired) -> BTreeMap<String, String> {
     let wanted = desired.other_config.get("enable-statistics").is_some_and(|v| v == "true");
     if wanted { system_stats::read(&Dirs::from_env().run) } else { BTreeMap::new() }
-}
-
-/// `Interface.lacp_current`.
-fn lacp_current(
-    bonds: &crate::bonds::all::Bonds,
-    bridge: &BridgeConf,
-    iface: &str,
-) -> Option<bool> {
-    let port = bridge.ports.iter().find(|p| p.interfaces.iter().any(|i| i.name == iface))?;
-    bonds.is_current(&port.name, iface)
 }
 
 fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> InterfaceStatus {

@@ -3,10 +3,11 @@
 use crate::appctl::Run;
 use crate::config::{Change, Desired, OvsdbClient, Target};
 use crate::daemon::{Args, Daemon};
+use crate::report::Reporter;
 use crate::state::{Shared, State};
 use crate::tls::Tls;
 use crate::unixctl::{self, Registry, Server};
-use crate::{appctl, housekeeping, reconcile, report, standby, vlog};
+use crate::{appctl, housekeeping, reconcile, standby, vlog};
 use anyhow::{Context, Result};
 use std::cell::RefCell;
 use std::path::Path;
@@ -44,6 +45,13 @@ impl Control {
     ) -> Result<String, String> {
         let state = self.state.as_ref().ok_or("the database has not been read yet")?;
         run(&mut state.borrow_mut())
+    }
+
+    /// Reports to the database what changed since `desired` was applied.
+    fn report(&self, desired: Option<&Rc<Desired>>, to: &mut Reporter, db: &mut OvsdbClient) {
+        if let (Some(state), Some(want)) = (&self.state, desired) {
+            to.write(&mut state.borrow_mut(), want, db, false);
+        }
     }
 }
 
@@ -123,14 +131,14 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
     let mut control = Control::default();
     let mut desired: Option<Rc<Desired>> = None;
     let mut applying = Applying::default();
-    let mut report = report::Reporter::default();
+    let mut report = Reporter::default();
     let mut ends = Ends::new()?;
     let mut retry = tokio::time::interval(Duration::from_millis(100));
     retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut tried = Instant::now();
     while control.exit.is_empty() {
         tokio::select! {
-            change = db.next(), if applying.is_over() => match change {
+            change = db.next(), if applying.is_over() && !report.owes() => match change {
                 Change::Config(mut new) => {
                     new.put_dummies(args.dummy);
                     let state = match control.state.take() {
@@ -158,11 +166,12 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
             request = next_request(&mut server) => {
                 registry.dispatch(&mut control, request);
                 // It may have put the clock forward.
-                if let (Some(state), Some(want)) = (&control.state, &desired)
-                    && applying.is_over()
-                {
-                    report.write(&mut state.borrow_mut(), want, &mut db, false);
+                if applying.is_over() {
+                    control.report(desired.as_ref(), &mut report, &mut db);
                 }
+            }
+            () = tokio::task::yield_now(), if report.is_under_way() && applying.is_over() => {
+                control.state.iter().for_each(|s| report.go_on(&mut s.borrow_mut(), &mut db));
             }
             _ = retry.tick() => {
                 if let (Some(state), Some(want)) = (&control.state, &desired)
@@ -174,7 +183,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
                             applying.begin(state, want.clone(), &args.dirs.run);
                         }
                     }
-                    report.write(&mut state.borrow_mut(), want, &mut db, false);
+                    control.report(desired.as_ref(), &mut report, &mut db);
                 }
             }
             name = ends.next() => {

@@ -3,17 +3,19 @@
 
 use crate::state::{Shared, State};
 use crate::vlog;
-use ::port::{KernelRoute, Snapshot, UnderlayWatch};
+use ::port::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
 use ofproto::{Addresses, Route, source_for};
 use openflow::{Action, Match, NO_BUFFER, PacketOut, port};
-use std::rc::Rc;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 const MODULE: &str = "route_table";
-/// Changes come in flocks: one look for all.
+/// Changes come in flocks: one look for all. The more there is to look at, the rarer are looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const LOOK_INTERVAL_EACH: Duration = Duration::from_micros(5);
 /// After an error of the kernel's.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -29,11 +31,14 @@ pub async fn run(state: Shared) {
         Err(e) => return vlog::err!(MODULE, "the kernel's routes cannot be followed: {e}"),
     };
     loop {
-        watch.get_mut().drain();
-        match watch.get_mut().snapshot() {
-            Ok(now) if state.borrow().underlay.kernel.as_deref() == Some(&now) => {}
-            Ok(now) => {
-                apply(&mut state.borrow_mut(), Rc::new(now));
+        let is_empty = watch.get_mut().drain();
+        let old = state.borrow().underlay.kernel.clone();
+        // On another thread: there may be very many, and the kernel's lock is waited for.
+        let looked = tokio::task::spawn_blocking(move || look(old)).await;
+        match looked.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
+            Ok(None) => {}
+            Ok(Some(news)) => {
+                apply(&mut state.borrow_mut(), news);
                 crate::in_band::follow(&state).await;
             }
             Err(e) => {
@@ -41,27 +46,54 @@ pub async fn run(state: Shared) {
                 tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
-        if let Ok(mut ready) = watch.readable().await {
+        let known = state.borrow().underlay.kernel.as_ref().map_or(0, |now| now.len());
+        tokio::time::sleep(look_interval(known)).await;
+        if is_empty && let Ok(mut ready) = watch.readable().await {
             ready.clear_ready();
         }
-        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
-fn apply(s: &mut State, new: Rc<Snapshot>) {
-    let old = s.underlay.kernel.replace(new.clone());
+/// How long no look is taken after one at so many objects.
+fn look_interval(known: usize) -> Duration {
+    LOOK_INTERVAL + LOOK_INTERVAL_EACH * u32::try_from(known).unwrap_or(u32::MAX)
+}
+
+/// What a look found.
+struct News {
+    now: Arc<Snapshot>,
+    /// Routes or addresses are not what they were.
+    routes: bool,
+    /// Neighbours that are new or changed.
+    neighbours: Vec<KernelNeighbour>,
+}
+
+/// Asks the kernel; None: all is as it was.
+fn look(old: Option<Arc<Snapshot>>) -> std::io::Result<Option<News>> {
+    let now = Snapshot::take()?;
+    if old.as_deref() == Some(&now) {
+        return Ok(None);
+    }
+    let same = |o: &Snapshot| o.routes == now.routes && o.addresses == now.addresses;
+    let routes = !old.as_deref().is_some_and(same);
+    let neighbours = now.neighbours_since(old.as_deref().unwrap_or(&Snapshot::default()));
+    Ok(Some(News { now: Arc::new(now), routes, neighbours }))
+}
+
+fn apply(s: &mut State, news: News) {
+    let News { now: new, routes, neighbours } = news;
+    s.underlay.kernel = Some(new.clone());
     if !s.underlay.system_routes {
         return;
     }
-    let same = |o: &Rc<Snapshot>| o.routes == new.routes && o.addresses == new.addresses;
-    if !old.as_ref().is_some_and(same) {
+    if routes {
         replace_routes(s, &new);
     }
-    let now = s.now_ns();
-    for n in &new.neighbours {
-        let ours = s.bridges.values().any(|b| b.ifaces.contains_key(&n.device));
-        let fresh = old.as_ref().is_none_or(|o| !o.neighbours.contains(n));
-        if ours && fresh && !n.ip.is_multicast() {
+    let (now, mut devices) = (s.now_ns(), HashMap::new());
+    for n in neighbours.iter().filter(|n| !n.ip.is_multicast()) {
+        let bridges = &s.bridges;
+        let is_ours = || bridges.values().any(|b| b.ifaces.contains_key(&n.device));
+        if *devices.entry(&n.device).or_insert_with(is_ours) {
             s.ofproto.kernel_neighbour(&n.device, n.ip, n.mac, n.sure, now);
         }
     }
@@ -81,7 +113,7 @@ pub fn read_now(s: &mut State) {
     if !s.underlay.system_routes {
         return;
     }
-    match UnderlayWatch::open().and_then(|mut kernel| kernel.snapshot()) {
+    match Snapshot::take() {
         Ok(now) => replace_routes(s, &now),
         Err(e) => vlog::warn!(MODULE, "asking for the kernel's routes: {e}"),
     }
@@ -114,6 +146,19 @@ pub fn solicit(s: &mut State) {
         let out = PacketOut { buffer_id: NO_BUFFER, matching, actions, data: q.frame };
         if let Err(e) = s.packet_out(q.bridge, &out) {
             vlog::warn!(MODULE, "asking for a next hop: {e:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_there_is_the_rarer_are_looks() {
+        for known in [10, 10_000, 1_000_000] {
+            let looks = 1.0 / look_interval(known).as_secs_f64();
+            assert!(looks <= 50.0 && looks * known as f64 <= 200_000.0, "{known}: {looks}");
         }
     }
 }

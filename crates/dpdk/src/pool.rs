@@ -27,6 +27,8 @@ const CACHE_BUFFERS_RATIO: u32 = 16;
 const FRAME_OVERHEAD: usize = 14 + 8 + 4;
 /// Classes are multiples of this, so that few different MTUs make few pools.
 const CLASS: usize = 1024;
+/// Layer-3 MTU, bytes, of the middle one of three pools for the kernel's devices.
+const JUMBO_MTU: u16 = 9216;
 /// Classes that there can be: a buffer's length has 16 bits.
 const CLASSES: usize = (u16::MAX as usize).div_ceil(CLASS) + 1;
 
@@ -233,7 +235,7 @@ impl Pool for Pools {
     }
 
     fn provide(&self, mtu: u32) -> Result<(), String> {
-        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        let mtu = provided_mtu(mtu);
         if class(mtu) <= self.room() {
             return Ok(());
         }
@@ -251,7 +253,28 @@ impl Pool for Pools {
     }
 }
 
+/// The MTU for which there are to be packets where a kernel's device has this one. Whoever has the
+/// device chooses, and pools stay: there are three for all of them.
+fn provided_mtu(mtu: u32) -> u16 {
+    const STEPS: [u16; 3] = [1500, JUMBO_MTU, u16::MAX];
+    STEPS.into_iter().find(|step| mtu <= u32::from(*step)).unwrap_or(u16::MAX)
+}
+
 /// Data bytes of the class that holds frames of `mtu`.
 fn class(mtu: u16) -> usize {
     (mtu as usize + FRAME_OVERHEAD).next_multiple_of(CLASS).min(u16::MAX as usize - HEADROOM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn devices_of_any_mtu_need_three_pools() {
+        let all: Vec<u32> = (0..70_000).collect();
+        let enough = |mtu: &u32| u32::from(provided_mtu(*mtu)) >= (*mtu).min(u16::MAX.into());
+        assert!(all.iter().all(enough));
+        assert_eq!(all.iter().map(|m| class(provided_mtu(*m))).collect::<BTreeSet<_>>().len(), 3);
+    }
 }

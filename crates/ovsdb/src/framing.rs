@@ -57,6 +57,11 @@ impl Framer {
     /// The next complete message, `None` when more bytes are needed. After an error the stream is
     /// of no further use.
     pub fn next_message(&mut self) -> Result<Option<Value>, FramingError> {
+        self.next_bytes()?.map(|bytes| parse(&bytes)).transpose()
+    }
+
+    /// As [`Framer::next_message`], for a caller that parses the message ([`parse`]) elsewhere.
+    pub fn next_bytes(&mut self) -> Result<Option<Vec<u8>>, FramingError> {
         if self.depth == 0 {
             self.skip_blank()?;
         }
@@ -64,7 +69,8 @@ impl Framer {
             let byte = self.buffer[self.scanned];
             self.scanned += 1;
             if self.ends_message(byte) {
-                return self.take_message().map(Some);
+                let rest = self.buffer.split_off(std::mem::take(&mut self.scanned));
+                return Ok(Some(std::mem::replace(&mut self.buffer, rest)));
             }
             if self.scanned > self.limit {
                 return Err(FramingError::TooLong(self.limit));
@@ -103,13 +109,14 @@ impl Framer {
         }
         false
     }
+}
 
-    fn take_message(&mut self) -> Result<Value, FramingError> {
-        let parsed = serde_json::from_slice(&self.buffer[..self.scanned]);
-        self.buffer.drain(..self.scanned);
-        self.scanned = 0;
-        parsed.map_err(|e| FramingError::Malformed(e.to_string()))
-    }
+/// Reads a message that [`Framer::next_bytes`] found.
+///
+/// # Errors
+/// It is not JSON.
+pub fn parse(message: &[u8]) -> Result<Value, FramingError> {
+    serde_json::from_slice(message).map_err(|e| FramingError::Malformed(e.to_string()))
 }
 
 #[cfg(test)]

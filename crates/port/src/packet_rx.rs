@@ -3,7 +3,7 @@
 //!
 //! A frame that the kernel did not segment is segmented when packets are asked for. Between two
 //! calls a queue holds at most [`BURST`] received frames and as many empty packets, whatever the
-//! frames contain.
+//! frames contain; one in which no frame waits holds none.
 
 use crate::RxQueue;
 use crate::gso::Plan;
@@ -296,6 +296,11 @@ impl RxQueue for PacketRx {
             self.finish(&r, out);
         }
         let n = out.len() - before;
+        if n < max && self.waiting.is_empty() {
+            // There may be thousands of ports: who waits for frames holds no buffers.
+            self.pool.free(&self.spare);
+            self.spare.clear();
+        }
         self.stats.rx.pass(n, out[before..].iter().map(Packet::len).sum());
         n
     }

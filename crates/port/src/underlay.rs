@@ -3,7 +3,7 @@
 
 use crate::netlink::{self, align, read_u16, read_u32};
 use crate::sys::{bind, check, set_option, socket};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,6 +21,8 @@ const F_REQUEST: u16 = 1;
 const F_DUMP: u16 = 0x300;
 const HEADER: usize = 16;
 const BUFFER: usize = 256 * 1024;
+/// Events that one call takes: more than the queue holds, of 1 MiB.
+const EVENTS_COUNT_MAX: usize = 8192;
 /// RTMGRP_NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE.
 const GROUPS: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 const RTN_UNICAST: u8 = 1;
@@ -61,7 +63,7 @@ pub struct KernelRoute {
 }
 
 /// A neighbour: a host with an address on a device's network.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelNeighbour {
     /// Device.
     pub device: String,
@@ -99,42 +101,61 @@ impl UnderlayWatch {
         Ok(UnderlayWatch { events: open(GROUPS)?, buf: vec![0; BUFFER] })
     }
 
-    /// Empties the queue of events.
-    pub fn drain(&mut self) {
-        // The events themselves do not matter, nor does an overflow: everything is queried again.
-        while receive(&self.events, &mut self.buf).is_ok_and(|n| n > 0) {}
+    /// Empties the queue of events; false: there may be more in it. They do not matter themselves,
+    /// nor does an overflow: everything is queried again. After an overflow the kernel reports
+    /// nothing until the queue is empty.
+    pub fn drain(&mut self) -> bool {
+        for _ in 0..EVENTS_COUNT_MAX {
+            match receive(&self.events, &mut self.buf).map_err(|e| e.raw_os_error()) {
+                Ok(0) => return true,
+                Ok(_) | Err(Some(libc::ENOBUFS | libc::EINTR)) => {}
+                Err(_) => return true,
+            }
+        }
+        false
     }
+}
 
-    /// Queries everything.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the kernel.
+impl Snapshot {
+    /// Queries everything in the network namespace of the calling thread.
     ///
     /// # Errors
     /// Of the kernel.
-    pub fn snapshot(&mut self) -> io::Result<Snapshot> {
-        let (fd, mut names, mut all) = (open(0)?, Names::default(), Snapshot::default());
-        dump(&fd, &mut self.buf, RTM_GETADDR, &mut |body| {
+    pub fn take() -> io::Result<Snapshot> {
+        let (fd, mut buf) = (open(0)?, vec![0; BUFFER]);
+        let (mut names, mut all) = (Names::default(), Snapshot::default());
+        dump(&fd, &mut buf, RTM_GETADDR, &mut |body| {
             all.addresses.extend(address(body, &mut names));
         })?;
-        dump(&fd, &mut self.buf, RTM_GETROUTE, &mut |body| {
+        dump(&fd, &mut buf, RTM_GETROUTE, &mut |body| {
             all.routes.extend(route(body, &mut names));
         })?;
-        dump(&fd, &mut self.buf, RTM_GETNEIGH, &mut |body| {
+        dump(&fd, &mut buf, RTM_GETNEIGH, &mut |body| {
             all.neighbours.extend(neighbour(body, &mut names));
         })?;
         all.routes.sort_by_key(|r| std::cmp::Reverse(r.metric));
         Ok(all)
     }
+
+    /// How many objects there are of all kinds.
+    pub fn len(&self) -> usize {
+        self.routes.len() + self.addresses.len() + self.neighbours.len()
+    }
+
+    /// Is there nothing?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The neighbours that are not, or not the same, in an older snapshot.
+    pub fn neighbours_since(&self, old: &Snapshot) -> Vec<KernelNeighbour> {
+        let known: HashSet<&KernelNeighbour> = old.neighbours.iter().collect();
+        self.neighbours.iter().filter(|n| !known.contains(n)).cloned().collect()
+    }
 }
 
 /// All addresses of the calling thread's network namespace: device, address, prefix length of its
 /// network.
-///
-/// # Errors
-///
-/// Errors of the kernel.
 ///
 /// # Errors
 /// Of the kernel.
@@ -305,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_loopback_address_and_its_route_are_there() {
-        let all = UnderlayWatch::open().unwrap().snapshot().unwrap();
+        let all = Snapshot::take().unwrap();
         let home = IpAddr::from([127, 0, 0, 1]);
         assert!(all.addresses.contains(&("lo".into(), home, 8)), "{all:?}");
         let local = all.routes.iter().find(|r| r.prefix == home && r.len == 32).unwrap();

@@ -73,6 +73,28 @@ fn refused_frames_count_as_attempts() {
     }
 }
 
+/// Thousands of ports share a pool: those that wait for frames hold none of its buffers.
+#[test]
+fn ports_that_wait_hold_no_buffers() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    for (name, kind, far) in [("v0", "system", "v1"), ("tp0", "tap", "tp0")] {
+        let mut o = open(name, kind);
+        o.port.set_admin_up(true).unwrap();
+        for n in 0..3 {
+            RawSender::new(far).send(&numbered(n, 100));
+            assert_eq!(o.receive(1, common::is_numbered).len(), 1);
+            let mut rest = Vec::new();
+            while o.rx.rx(&mut rest, BURST) > 0 {}
+            o.pool.free(&rest);
+            assert_eq!(o.pool.in_use(), 0, "{kind}");
+        }
+        o.close();
+    }
+}
+
 /// A TCP frame with `payload` bytes that is to be cut into segments of `size` bytes, behind its
 /// offload header.
 fn uncut(payload: usize, size: u16) -> Vec<u8> {

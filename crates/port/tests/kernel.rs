@@ -5,8 +5,8 @@ mod common;
 
 use common::*;
 use packet::{HeapPool, Packet, Pool};
-use port::{Link, LinkEvent, LinkWatch, Port, PortConfig};
-use std::net::UdpSocket;
+use port::{Link, LinkEvent, LinkWatch, Port, PortConfig, Snapshot, UnderlayWatch};
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;
@@ -518,6 +518,49 @@ fn link_events() {
     ip("link del v0");
     let gone = |e: &LinkEvent| matches!(e, LinkEvent::Gone { name, .. } if name == "v0");
     await_event(&mut watch, gone);
+}
+
+/// More changes than the queue of events holds, while none is read: later ones are heard of.
+#[test]
+fn changes_of_routes_are_heard_of_after_too_many_at_once() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    ip("addr add 192.0.2.1/24 dev v0");
+    let mut watch = UnderlayWatch::open().unwrap();
+    let (add, del) = ("route add 198.51.100.1 dev v0\n", "route del 198.51.100.1 dev v0\n");
+    let file = std::env::temp_dir().join(format!("weft-routes-{}", std::process::id()));
+    std::fs::write(&file, [add, del].concat().repeat(8000)).unwrap();
+    ip(&format!("-batch {}", file.display()));
+    std::fs::remove_file(&file).unwrap();
+    assert!(watch.drain(), "all is read");
+    assert_eq!(wait(watch.as_raw_fd(), 50), 0);
+    ip("route add 198.51.100.2 dev v0");
+    assert_ne!(wait(watch.as_raw_fd(), 1000), 0, "a change is heard of");
+    assert!(watch.drain());
+}
+
+#[test]
+fn neighbours_that_are_new_or_changed_are_found() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let neighbour = |n: u8, mac: u8| {
+        let ip = format!("neigh replace 192.0.2.{n} dev v0 nud permanent");
+        format!("{ip} lladdr 02:00:00:00:00:{mac:02x}")
+    };
+    (1..9).for_each(|n| ip(&neighbour(n, n)));
+    let old = Snapshot::take().unwrap();
+    [(3, 0x33), (9, 9)].iter().for_each(|(n, mac)| ip(&neighbour(*n, *mac)));
+    ip("neigh del 192.0.2.5 dev v0");
+    let now = Snapshot::take().unwrap();
+    let mut found: Vec<_> = now.neighbours_since(&old).into_iter().map(|n| (n.ip, n.mac)).collect();
+    found.sort();
+    let is = |n: u8, mac: u8| (IpAddr::from([192, 0, 2, n]), [2, 0, 0, 0, 0, mac]);
+    assert_eq!(found, [is(3, 0x33), is(9, 9)]);
+    assert_eq!(now.neighbours_since(&now), []);
 }
 
 /// Reads events, waiting on the descriptor, until one for which `want` holds.

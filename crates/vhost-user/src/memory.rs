@@ -1,8 +1,9 @@
 //! Maps the files of a front-end: the guest's memory and logs of dirty pages.
 //!
 //! A file is checked before it is mapped: it must be on a file system whose pages are available at
-//! once (a fault in a file that another process serves would stop a worker), and be at least as
-//! long as what is mapped of it. Later changes of the file are handled by [`crate::sigbus`].
+//! once (a fault in a file that another process serves, or that is read from a disk, would stop a
+//! worker), and be at least as long as what is mapped of it. Later changes of the file are handled
+//! by [`crate::sigbus`].
 
 use crate::message::TableEntry;
 use crate::sigbus::{Registered, register};
@@ -11,10 +12,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vhost::{Memory, Region};
 
-/// File systems from which memory is accepted: tmpfs (with memfd_create), ramfs, hugetlbfs, and
-/// local disks: ext4, XFS, Btrfs.
-const FILE_SYSTEMS: [i64; 6] =
-    [0x0102_1994, 0x8584_58f6, HUGETLBFS, 0xef53, 0x5846_5342, 0x9123_683e];
+/// File systems from which memory is accepted: tmpfs (with memfd_create), ramfs, hugetlbfs.
+const FILE_SYSTEMS: [i64; 3] = [0x0102_1994, 0x8584_58f6, HUGETLBFS];
+/// Those of local disks, for the name of the refusal: ext4, XFS, Btrfs.
+const DISKS: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 const HUGETLBFS: i64 = 0x9584_58f6;
 const PAGE_BYTES: u64 = 4096;
 
@@ -55,7 +56,11 @@ fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
         }
         (stat, fs)
     };
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || !FILE_SYSTEMS.contains(&fs.f_type) {
+    let is_file = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    if is_file && DISKS.contains(&fs.f_type) {
+        return Err(Violation::Disk);
+    }
+    if !is_file || !FILE_SYSTEMS.contains(&fs.f_type) {
         return Err(Violation::FileKind);
     }
     let page = if fs.f_type == HUGETLBFS { fs.f_bsize as u64 } else { PAGE_BYTES };
@@ -234,6 +239,19 @@ mod tests {
             let kind = RegionTable::new(file, &Arc::new(event().unwrap())).err();
             assert_eq!(kind, Some(Violation::FileKind), "{path}");
         }
+    }
+
+    /// Each page that a worker touches for the first time would have it wait for the disk.
+    #[test]
+    fn memory_on_a_disk_is_refused() {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_TMPFILE);
+        let file = options.open("/var/tmp").unwrap();
+        file.set_len(4096).unwrap();
+        let regions = vec![(entry(0, 4096, 0, 0), file.into())];
+        let refused = RegionTable::new(regions, &Arc::new(event().unwrap())).err().unwrap();
+        assert!([Violation::Disk, Violation::FileKind].contains(&refused), "{refused:?}");
     }
 
     /// What is gone reads as zeros, is reported, and does not end the process.

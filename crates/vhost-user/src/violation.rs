@@ -47,6 +47,8 @@ violations! {
     ShortFile = "short_file",
     /// A file on a file system whose pages may take long to be available, or not a file.
     FileKind = "bad_file",
+    /// Memory in a file on a disk: a worker would wait for the disk.
+    Disk = "memory_on_disk",
     /// The kernel refuses to map the file.
     Map = "cannot_map",
     /// A descriptor for notifications that is not an eventfd.

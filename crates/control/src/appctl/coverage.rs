@@ -60,6 +60,9 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all.insert("cfm_run".into(), s.oam.cfm.runs);
     all.insert("cfm_not_heard".into(), s.oam.cfm.unheard);
     all.insert("stp_not_heard".into(), s.trees.refused_bpdus);
+    all.insert("link_look".into(), s.recent.links_looked_at);
+    all.insert("status_interface".into(), s.recent.reported[0]);
+    all.insert("status_turn".into(), s.recent.reported[1]);
     all.insert("tnl_neigh_limited".into(), s.ofproto.neighbours_limited());
     all.insert("flow_learning_limited".into(), s.ofproto.flows_not_learned());
     all.insert("mac_learning_static_none_move".into(), s.ofproto.macs_not_moved());

@@ -179,7 +179,7 @@ pub const COMMANDS: &[Command] = &[
     command("revalidator/purge", "", 0, 0, dpctl::purge),
     command("revalidator/wait", "", 0, 0, dpctl::wait),
     command("upcall/show", "", 0, 0, dpctl::upcall_show),
-    command("weft/state", "[PATH...]", 0, tree::PATHS_MAX, tree::show),
+    later("weft/state", "[PATH...]", 0, tree::PATHS_MAX, tree::show),
     command("weft/trace-next", "[last]", 0, 1, capture::next),
 ];
 

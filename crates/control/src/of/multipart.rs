@@ -39,9 +39,7 @@ pub fn answer(
         Q::TableFeatures(_) => return Ok(None),
         Q::TableDesc => MultipartReply::TableDesc(s.ofproto.table_stats(bridge)?),
         Q::PortStats(p) => {
-            let all = s.port_stats(id);
-            let some: Vec<_> = all.into_iter().filter(|x| p == port::ANY || x.port == p).collect();
-            MultipartReply::PortStats(some)
+            MultipartReply::PortStats(s.port_stats(id, |port| p == port::ANY || port == p))
         }
         Q::PortDesc(p) => {
             let all = s.port_descs(id);

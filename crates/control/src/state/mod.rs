@@ -73,7 +73,7 @@ pub struct Pending {
 /// What is configured and known of the network under the tunnels, and around the switch.
 pub struct UnderlayConf {
     /// The kernel's routes and neighbours, as last heard of.
-    pub kernel: Option<Rc<::port::Snapshot>>,
+    pub kernel: Option<Arc<::port::Snapshot>>,
     /// The kernel's routes count for tunnels (not so with `--disable-system-route`).
     pub system_routes: bool,
     /// Addresses that tests gave to devices.
@@ -140,6 +140,10 @@ pub struct Recent {
     pub guests_ms: u64,
     /// A guest or one of its queues came or went; set by a thread of the driver's.
     pub guests_changed: Arc<AtomicBool>,
+    /// How often the link of an interface was looked at.
+    pub links_looked_at: u64,
+    /// Interfaces that were reported to the database, and turns that this took.
+    pub reported: [u64; 2],
     /// What the log said of PMD threads.
     pub said: PollingSaid,
     /// When cached flows were logged last.

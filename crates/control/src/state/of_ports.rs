@@ -3,7 +3,8 @@
 use super::State;
 use crate::of::ConnId;
 use crate::vlog;
-use openflow::{FragHandling, OfError, PortDesc, PortStats, Reply};
+use ofproto::BridgeId;
+use openflow::{FragHandling, OfError, OfPort, PortDesc, PortStats, Reply};
 
 impl State {
     /// The reply to a features request.
@@ -19,14 +20,15 @@ impl State {
         self.bridge_id(id).map_or(Vec::new(), |b| self.ofproto.port_descs(b))
     }
 
-    /// Counters of a connection's bridge's ports.
-    pub fn port_stats(&mut self, id: ConnId) -> Vec<PortStats> {
+    /// Counters of those of a connection's bridge's ports that are `wanted`.
+    pub fn port_stats(&mut self, id: ConnId, wanted: impl Fn(OfPort) -> bool) -> Vec<PortStats> {
         let Some(name) = self.conns.get(&id).map(|c| c.bridge.clone()) else { return Vec::new() };
         let now = self.now_ms();
         self.count_patches();
         let Some(bridge) = self.bridges.get_mut(&name) else { return Vec::new() };
+        let ifaces = bridge.ifaces.values_mut().filter(|i| i.of_port.is_some_and(&wanted));
         let mut all: Vec<PortStats> =
-            bridge.ifaces.values_mut().filter_map(|i| i.of_stats(&mut self.dp, now)).collect();
+            ifaces.filter_map(|i| i.of_stats(&mut self.dp, now)).collect();
         all.sort_by_key(|p| p.port);
         all
     }
@@ -50,9 +52,19 @@ impl State {
             if let Some(port) = self.dp_port(bridge, pm.port).and_then(|p| self.dp.port_mut(p)) {
                 let _ = port.set_admin_up(up);
             }
-            crate::links::look(self);
+            self.look_at_port(bridge, pm.port);
         }
         Ok(())
+    }
+
+    /// Takes over the state of one port's device.
+    fn look_at_port(&mut self, bridge: BridgeId, port: OfPort) {
+        let Some(name) = self.bridge_name(bridge) else { return };
+        let mut ifaces = self.bridges.get(&name).into_iter().flat_map(|b| &b.ifaces);
+        let found = ifaces.find(|(_, i)| i.of_port == Some(port));
+        if let Some(iface) = found.map(|(iface, _)| iface.clone()) {
+            crate::links::look_at_one(self, &name, &iface);
+        }
     }
 
     /// Fragment handling is per bridge.

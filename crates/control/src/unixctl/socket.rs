@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 /// No request is longer, in bytes: the kernel passes at most 2 MiB of arguments to ovs-appctl.
@@ -22,6 +22,10 @@ const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// Clients that are served at once; with [`REQUEST_BYTES_MAX`] this bounds what they can have the
 /// daemon keep.
 const CLIENTS_MAX: usize = 64;
+/// Longer requests are read on another thread, one at a time.
+const SHORT_BYTES_MAX: usize = 16 << 10;
+/// No request has more arguments.
+const ARGS_COUNT_MAX: usize = 1024;
 /// Requests that may wait for the main loop, over all connections.
 const QUEUE: usize = 64;
 /// How long the end of the daemon waits for clients to take their answers.
@@ -150,8 +154,8 @@ async fn run_connection(
     let mut buffer = vec![0; 4096];
     let client = Arc::new(());
     loop {
-        while let Some(message) = framer.next_message().map_err(invalid)? {
-            let (id, command, args) = parse(message).map_err(invalid)?;
+        while let Some(message) = framer.next_bytes().map_err(invalid)? {
+            let Called { id, command, args } = read(message).await.map_err(invalid)?;
             let (reply, answer) = Reply::channel(&client);
             let _owed = Owed::new(owed);
             if requests.send(Request { command, args, reply }).await.is_err() {
@@ -159,7 +163,7 @@ async fn run_connection(
             }
             match answer.await {
                 Ok(Answer::Whole(answer)) => {
-                    eviction.idle(stream.write_all(response(id, answer).as_bytes())).await?;
+                    eviction.idle(stream.write_all(response(&id, answer).as_bytes())).await?;
                 }
                 Ok(Answer::Pieces(pieces)) => write_pieces(stream, &id, pieces, eviction).await?,
                 Err(_) => return Ok(()),
@@ -175,7 +179,7 @@ async fn run_connection(
 /// Writes a result as it comes; nothing of it is kept.
 async fn write_pieces(
     stream: &mut UnixStream,
-    id: &Value,
+    id: &str,
     mut pieces: mpsc::Receiver<String>,
     eviction: &EvictionQueue,
 ) -> io::Result<()> {
@@ -191,29 +195,96 @@ fn invalid(error: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-fn parse(mut message: Value) -> Result<(Value, String, Vec<String>), &'static str> {
-    let id = message.get("id").cloned().filter(|id| !id.is_null()).ok_or("request without id")?;
+/// What a request says.
+#[derive(Debug)]
+struct Called {
+    /// As JSON.
+    id: String,
+    command: String,
+    args: Vec<String>,
+}
+
+/// Reads a request. What takes long does not keep the main loop waiting, and what many clients send
+/// does not take more than one thread.
+async fn read(message: Vec<u8>) -> Result<Called, String> {
+    static LONG: Semaphore = Semaphore::const_new(1);
+    if message.len() <= SHORT_BYTES_MAX {
+        return parse(&message);
+    }
+    let _mine = LONG.acquire().await;
+    let read = tokio::task::spawn_blocking(move || parse(&message)).await;
+    read.unwrap_or_else(|e| Err(e.to_string()))
+}
+
+fn parse(message: &[u8]) -> Result<Called, String> {
+    let mut message = ovsdb::framing::parse(message).map_err(|e| e.to_string())?;
+    let id = message.get("id").filter(|id| !id.is_null()).ok_or("request without id")?.to_string();
     let command = message.get("method").and_then(Value::as_str).ok_or("request without method")?;
     let command = command.to_owned();
     let Some(Value::Array(params)) = message.get_mut("params").map(Value::take) else {
-        return Err("request without params");
+        return Err("request without params".into());
     };
+    if params.len() > ARGS_COUNT_MAX {
+        return Err(format!("more than {ARGS_COUNT_MAX} arguments"));
+    }
     let args = params.into_iter().map(|param| match param {
         Value::String(text) => Ok(text),
         _ => Err("argument is not a string"),
     });
-    Ok((id, command, args.collect::<Result<_, _>>()?))
+    Ok(Called { id, command, args: args.collect::<Result<_, _>>()? })
 }
 
 /// Texts end with a newline, as in ovs-vswitchd: ovs-appctl prints them as they are.
-fn response(id: Value, answer: Result<String, String>) -> String {
+fn response(id: &str, answer: Result<String, String>) -> String {
     let line = |text: String| match text.is_empty() || text.ends_with('\n') {
         true => text,
         false => text + "\n",
     };
-    let message = match answer {
-        Ok(result) => json!({"id": id, "result": line(result), "error": null}),
-        Err(text) => json!({"id": id, "result": null, "error": line(text)}),
+    let (result, error) = match answer {
+        Ok(result) => (json!(line(result)), Value::Null),
+        Err(text) => (Value::Null, json!(line(text))),
     };
-    message.to_string()
+    format!("{{\"error\":{error},\"id\":{id},\"result\":{result}}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(args: usize, bytes: usize) -> Vec<u8> {
+        let args = vec!["a".repeat(bytes); args];
+        json!({"id": [1, "x"], "method": "version", "params": args}).to_string().into_bytes()
+    }
+
+    #[tokio::test]
+    async fn requests_of_any_length_are_read_and_say_the_same() {
+        for (n, bytes) in [(0, 0), (2, 5), (ARGS_COUNT_MAX, 0), (ARGS_COUNT_MAX, 100)] {
+            let Called { id, command, args } = read(request(n, bytes)).await.unwrap();
+            assert_eq!((id.as_str(), command.as_str(), args.len()), ("[1,\"x\"]", "version", n));
+        }
+    }
+
+    /// While a long request is read, the thread of the main loop goes on; of two, one is read.
+    #[tokio::test]
+    async fn a_long_request_is_read_elsewhere() {
+        let mut turns = 0;
+        let work = async { tokio::join!(read(request(1, 3 << 20)), read(request(1, 3 << 20))) };
+        tokio::pin!(work);
+        let (a, b) = loop {
+            tokio::select! {
+                biased;
+                both = &mut work => break both,
+                () = tokio::task::yield_now() => turns += 1,
+            }
+        };
+        assert!(a.is_ok() && b.is_ok() && turns > 2, "{turns}");
+    }
+
+    #[tokio::test]
+    async fn too_many_arguments_are_no_request() {
+        for bytes in [0, 100] {
+            let refused = read(request(ARGS_COUNT_MAX + 1, bytes)).await.unwrap_err();
+            assert_eq!(refused, "more than 1024 arguments");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use super::Switch;
 use crate::events::Event;
 use crate::tables::counters::{Counter, Slot};
 use crate::types::*;
+use crate::work;
 use action::Region;
 use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
 
@@ -49,7 +50,8 @@ impl Switch {
         let used = self.bridges.iter().flatten().any(|b| {
             let other = |p: &&PortSpec| (b.id, p.of_port) != (id.0, spec.of_port);
             let shared = |p: &PortSpec| p.tunnel.is_some() && spec.tunnel.is_some();
-            b.ports.values().filter(other).any(|p| p.dp_port == Some(dp) && !shared(p))
+            let ports = b.ports.values().inspect(|_| work::step());
+            ports.filter(other).any(|p| p.dp_port == Some(dp) && !shared(p))
         });
         if used { Err(ConfigError::DpPortInUse(dp)) } else { Ok(()) }
     }
@@ -69,11 +71,10 @@ impl Switch {
 
     /// Changes a port, which is found by its OpenFlow number.
     pub fn update_port(&mut self, id: BridgeId, spec: PortSpec) -> Result<(), ConfigError> {
-        self.check_port(id, &spec)?;
         match self.bridge(id)?.ports.get(&spec.of_port) {
             None => return Err(ConfigError::NoPort(spec.of_port)),
             Some(old) if *old == spec => return Ok(()),
-            Some(_) => {}
+            Some(_) => self.check_port(id, &spec)?,
         }
         if spec.patch_peer.is_some() {
             self.rewritten.add_patch();

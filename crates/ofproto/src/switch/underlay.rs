@@ -20,10 +20,10 @@ impl Switch {
     /// Changes the routing table. Decisions that would change are made anew; if addresses changed,
     /// all are, as packets to these addresses are for this host.
     pub fn change_routes<T>(&mut self, f: impl FnOnce(&mut Routes) -> T) -> T {
-        let before = self.tunnels.underlay.routes.clone();
+        let before = self.tunnels.underlay.routes.addresses().clone();
         let out = f(&mut self.tunnels.underlay.routes);
         self.publish_underlay();
-        match before.addresses() == self.tunnels.underlay.routes.addresses() {
+        match before == *self.tunnels.underlay.routes.addresses() {
             true => self.outbox.underlay = true,
             false => self.outbox.region(Region::ALL),
         }

@@ -483,6 +483,21 @@ fn a_change_of_one_port_looks_at_each_port_few_times() {
     assert!(n < 8 * PAIRS as usize, "{n} steps to remove a port");
 }
 
+/// Each configuration is applied to all ports: those that stay as they are cost nothing.
+#[test]
+fn a_port_that_stays_as_it_is_looks_at_no_other() {
+    let mut lab = Lab::new();
+    for n in 100..200 {
+        let (name, dp_port) = (format!("p{n}"), Some(n as u16));
+        let spec =
+            PortSpec { of_port: n, bundle: name.clone(), name, dp_port, ..Default::default() };
+        lab.sw.add_port(lab.br, spec).unwrap();
+    }
+    set_port(&mut lab, 150, false);
+    let (n, ()) = steps(|| set_port(&mut lab, 150, false));
+    assert_eq!(n, 0);
+}
+
 /// Each of many masks costs a lookup time, and the packet steps: one that is looked up again and
 /// again in a table of thousands is dropped.
 #[test]

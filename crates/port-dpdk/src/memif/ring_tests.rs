@@ -7,6 +7,7 @@ use super::{eventfd, message};
 use packet::{HeapPool, Packet, Pool};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use testkit::Noise;
 use vhost_user::Counters;
 
@@ -15,7 +16,7 @@ const RING_BYTES: u32 =
     (message::RING_HEADER_BYTES + (message::DESCRIPTOR_BYTES << LOG2_SIZE)) as u32;
 const BUFFER_BYTES: u32 = 64;
 const FIRST_BUFFER: u32 = 4096;
-const REGION_BYTES: u64 = 16 << 10;
+const REGION_BYTES: u64 = 64 << 10;
 
 /// The ends of a ring from client to server and of one back, in memory that both map.
 struct Bench {
@@ -135,6 +136,49 @@ fn frames_that_are_none_are_counted() {
     assert_eq!(bench.send(&mut from, &frames), Ok(3));
     let (moved, result) = bench.receive(&mut to, &mut back);
     assert_eq!((moved.packets, moved.dropped, result), (1, 2, Ok(())));
+}
+
+/// A call touches few of the peer's buffers, however small they are and however many wait: each may
+/// be a page fault.
+#[test]
+fn frames_of_many_descriptors_are_few_in_a_call() {
+    const LOG2: u8 = 11;
+    const RING: u32 = (message::RING_HEADER_BYTES + (message::DESCRIPTOR_BYTES << LOG2)) as u32;
+    let mut bench = Bench::new();
+    Ring::format(&bench.memory, 0);
+    let ring = |bench: &Bench, receives| {
+        let place = (0, 0, LOG2);
+        Ring::new(&bench.memory, place, Buffers::Theirs, eventfd().unwrap(), receives).unwrap()
+    };
+    let half = |bench: &Bench, at: u32| {
+        let at = bench.memory.at(0, at, 2).unwrap().cast::<u16>();
+        // SAFETY: two mapped bytes, aligned.
+        unsafe { std::sync::atomic::AtomicU16::from_ptr(at) }
+    };
+    // Frames of 64 buffers of one byte.
+    let describe = |bench: &Bench| {
+        for i in 0..1 << LOG2 {
+            let at = bench.memory.at(0, 128 + 16 * i, 16).unwrap().cast::<u32>();
+            let words = [u32::from(i % 64 != 63), 1, RING + i];
+            // SAFETY: twelve mapped bytes, aligned.
+            unsafe { at.cast::<[u32; 3]>().write_volatile(words) };
+        }
+        half(bench, 6).store(1 << LOG2, Ordering::Relaxed);
+    };
+    let mut to = ring(&bench, true);
+    describe(&bench);
+    let mut back = Vec::with_capacity(64);
+    let (moved, result) = bench.receive(&mut to, &mut back);
+    let passed = half(&bench, 64).load(Ordering::Relaxed);
+    assert_eq!((result, moved.packets, passed), (Ok(()), 2, 128));
+    bench.pool.free(&back);
+
+    let mut from = ring(&bench, false);
+    describe(&bench);
+    let frames: Vec<Packet> = (0..32).map(|_| bench.frame(64)).collect();
+    assert_eq!(bench.send(&mut from, &frames), Ok(8));
+    assert_eq!(half(&bench, 64).load(Ordering::Relaxed), 512);
+    bench.pool.free(&frames);
 }
 
 /// Whatever is in the shared memory: at most 32 packets come of a call, each in its buffer, what

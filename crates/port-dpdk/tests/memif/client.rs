@@ -58,6 +58,15 @@ impl Client {
         Client::with(memory(REGION, false))
     }
 
+    /// With memory in a file of a disk.
+    pub fn on_disk() -> Client {
+        let flags = libc::O_TMPFILE | libc::O_RDWR;
+        // SAFETY: makes a file without a name.
+        let file = fd(unsafe { libc::open(c"/var/tmp".as_ptr(), flags, 0o600) });
+        std::fs::File::from(file.try_clone().unwrap()).set_len(REGION).unwrap();
+        Client::with(file)
+    }
+
     fn with(memory: OwnedFd) -> Client {
         let client = Client { memory, signals: [eventfd(), eventfd()] };
         for at in [0, RING] {

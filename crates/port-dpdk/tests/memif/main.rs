@@ -256,7 +256,8 @@ fn wrong_descriptors(path: &Path, client: &Client) {
     let readable =
         std::fs::File::open(format!("/proc/self/fd/{}", client.memory.as_raw_fd())).unwrap();
     let (good, signal) = (client.memory.as_raw_fd(), client.signals[0].as_raw_fd());
-    let wrong: [(usize, &[RawFd]); 11] = [
+    let disk = Client::on_disk().memory;
+    let wrong: [(usize, &[RawFd]); 12] = [
         (0, &[good]),
         (1, &[]),
         (1, &[good, good]),
@@ -265,6 +266,7 @@ fn wrong_descriptors(path: &Path, client: &Client) {
         (1, &[short.as_raw_fd()]),
         (1, &[sealed.as_raw_fd()]),
         (1, &[readable.as_raw_fd()]),
+        (1, &[disk.as_raw_fd()]),
         (2, &[]),
         (3, &[null.as_raw_fd()]),
         (4, &[signal]),

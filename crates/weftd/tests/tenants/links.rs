@@ -50,6 +50,32 @@ fn changes_are_taken_over_at_their_rate() {
     });
 }
 
+/// However many ports other bridges have: at one that flaps only itself is looked at, besides the
+/// look of each second, and 32 interfaces a turn are reported to the database, 10,000 a second.
+#[test]
+fn many_ports_of_others_are_looked_at_in_few_steps() {
+    const PORTS: u32 = 300;
+    attacked(|_, sw, evil| {
+        add_bridge(sw, "br1");
+        let port = |i| format!("add-port br1 t{i} -- set interface t{i} type=internal");
+        vsctl(sw, &(0..PORTS).map(port).collect::<Vec<_>>().join(" -- "));
+        let count = || {
+            let read = |name: &&str| appctl(sw, &format!("coverage/read-counter {name}"));
+            let all = ["link_look", "status_interface", "status_turn"];
+            all.map(|name| read(&name).trim().parse::<u64>().unwrap())
+        };
+        let (before, start, flapping) = (count(), Instant::now(), flap(evil, true));
+        std::thread::sleep(Duration::from_secs(4));
+        drop(flapping);
+        let (now, ms) = (count(), start.elapsed().as_millis() as u64);
+        let [looks, interfaces, turns] = std::array::from_fn(|i| now[i] - before[i]);
+        let each_second = u64::from(PORTS + 4) * (ms / 1000 + 1);
+        assert!(looks <= each_second + 2 * ms / 20, "{looks} in {ms} ms");
+        assert!(interfaces >= u64::from(PORTS) && turns >= interfaces / 32, "{interfaces} {turns}");
+        assert!(interfaces <= 10 * ms + u64::from(PORTS + 4), "{interfaces} in {ms} ms");
+    });
+}
+
 /// How many changes a controller hears of while the host takes its link up and down for four
 /// seconds, and how many milliseconds it listened.
 fn heard_of(sw: &Switch<'_>, evil: &Netns) -> (u64, u64) {

@@ -15,29 +15,44 @@ mod megaflows;
 mod port_tree;
 
 use crate::OVS_VERSION;
-use crate::appctl::coverage;
-use crate::state::State;
+use crate::appctl::{Job, coverage};
+use crate::state::{Shared, State};
+use crate::unixctl::Reply;
 use serde_json::{Map, Value, json};
 use telemetry::Drop;
 
+/// Interfaces that are looked at in one turn: each takes some system calls.
+const TURN_INTERFACES_MAX: usize = 32;
+/// Bytes of an answer that are sent in one turn, about.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// How a part of the tree is made.
+#[derive(Clone, Copy)]
+enum Make {
+    /// At once.
+    Whole(fn(&mut State) -> Value),
+    /// For some interfaces a turn, by their names.
+    Interfaces(fn(&mut State, &port_tree::Interface) -> Option<Value>),
+}
+
 /// A part of the tree: its name, whether the whole tree has it, what makes it.
-struct Part(&'static str, bool, fn(&mut State) -> Value);
+struct Part(&'static str, bool, Make);
 
 const PARTS: &[Part] = &[
-    Part("switch", true, switch),
-    Part("cores", true, cores::cores),
-    Part("caches", true, cores::caches),
-    Part("engines", true, engine_tree::engines),
-    Part("ports", true, port_tree::ports),
-    Part("bonds", true, bonds::bonds),
-    Part("guests", true, port_tree::guests),
-    Part("tunnels", true, bridges::tunnels),
-    Part("bridges", true, bridges::bridges),
-    Part("connections", true, bridges::connections),
-    Part("drops", true, drops),
-    Part("events", true, events),
-    Part("memory", true, memory),
-    Part("megaflows", false, megaflows::megaflows),
+    Part("switch", true, Make::Whole(switch)),
+    Part("cores", true, Make::Whole(cores::cores)),
+    Part("caches", true, Make::Whole(cores::caches)),
+    Part("engines", true, Make::Whole(engine_tree::engines)),
+    Part("ports", true, Make::Interfaces(port_tree::port)),
+    Part("bonds", true, Make::Whole(bonds::bonds)),
+    Part("guests", true, Make::Interfaces(port_tree::guest)),
+    Part("tunnels", true, Make::Whole(bridges::tunnels)),
+    Part("bridges", true, Make::Whole(bridges::bridges)),
+    Part("connections", true, Make::Whole(bridges::connections)),
+    Part("drops", true, Make::Whole(drops)),
+    Part("events", true, Make::Whole(events)),
+    Part("memory", true, Make::Whole(memory)),
+    Part("megaflows", false, Make::Whole(megaflows::megaflows)),
 ];
 
 /// Paths that one command may name.
@@ -47,30 +62,76 @@ const NAMES_TOLD_MAX: usize = 20;
 
 /// `weft/state [PATH]`. A path is names between slashes, such as `cores/1/cycles`; several paths
 /// may be given, and make one tree of their parts.
-pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
-    let value = match args {
-        [] => whole(s),
-        [path] => find(s, path)?,
-        paths => {
-            let found = paths.iter().map(|p| Ok((p.clone(), find(s, p)?)));
-            Value::Object(found.collect::<Result<Map<_, _>, String>>()?)
-        }
+pub fn show(_: &mut State, args: &[String]) -> Result<Job, String> {
+    let args = args.to_vec();
+    Ok(Box::new(move |state, reply| Box::pin(answer(state, args, reply))))
+}
+
+async fn answer(state: Shared, args: Vec<String>, reply: Reply) {
+    let value = match tree(&state, &args).await {
+        Ok(value) => value,
+        Err(error) => return reply.send(Err(error)),
     };
-    Ok(format!("{value:#}\n"))
+    // With very many ports the text has megabytes: it is made elsewhere and sent piece by piece.
+    let text = tokio::task::spawn_blocking(move || format!("{value:#}\n"));
+    let (Ok(text), to) = (text.await, reply.pieces()) else { return };
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (piece, more) = rest.split_at(rest.ceil_char_boundary(PIECE_BYTES));
+        if to.send(piece.into()).await.is_err() {
+            return;
+        }
+        rest = more;
+        tokio::task::yield_now().await;
+    }
 }
 
-fn whole(s: &mut State) -> Value {
-    let parts = PARTS.iter().filter(|Part(_, always, _)| *always);
-    Value::Object(parts.map(|Part(name, _, make)| (name.to_string(), make(s))).collect())
+async fn tree(state: &Shared, paths: &[String]) -> Result<Value, String> {
+    match paths {
+        [] => Ok(whole(state).await),
+        [path] => find(state, path).await,
+        paths => {
+            let mut found = Map::new();
+            for path in paths {
+                found.insert(path.clone(), find(state, path).await?);
+            }
+            Ok(Value::Object(found))
+        }
+    }
 }
 
-fn find(s: &mut State, path: &str) -> Result<Value, String> {
+async fn whole(state: &Shared) -> Value {
+    let mut all = Map::new();
+    for Part(name, _, make) in PARTS.iter().filter(|Part(_, always, _)| *always) {
+        all.insert(name.to_string(), part(state, *make).await);
+    }
+    Value::Object(all)
+}
+
+/// Makes a part, with turns of others in between.
+async fn part(state: &Shared, make: Make) -> Value {
+    let turns = state.borrow().ct.walker.clone();
+    turns.turn().await;
+    let each = match make {
+        Make::Whole(make) => return make(&mut state.borrow_mut()),
+        Make::Interfaces(each) => each,
+    };
+    let (all, mut made) = (port_tree::interfaces(&mut state.borrow_mut()), Map::new());
+    for some in all.chunks(TURN_INTERFACES_MAX) {
+        turns.turn().await;
+        let mut s = state.borrow_mut();
+        made.extend(some.iter().filter_map(|i| Some((i.name.clone(), each(&mut s, i)?))));
+    }
+    Value::Object(made)
+}
+
+async fn find(state: &Shared, path: &str) -> Result<Value, String> {
     let mut names = path.split('/').filter(|n| !n.is_empty());
-    let Some(first) = names.next() else { return Ok(whole(s)) };
-    let part = PARTS.iter().find(|Part(name, ..)| *name == first);
+    let Some(first) = names.next() else { return Ok(whole(state).await) };
+    let found = PARTS.iter().find(|Part(name, ..)| *name == first);
     let parts = PARTS.iter().map(|Part(name, ..)| *name);
-    let Part(_, _, make) = part.ok_or_else(|| missing(path, first, parts))?;
-    let mut value = make(s);
+    let Part(_, _, make) = found.ok_or_else(|| missing(path, first, parts))?;
+    let mut value = part(state, *make).await;
     for name in names {
         value = step(value, name).map_err(|there| match there {
             Value::Object(o) => missing(path, name, o.keys().map(String::as_str)),

@@ -3,7 +3,8 @@
 use super::cores;
 use crate::ports::Iface;
 use crate::state::State;
-use datapath::Datapath;
+use datapath::{Datapath, RxqInfo};
+use flow::PortNo;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use telemetry::Drop;
@@ -26,20 +27,42 @@ const FEATURES: &[(u32, &str)] = &[
     (35, "in_order"),
 ];
 
-/// Interfaces by name, those that do not work with their error.
-pub fn ports(s: &mut State) -> Value {
+/// An interface, and the receive queues of its port.
+pub struct Interface {
+    bridge: String,
+    /// Its name.
+    pub name: String,
+    queues: Vec<RxqInfo>,
+}
+
+/// All interfaces as they are now.
+pub fn interfaces(s: &mut State) -> Vec<Interface> {
     s.count_patches();
-    let queues = s.dp.rxq_info();
-    let mut all = Map::new();
-    for (bridge, b) in &mut s.bridges {
-        for iface in b.ifaces.values_mut() {
-            let mut one = about(iface, bridge, &mut s.dp);
-            let mine = queues.iter().filter(|q| Some(q.port) == iface.dp_port);
-            one.insert("queues".into(), mine.map(cores::queue).collect());
-            all.insert(iface.conf.name.clone(), Value::Object(one));
+    let mut queues: BTreeMap<PortNo, Vec<RxqInfo>> = BTreeMap::new();
+    for queue in s.dp.rxq_info() {
+        queues.entry(queue.port).or_default().push(queue);
+    }
+    let mut all = Vec::new();
+    for (bridge, b) in &s.bridges {
+        for (name, iface) in &b.ifaces {
+            let queues = iface.dp_port.and_then(|no| queues.remove(&no)).unwrap_or_default();
+            all.push(Interface { bridge: bridge.clone(), name: name.clone(), queues });
         }
     }
-    Value::Object(all)
+    all
+}
+
+fn find<'a>(s: &'a mut State, of: &Interface) -> Option<(&'a mut Iface, &'a mut Datapath)> {
+    let iface = s.bridges.get_mut(&of.bridge)?.ifaces.get_mut(&of.name)?;
+    Some((iface, &mut s.dp))
+}
+
+/// What there is to say of an interface; of one that does not work its error, too.
+pub fn port(s: &mut State, of: &Interface) -> Option<Value> {
+    let (iface, dp) = find(s, of)?;
+    let mut one = about(iface, &of.bridge, dp);
+    one.insert("queues".into(), of.queues.iter().map(cores::queue).collect());
+    Some(Value::Object(one))
 }
 
 fn about(iface: &mut Iface, bridge: &str, dp: &mut Datapath) -> Map<String, Value> {
@@ -87,19 +110,18 @@ fn object(value: Value) -> Map<String, Value> {
     if let Value::Object(o) = value { o } else { Map::new() }
 }
 
-/// Guests by port: what was agreed with them, and what they did that they should not.
-pub fn guests(s: &mut State) -> Value {
-    let ifaces = s.bridges.values_mut().flat_map(|b| b.ifaces.values_mut());
-    let mut all = Map::new();
-    for iface in ifaces.filter(|i| i.conf.kind.starts_with("dpdkvhostuser")) {
-        let counters = iface.counters(&mut s.dp);
-        let Some(port) = iface.dp_port.and_then(|no| s.dp.port_mut(no)) else { continue };
-        all.insert(iface.conf.name.clone(), guest(&port.status(), &counters));
+/// Of a guest behind a port what was agreed with it, and what it did that it should not.
+pub fn guest(s: &mut State, of: &Interface) -> Option<Value> {
+    let (iface, dp) = find(s, of)?;
+    if !iface.conf.kind.starts_with("dpdkvhostuser") {
+        return None;
     }
-    Value::Object(all)
+    let counters = iface.counters(dp);
+    let port = dp.port_mut(iface.dp_port?)?;
+    Some(about_guest(&port.status(), &counters))
 }
 
-fn guest(status: &BTreeMap<String, String>, counters: &BTreeMap<String, u64>) -> Value {
+fn about_guest(status: &BTreeMap<String, String>, counters: &BTreeMap<String, u64>) -> Value {
     let get = |key: &str| status.get(key).map(String::as_str);
     let number = |key: &str| get(key).and_then(|v| v.parse::<u64>().ok());
     let bits =
@@ -148,12 +170,12 @@ mod tests {
         let status = pairs.map(|(k, v)| (k.to_string(), v.to_string())).into();
         let counters =
             BTreeMap::from([("rx_packets".to_string(), 5), ("guest_bad_index".to_string(), 2)]);
-        let g = guest(&status, &counters);
+        let g = about_guest(&status, &counters);
         assert_eq!(g["connected"], true);
         assert_eq!(g["features"], json!(["mrg_rxbuf", "indirect_desc", "version_1"]));
         assert_eq!(g["ring_sizes"], json!([256, 512]));
         assert_eq!(g["ring_errors"], json!({"bad_index": 2}));
-        let gone = guest(&BTreeMap::new(), &BTreeMap::new());
+        let gone = about_guest(&BTreeMap::new(), &BTreeMap::new());
         assert_eq!((&gone["connected"], &gone["features"]), (&json!(false), &Value::Null));
     }
 }
