@@ -237,8 +237,9 @@ fn one_pass_takes_most_packets_once() {
 /// An outer header as the pipeline makes it, with key 42.
 fn template(r: &mut Rng) -> Arc<TunnelPush> {
     let (v6, summed) = (r.chance(50), r.chance(50));
-    let kind = r.pick(&[TunnelKind::Vxlan, TunnelKind::Geneve, TunnelKind::Gre]);
-    let proto = if kind == TunnelKind::Gre { 47 } else { 17 };
+    let kind =
+        r.pick(&[TunnelKind::Vxlan, TunnelKind::Geneve, TunnelKind::Gre, TunnelKind::Erspan]);
+    let proto = if kind.is_gre() { 47 } else { 17 };
     let mut h = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];
     match v6 {
         true => {
@@ -254,6 +255,13 @@ fn template(r: &mut Rng) -> Arc<TunnelPush> {
     match kind {
         TunnelKind::Gre if summed => h.extend([0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 42]),
         TunnelKind::Gre => h.extend([0x20, 0, 0x65, 0x58, 0, 0, 0, 42]),
+        TunnelKind::Erspan if summed => {
+            h.extend([0x10, 0, 0x88, 0xbe, 0, 0, 0, 0, 0x10, 0, 0, 42, 0, 1, 2, 3]);
+        }
+        TunnelKind::Erspan => {
+            h.extend([0x10, 0, 0x22, 0xeb, 0, 0, 0, 0, 0x20, 0, 0, 42]);
+            h.extend([0, 0, 0, 0, 0, 0, 3, 0x78]);
+        }
         TunnelKind::Geneve => {
             // Few and many options, some of them more than there is room for.
             let words = r.pick(&[0, 0, 1, 2, 3, 5, 30]);
@@ -264,6 +272,15 @@ fn template(r: &mut Rng) -> Arc<TunnelPush> {
     }
     let (header, source_ports) = (h.into(), (40000, 40100));
     Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+}
+
+/// Takes out of frames what is each packet's own in ERSPAN: sequence number and time.
+fn without_own(frames: &mut [Vec<u8>], t: &TunnelPush) {
+    let erspan = t.kind == TunnelKind::Erspan;
+    for f in frames.iter_mut().filter(|_| erspan) {
+        f[t.l4() + 4..t.l4() + 8].fill(0);
+        f[t.l4() + 12..t.header.len() - 4].fill(0);
+    }
 }
 
 /// What every encapsulated frame must be, whatever made it.
@@ -277,7 +294,7 @@ fn check_outer(f: &[u8], inner: &[u8], t: &TunnelPush) {
         assert_eq!(usize::from(be16(16)), f.len() - 14);
         assert_eq!(internet(&f[14..34]), 0);
     }
-    if t.kind == TunnelKind::Gre {
+    if t.kind.is_gre() {
         return assert!(!t.checksum() || internet(&f[l4..]) == 0);
     }
     assert_eq!(usize::from(be16(l4 + 4)), f.len() - l4);
@@ -306,10 +323,13 @@ fn encapsulation_equals_the_interpreter() {
         let packets: Vec<_> = (0..1 + r.below(40)).map(|_| packet(&mut r)).collect();
         packets.iter().for_each(|p| b.peers[0].send(p));
         b.run();
-        let fast = b.peers[2].drain();
+        let mut fast = b.peers[2].drain();
         packets.iter().for_each(|p| b.dp.execute(p, 0, &ops).unwrap());
         b.run();
-        assert_eq!(fast, b.peers[2].drain(), "seed {seed}");
+        let mut slow = b.peers[2].drain();
+        without_own(&mut fast, &t);
+        without_own(&mut slow, &t);
+        assert_eq!(fast, slow, "seed {seed}");
         let fits = t.header.len() <= HEADROOM;
         long += usize::from(!fits);
         assert_eq!(fast.len(), if fits { packets.len() } else { 0 }, "seed {seed}");
@@ -392,4 +412,32 @@ fn what_goes_in_comes_out_with_its_fields() {
     }
     assert!(seen > 400);
     b.assert_balanced();
+}
+
+/// Numbers rise by one from packet to packet, and the time of type III is that of the packet.
+#[test]
+fn erspan_counts_packets_and_says_when_they_were_mirrored() {
+    let now = || {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap();
+        (since.as_micros() / 100) as u32
+    };
+    let mut b = bed(3);
+    let t = (0..).map(|seed| template(&mut Rng(seed)));
+    let third = |t: &Arc<TunnelPush>| t.kind == TunnelKind::Erspan && t.header.len() == 54;
+    let t = t.into_iter().find(third).unwrap();
+    b.set_rules(vec![rule(&[], vec![Op::TunnelPush(t), Op::Output(OUT)], 1)]);
+    let p = packet(&mut Rng(1));
+    let mut numbers = Vec::new();
+    for _ in 0..3 {
+        let before = now();
+        (0..5).for_each(|_| b.peers[0].send(&p));
+        b.run();
+        let word = |f: &[u8], at: usize| u32::from_be_bytes(f[at..at + 4].try_into().unwrap());
+        for f in b.peers[2].drain() {
+            numbers.push(word(&f, 38));
+            assert!(now().wrapping_sub(word(&f, 46)) <= now().wrapping_sub(before));
+        }
+    }
+    // The other tests of this process count with it.
+    assert!(numbers.len() == 15 && numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
 }

@@ -82,8 +82,15 @@ pub mod at {
     pub const PKT_MARK: usize = 176;
     pub const PRIORITY: usize = 180;
     /// A digest of the options of the outer header (8 bytes); 0: no options. A key does not contain
-    /// their bytes.
+    /// their bytes. Without [`super::flag::TUNNEL_OPTIONS`] the bytes are ERSPAN's fields.
     pub const TUN_OPTIONS: usize = 184;
+    /// Index of an ERSPAN header of version 1: 20 bits.
+    pub const TUN_ERSPAN_IDX: usize = 184;
+    /// Version of the ERSPAN header: 1 (type II) or 2 (type III); 0: there is none.
+    pub const TUN_ERSPAN_VER: usize = 188;
+    /// Direction and hardware id (6 bits) of an ERSPAN header of version 2.
+    pub const TUN_ERSPAN_DIR: usize = 189;
+    pub const TUN_ERSPAN_HWID: usize = 190;
     // line 3
     pub const CT_LABEL: usize = 192;
     pub const CT_IPV6_SRC: usize = 208;

@@ -185,13 +185,17 @@ fn kind() -> impl Strategy<Value = (u128, u128)> {
     ])
 }
 
-const TUNNEL: [Field; 6] = [
+const TUNNEL: [Field; 10] = [
     Field::TunId,
     Field::TunSrc,
     Field::TunDst,
     Field::TunFlags,
     Field::TunGbpId,
     Field::TunGbpFlags,
+    Field::TunErspanVer,
+    Field::TunErspanIdx,
+    Field::TunErspanDir,
+    Field::TunErspanHwid,
 ];
 
 fn mask_of(pick: u8, bits: u128) -> u128 {
@@ -226,6 +230,10 @@ prop_compose! {
                 TunFlags => (value & bits & 0xf, bits & 0xf),
                 _ if flags => (value & bits, bits),
                 TunGbpId => (value | 1, bits),
+                TunErspanVer => (value % 3, field.full()),
+                // A version has fields of its own.
+                TunErspanIdx if TunErspanVer.get(&key) != 1 => (0, 0),
+                TunErspanDir | TunErspanHwid if TunErspanVer.get(&key) != 2 => (0, 0),
                 _ => (value, bits),
             };
             field.set(&mut key, value);

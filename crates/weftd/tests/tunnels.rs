@@ -373,6 +373,25 @@ fn gre_over_ipv6_is_understood() {
     frames_read("ip6gre", is_gre, &["gre.key", "gre.proto"], "0x0000002a\t0x6558");
 }
 
+/// Both versions, over IPv4 and IPv6.
+#[test]
+fn erspan_is_understood() {
+    let first = "options:erspan_ver=1 options:erspan_idx=0x12345";
+    let second = "options:erspan_ver=2 options:erspan_dir=1 options:erspan_hwid=0x2a";
+    let fields = |more: &[&'static str]| {
+        [&["gre.flags_and_version", "gre.proto", "erspan.version", "erspan.spanid"], more].concat()
+    };
+    let index = fields(&["erspan.index"]);
+    let hardware = fields(&["erspan.direction", "erspan.hw"]);
+    for (kind, is_gre) in [
+        ("erspan", (|f| f[23] == 47) as fn(&[u8]) -> bool),
+        ("ip6erspan", |f| f[12..14] == [0x86, 0xdd] && f[20] == 47),
+    ] {
+        frames_read(&format!("{kind} {first}"), is_gre, &index, "0x1000\t0x88be\t1\t42\t74565");
+        frames_read(&format!("{kind} {second}"), is_gre, &hardware, "0x1000\t0x22eb\t2\t42\t1\t42");
+    }
+}
+
 #[test]
 fn flows_choose_peer_and_key() {
     let device = "local 10.1.1.2 remote 10.1.1.1 dstport 4789";

@@ -197,7 +197,7 @@ pub fn list(s: &mut State, _: &[String]) -> Answer {
     let specs = ids.iter().flat_map(|id| s.ofproto.ports(*id));
     let line = |p: &ofproto::PortSpec| {
         let (t, no) = (p.tunnel.as_ref()?, p.dp_port?);
-        let kind = t.kind_name();
+        let kind = s.tunnels.kind(no)?;
         Some(format!("port {no}: {} ({kind}: {})\n", p.name, describe(t, no)))
     };
     Ok(specs.filter_map(line).collect())

@@ -332,7 +332,7 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
         ],
     ),
     (
-        "vxlan geneve gre ip6gre",
+        "vxlan geneve gre ip6gre erspan ip6erspan",
         &[
             ("remote_ip", Works, ""),
             ("local_ip", Works, ""),
@@ -348,6 +348,15 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
             ("egress_pkt_mark", Works, ""),
             ("exts", Only(&["gbp"]), ""),
             ("packet_type", Only(&["legacy_l2"]), ""),
+        ],
+    ),
+    (
+        "erspan ip6erspan",
+        &[
+            ("erspan_ver", Works, ""),
+            ("erspan_idx", Works, ""),
+            ("erspan_dir", Works, ""),
+            ("erspan_hwid", Works, ""),
         ],
     ),
 ];

@@ -1,16 +1,17 @@
-//! Outer headers (VXLAN, Geneve, GRE): removed and put on by interpreted operations. These are the
-//! twins of decapsulation in one pass and of templates.
+//! Outer headers (VXLAN, Geneve, GRE, ERSPAN): removed and put on by interpreted operations. These
+//! are the twins of decapsulation in one pass and of templates.
 
 use crate::batch::keys::{EXT2, Layout, Line, bytes, bytes_mut};
 use crate::mem::fold;
 use crate::parse::frame::Frame;
 use crate::parse::scalar::{UDP, parse};
-use action::{TunnelKind, TunnelPush, gre};
+use action::{TunnelKind, TunnelPush, erspan, gre};
 use flow::{PortNo, at, flag, frag};
 use packet::Packet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 use wire::{ETH_TEB, IP_GRE};
@@ -25,6 +26,10 @@ const UDP_HEADER: usize = 8;
 /// Bytes of a VXLAN header, and of a Geneve header without options.
 const VXLAN_HEADER: usize = 8;
 const GRE_HEADER: usize = 4;
+/// Bytes of a GRE header with a sequence number.
+const NUMBERED_GRE_HEADER: usize = 8;
+/// Where the timestamp is behind the GRE header of ERSPAN type III, in units of 100 microseconds.
+const ERSPAN_TIMESTAMP: std::ops::Range<usize> = 12..16;
 /// The next GRE sequence number, shared by all tunnels: numbers rise within each tunnel, and that
 /// is what receivers check.
 static SEQUENCE: AtomicU32 = AtomicU32::new(0);
@@ -98,6 +103,7 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
     }
     match t.kind {
         TunnelKind::Gre => fill_gre(&mut d[l4..], t),
+        TunnelKind::Erspan => fill_erspan(&mut d[l4..len]),
         _ => fill_udp(d, t, source_port(t.source_ports, entropy)),
     }
     Ok(())
@@ -126,6 +132,16 @@ fn fill_gre(g: &mut [u8], t: &TunnelPush) {
     if t.checksum() {
         let sum = internet(g);
         g[4..6].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// Fills in a GRE header, whose second word is a sequence number, and the ERSPAN header behind it.
+fn fill_erspan(g: &mut [u8]) {
+    let next = SEQUENCE.fetch_add(1, Ordering::Relaxed);
+    g[4..8].copy_from_slice(&next.to_be_bytes());
+    if g[2..4] == erspan::ETHERTYPES[1].to_be_bytes() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_micros() / 100);
+        g[ERSPAN_TIMESTAMP].copy_from_slice(&(now as u32).to_be_bytes());
     }
 }
 
@@ -168,9 +184,12 @@ pub(crate) fn pop(
 ) -> Result<(), Drop> {
     f.reparse(p.data(), f.tags);
     let mut outer = read(p.data(), &f.line, &f.layout, kind)?;
-    let options = digest(&p.data()[outer.inner.start - outer.options..outer.inner.start], known)?;
-    outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
-    outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
+    if outer.options > 0 {
+        let from = outer.inner.start - outer.options;
+        let options = digest(&p.data()[from..outer.inner.start], known)?;
+        outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
+        outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
+    }
     let (start, end) = (outer.inner.start, outer.inner.end);
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let limit = f.vlan_limit;
@@ -225,7 +244,8 @@ pub(crate) struct Stripped {
 pub(crate) fn flags_of(ext2: &Line) -> u8 {
     let tos = bytes(ext2)[at::TUN_TOS - at::TUN_DST];
     let congestion = if tos & 3 == 3 { flag::TUNNEL_CE } else { 0 };
-    let options = if ext2[7] != 0 { flag::TUNNEL_OPTIONS } else { 0 };
+    let words = bytes(ext2)[at::TUN_OPTION_WORDS - at::TUN_DST];
+    let options = if words != 0 { flag::TUNNEL_OPTIONS } else { 0 };
     flag::TUNNEL | congestion | options
 }
 
@@ -246,7 +266,7 @@ impl PlainHeader {
         let word = match kind {
             TunnelKind::Vxlan | TunnelKind::VxlanGbp => VALID,
             TunnelKind::Geneve => GENEVE_PLAIN,
-            TunnelKind::Gre => return None,
+            TunnelKind::Gre | TunnelKind::Erspan => return None,
         };
         Some(PlainHeader { word, known, options: Vec::with_capacity(OPTION_BYTES_MAX), digest: 0 })
     }
@@ -328,6 +348,8 @@ struct Inside {
     ports: [u8; 4],
     /// Group policy id and flags, as the key has them.
     policy: [u8; 3],
+    /// ERSPAN's fields, as the key has them.
+    erspan: [u8; 7],
 }
 
 /// Reads and checks the headers of a tunnel, whose IP header the parser has found.
@@ -339,6 +361,7 @@ fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Oute
     }
     let inside = match kind {
         TunnelKind::Gre => read_gre(d, l0, layout)?,
+        TunnelKind::Erspan => read_erspan(d, l0, layout)?,
         _ => read_udp(d, l0, layout, kind)?,
     };
     // An IPv4 header's checksum, options included.
@@ -354,6 +377,7 @@ fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Oute
     outer.put(at::TUN_TOS, &[l0[at::TOS], l0[at::TTL]]);
     outer.put(at::TUN_TP_SRC, &inside.ports);
     outer.put(at::TUN_GBP_ID, &inside.policy);
+    outer.put(at::TUN_ERSPAN_IDX, &inside.erspan);
     Ok(outer)
 }
 
@@ -381,6 +405,7 @@ fn read_udp(d: &[u8], l0: &[u8; 64], layout: &Layout, kind: TunnelKind) -> Resul
         id: id >> 8,
         ports: [d[udp], d[udp + 1], d[udp + 2], d[udp + 3]],
         policy: [0; 3],
+        erspan: [0; 7],
     };
     match kind {
         TunnelKind::Geneve => {
@@ -426,7 +451,41 @@ fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
     }
     let id = if has(gre::KEY) { be32(d, key) } else { 0 };
     let flags = if has(gre::CHECKSUM) { CSUM } else { 0 } | if has(gre::KEY) { KEY } else { 0 };
-    Ok(Inside { frame, options: 0, flags, id, ports: [0; 4], policy: [0; 3] })
+    Ok(Inside { frame, options: 0, flags, id, ports: [0; 4], policy: [0; 3], erspan: [0; 7] })
+}
+
+/// Reads a GRE header with a sequence number and an ERSPAN header with Ethernet behind it. What
+/// says how the frame was mirrored (VLAN, priority, truncation, time) is not kept. As in OVS the
+/// frame is all that follows, even if the outer packet says that it is shorter.
+fn read_erspan(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
+    let (start, end) = (usize::from(layout.l4), usize::from(layout.end));
+    let at = start + NUMBERED_GRE_HEADER;
+    if l0[at::PROTO] != IP_GRE || end < at + erspan::BYTES[0] {
+        return Err(Drop::TunnelHeader);
+    }
+    let version = usize::from(d[at] >> 4);
+    let header = version.checked_sub(1).and_then(|v| Some(at + erspan::BYTES.get(v)?));
+    let inner = header.filter(|inner| *inner <= end).ok_or(Drop::TunnelHeader)?;
+    let known = erspan::ETHERTYPES.contains(&be16(d, start + 2));
+    if be16(d, start) != gre::SEQUENCE || !known {
+        return Err(Drop::TunnelHeader);
+    }
+    let last = be32(d, inner - 4);
+    let (index, direction, hwid) = match version {
+        1 => (last & erspan::INDEX, 0, 0),
+        _ => (0, last & erspan::DIRECTION, last >> erspan::HWID_SHIFT & erspan::HWID),
+    };
+    let [i0, i1, i2, i3] = index.to_be_bytes();
+    let fields = [i0, i1, i2, i3, version as u8, u8::from(direction != 0), hwid as u8];
+    Ok(Inside {
+        frame: inner..d.len(),
+        options: 0,
+        flags: KEY,
+        id: be32(d, at) & erspan::SESSION,
+        ports: [0; 4],
+        policy: [0; 3],
+        erspan: fields,
+    })
 }
 
 impl Outer {

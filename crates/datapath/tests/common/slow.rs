@@ -65,6 +65,45 @@ pub fn parse(p: &[u8], in_port: u16, vlan_limit: u8) -> Key {
     k
 }
 
+/// The fields of a tunnel, in a key, and the frame inside, of an untagged frame with ERSPAN over
+/// IPv4 (draft-foschiano-erspan-03, sections 4.2 and 4.3). None: it is none.
+pub fn erspan(p: &[u8]) -> Option<(Key, &[u8])> {
+    let mut c = Cursor(p);
+    if p.len() < 14 || num(&c.take(14)?[12..]) != 0x800 {
+        return None;
+    }
+    let (h, ip) = (*c.0.first_chunk::<20>()?, c.0);
+    let (ihl, total) = (usize::from(h[0] & 15) * 4, num(&h[2..4]) as usize);
+    let options = ihl.checked_sub(20)?;
+    let sum = ip.get(..ihl)?.chunks(2).map(num).sum::<u128>();
+    let whole = total <= ip.len() && num(&h[6..8]) & 0x3fff == 0 && h[0] >> 4 == 4;
+    if !whole || sum % 0xffff != 0 || h[9] != 47 {
+        return None;
+    }
+    c.take(20 + options)?;
+    let gre = c.take(8)?;
+    let (kind, first) = (num(&gre[2..4]), num(c.take(4)?));
+    let version = first >> 28;
+    if gre[..2] != [0x10, 0] || !matches!(kind, 0x88be | 0x22eb) || !matches!(version, 1 | 2) {
+        return None;
+    }
+    let second = num(c.take(4)?);
+    let third = if version == 2 { num(c.take(4)?) } else { 0 };
+    let mut k = Key::ZERO;
+    Field::TunErspanVer.set(&mut k, version);
+    Field::TunId.set(&mut k, first & 0x3ff);
+    Field::TunSrc.set(&mut k, num(&h[12..16]));
+    match version {
+        1 => Field::TunErspanIdx.set(&mut k, second & 0xf_ffff),
+        _ => {
+            Field::TunErspanDir.set(&mut k, third >> 3 & 1);
+            Field::TunErspanHwid.set(&mut k, third >> 4 & 0x3f);
+        }
+    }
+    let header = p.len() - c.0.len() - 14;
+    (header <= total && c.0.len() >= 14).then_some((k, c.0))
+}
+
 fn ipv4(c: &mut Cursor<'_>, k: &mut Key) -> Option<()> {
     let all = c.0;
     let h = c.take(20)?;

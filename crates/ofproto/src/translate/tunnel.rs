@@ -7,7 +7,7 @@ use crate::translate::effects::{Asked, Hop, Snooped};
 use crate::translate::xlate::Xlate;
 use crate::tunnel::neighbours::How;
 use crate::tunnel::{self, Answer, Local, Remote, TunnelSpec};
-use action::{Op, TunnelKind, TunnelPush, gre};
+use action::{Op, TunnelKind, TunnelPush, erspan, gre};
 use flow::{Field, Key, PortNo, at, flag};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ struct Outer {
     /// First word of the VXLAN or Geneve header.
     word: u32,
     key: u32,
-    /// Options of the Geneve header, as bytes.
+    /// Options of the Geneve header, or the ERSPAN header; empty: there is no such one.
     options: Vec<u8>,
 }
 
@@ -167,8 +167,13 @@ impl<'a> Xlate<'a, '_> {
                 ecn => ecn,
             };
         }
+        if self.tunnel.received && spec.kind == TunnelKind::Erspan {
+            self.wc.set_u64(at::TUN_OPTIONS, !0);
+        }
+        let key = spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID));
         let (options, critical) = match spec.kind {
             TunnelKind::Geneve => self.bridge.tlv.write(&self.tunnel.fields)?,
+            TunnelKind::Erspan => (self.erspan(spec, key).unwrap_or_default(), false),
             _ => (Vec::new(), false),
         };
         let words = (options.len() as u32 / 4) << 24;
@@ -188,9 +193,30 @@ impl<'a> Xlate<'a, '_> {
             tos,
             ttl,
             word: self.first_word(spec.kind) | words | critical,
-            key: spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID)),
+            key,
             options,
         })
+    }
+
+    /// An ERSPAN header. None: it has no such version, or the key is no session id.
+    fn erspan(&self, spec: &TunnelSpec, key: u32) -> Option<Vec<u8>> {
+        let (own, k) = (spec.erspan, &self.key);
+        let version = own.version.unwrap_or_else(|| k.u8(at::TUN_ERSPAN_VER));
+        let first = (key & !erspan::SESSION == 0).then_some(u32::from(version) << 28 | key)?;
+        let mut h = first.to_be_bytes().to_vec();
+        match version {
+            1 => h.extend(own.index.unwrap_or_else(|| k.u32(at::TUN_ERSPAN_IDX)).to_be_bytes()),
+            2 => {
+                let hwid = own.hwid.unwrap_or_else(|| k.u8(at::TUN_ERSPAN_HWID));
+                let direction = own.direction.unwrap_or_else(|| k.u8(at::TUN_ERSPAN_DIR));
+                let direction = if direction == 0 { 0 } else { erspan::DIRECTION };
+                let last = u32::from(hwid) << erspan::HWID_SHIFT | direction;
+                h.extend([0; 4]);
+                h.extend(last.to_be_bytes());
+            }
+            _ => return None,
+        }
+        Some(h)
     }
 
     /// The first 32 bits of the VXLAN or Geneve header.
@@ -229,6 +255,10 @@ impl<'a> Xlate<'a, '_> {
         self.trace_detail(|| {
             format!("tunneling from {} {source} to {} {next}", mac_text(own), mac_text(mac))
         });
+        if spec.kind == TunnelKind::Erspan && outer.options.is_empty() {
+            self.answer.decision.drop.get_or_insert(Drop::TunnelOptions);
+            return self.trace_warning(|| "native tunnel header build failed".into());
+        }
         let Some(out_port) = way.port.spec.dp_port else {
             return self.trace_warning(|| "Nonexistent output port".into());
         };
@@ -401,6 +431,7 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
     }
     match spec.kind {
         TunnelKind::Gre => gre_header(&mut h, outer.key, spec),
+        TunnelKind::Erspan => erspan_header(&mut h, &outer.options),
         _ => udp_header(&mut h, outer, spec),
     }
     h
@@ -408,7 +439,7 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
 
 /// The IP protocol number of the outer packet.
 fn protocol(kind: TunnelKind) -> u8 {
-    if kind == TunnelKind::Gre { IP_GRE } else { IP_UDP }
+    if kind.is_gre() { IP_GRE } else { IP_UDP }
 }
 
 /// Adds UDP and a VXLAN or Geneve header.
@@ -440,6 +471,15 @@ fn gre_header(h: &mut Vec<u8>, key: u32, spec: &TunnelSpec) {
     }
 }
 
+/// Adds GRE with a sequence number, and an ERSPAN header.
+fn erspan_header(h: &mut Vec<u8>, header: &[u8]) {
+    let version = usize::from(header[0] >> 4);
+    h.extend(gre::SEQUENCE.to_be_bytes());
+    h.extend(erspan::ETHERTYPES[version - 1].to_be_bytes());
+    h.extend([0; 4]);
+    h.extend(header);
+}
+
 /// The outer packet's key as tables see it. Its UDP source port, which differs from packet to
 /// packet, is 0.
 fn outer_key(
@@ -469,7 +509,7 @@ fn outer_key(
     k.set_u8(at::PROTO, protocol(spec.kind));
     k.set_u8(at::TOS, outer.tos);
     k.set_u8(at::TTL, outer.ttl);
-    if spec.kind != TunnelKind::Gre {
+    if !spec.kind.is_gre() {
         k.set_u16(at::TP_DST, spec.dst_port);
         k.set_u8(at::FLAGS, flag::L4);
     }
