@@ -242,6 +242,10 @@ impl<'a> Xlate<'a, '_> {
 
     fn tell(&mut self, to: &ToController<'_>, continuation: Option<Continuation>) {
         self.commit();
+        // All packets of a megaflow bring controllers the same fields.
+        if self.tunnel.received {
+            FIELDS.iter().filter(|f| is_outer(f)).for_each(|f| f.unwildcard(&mut self.wc));
+        }
         let (max_len, reason) = (to.max_len, to.reason);
         let context = PacketInContext {
             bridge: BridgeId(self.bridge.id),

@@ -101,10 +101,6 @@ impl<'a> Xlate<'a, '_> {
             self.trace_warning(|| "tunnel options are too long".into());
             return false;
         };
-        if self.tunnel.received {
-            let (v4, v6) = (at::TUN_DST, at::TUN_IPV6_DST);
-            tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
-        }
         if outer.dst == self.tunnel.dst {
             self.trace_warning(|| "Not tunneling to our own address".into());
             return false;
@@ -167,8 +163,8 @@ impl<'a> Xlate<'a, '_> {
                 ecn => ecn,
             };
         }
-        if self.tunnel.received && spec.kind == TunnelKind::Erspan {
-            self.wc.set_u64(at::TUN_OPTIONS, !0);
+        if self.tunnel.received {
+            self.look_at_outer(spec);
         }
         let key = spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID));
         let (options, critical) = match spec.kind {
@@ -196,6 +192,29 @@ impl<'a> Xlate<'a, '_> {
             key,
             options,
         })
+    }
+
+    /// Matches on what may be handed on from the received outer header to the next one.
+    fn look_at_outer(&mut self, spec: &TunnelSpec) {
+        let mut look = |v4, v6| tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
+        look(at::TUN_DST, at::TUN_IPV6_DST);
+        if spec.local == Local::Flow {
+            look(at::TUN_SRC, at::TUN_IPV6_SRC);
+        }
+        if spec.out_key.is_none() {
+            Field::TunId.unwildcard(&mut self.wc);
+        }
+        match spec.kind {
+            TunnelKind::VxlanGbp => {
+                Field::TunGbpId.unwildcard(&mut self.wc);
+                Field::TunGbpFlags.unwildcard(&mut self.wc);
+            }
+            TunnelKind::Geneve => {
+                self.wc.set_u16(at::TUN_FLAGS, self.wc.u16(at::TUN_FLAGS) | OAM);
+            }
+            TunnelKind::Erspan => self.wc.set_u64(at::TUN_OPTIONS, !0),
+            TunnelKind::Vxlan | TunnelKind::Gre => {}
+        }
     }
 
     /// An ERSPAN header. None: it has no such version, or the key is no session id.
