@@ -21,6 +21,9 @@ pub enum TunnelKind {
     /// GRE with a sequence number and an ERSPAN header (draft-foschiano-erspan-03), type II
     /// (version 1) or III (version 2).
     Erspan,
+    /// UDP and GTP-U (3GPP TS 29.281) around an IP packet: its Ethernet header is removed, and one
+    /// without addresses is added to what comes out.
+    Gtpu,
 }
 
 impl TunnelKind {
@@ -29,13 +32,19 @@ impl TunnelKind {
     pub fn is_gre(self) -> bool {
         matches!(self, TunnelKind::Gre | TunnelKind::Erspan)
     }
+
+    /// Does it carry frames behind UDP, with nothing of a packet's own but lengths and checksums?
+    #[inline]
+    pub fn has_template(self) -> bool {
+        matches!(self, TunnelKind::Vxlan | TunnelKind::VxlanGbp | TunnelKind::Geneve)
+    }
 }
 
 /// An outer header: Ethernet, IPv4 or IPv6 without options, and what [`TunnelKind`] says.
 ///
 /// Each packet fills in: the lengths of IP and UDP, IPv4's checksum, the UDP source port, the UDP
 /// checksum if the template's is not zero, GRE's checksum and sequence number if the template has
-/// them, ERSPAN's timestamp (type III).
+/// them, ERSPAN's timestamp (type III), GTP-U's length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TunnelPush {
     /// What kind of tunnel.
@@ -58,6 +67,20 @@ pub mod gre {
     pub const KEY: u16 = 0x2000;
     /// A sequence number.
     pub const SEQUENCE: u16 = 0x1000;
+}
+
+/// GTP-U headers (3GPP TS 29.281, section 5.1).
+pub mod gtpu {
+    /// First byte: version 1, and that it is GTP and not GTP'.
+    pub const VERSION: u8 = 0x30;
+    /// Bits of the first byte that must be [`VERSION`].
+    pub const VERSION_MASK: u8 = 0xf0;
+    /// First byte: an extension header follows.
+    pub const EXTENSION: u8 = 4;
+    /// First byte: four more bytes follow (extension, sequence number, N-PDU number).
+    pub const MORE: u8 = 7;
+    /// Message type: an IP packet follows (G-PDU).
+    pub const PACKET: u8 = 255;
 }
 
 /// ERSPAN headers (draft-foschiano-erspan-03), which follow a GRE header with a sequence number.
@@ -127,12 +150,14 @@ impl TunnelPush {
             TunnelKind::Gre => (3, self.gre_text()),
             TunnelKind::Erspan if self.is_ipv6() => (108, self.erspan_text()),
             TunnelKind::Erspan => (107, self.erspan_text()),
+            TunnelKind::Gtpu => (110, self.udp_text(&self.gtpu_text())),
             TunnelKind::Geneve => (5, self.udp_text(&self.geneve_text())),
             _ => (4, self.udp_text(&self.vxlan_text())),
         };
         let (tunnel_port, out_port) = (port(self.tunnel_port), port(self.out_port));
+        let before = if self.kind == TunnelKind::Gtpu { "pop_eth," } else { "" };
         format!(
-            "tnl_push(tnl_port({tunnel_port}),header(size={},type={kind},eth(dst={},src={},dl_type={:#06x}),\
+            "{before}tnl_push(tnl_port({tunnel_port}),header(size={},type={kind},eth(dst={},src={},dl_type={:#06x}),\
              {ip},{l4}),out_port({out_port}))",
             h.len(),
             mac(&h[..6]),
@@ -150,6 +175,12 @@ impl TunnelPush {
     fn vxlan_text(&self) -> String {
         let at = self.l4() + 8;
         format!("vxlan(flags={:#x},vni={:#x})", self.be32(at), self.be32(at + 4) >> 8)
+    }
+
+    fn gtpu_text(&self) -> String {
+        let at = self.l4() + 8;
+        let (flags, kind) = (self.header[at], self.header[at + 1]);
+        format!("gtpu(flags={flags:#x},msgtype={kind},teid={:#x})", self.be32(at + 4))
     }
 
     fn geneve_text(&self) -> String {

@@ -22,6 +22,7 @@ pub const IFACE_TYPES: &[&str] = &[
     "erspan",
     "geneve",
     "gre",
+    "gtpu",
     "internal",
     "ip6erspan",
     "ip6gre",
@@ -198,7 +199,7 @@ impl Iface {
 }
 
 /// Types that ovs-vswitchd has and we have not.
-const OF_OVS: [&str; 6] = ["gtpu", "bareudp", "srv6", "lisp", "stt", "vport-internal"];
+const OF_OVS: [&str; 5] = ["bareudp", "srv6", "lisp", "stt", "vport-internal"];
 
 /// Opens the port behind an interface.
 pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {

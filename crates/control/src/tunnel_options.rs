@@ -17,6 +17,9 @@ const VXLAN_PORT: u16 = 4789;
 
 const GENEVE_PORT: u16 = 6081;
 
+/// GTP-U's own UDP port (3GPP TS 29.281, section 4.4.2).
+const GTPU_PORT: u16 = 2152;
+
 const TTL: u8 = 64;
 
 const DSCP: u8 = 0xfc;
@@ -26,7 +29,7 @@ const ERSPAN_OPTIONS: &[&str] = &["erspan_ver", "erspan_idx", "erspan_dir", "ers
 
 /// Is this the type of a tunnel interface?
 pub fn is_tunnel(kind: &str) -> bool {
-    matches!(kind, "vxlan" | "geneve" | "gre" | "ip6gre" | "erspan" | "ip6erspan")
+    matches!(kind, "vxlan" | "geneve" | "gre" | "ip6gre" | "erspan" | "ip6erspan" | "gtpu")
 }
 
 /// The UDP port that a type uses when none is given.
@@ -34,6 +37,7 @@ pub fn usual_port(kind: &str) -> u16 {
     match kind {
         "vxlan" => VXLAN_PORT,
         "geneve" => GENEVE_PORT,
+        "gtpu" => GTPU_PORT,
         _ => 0,
     }
 }
@@ -52,8 +56,12 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
         }
         _ => {}
     }
-    if let Some(kind) = o.get("packet_type").filter(|k| *k != "legacy_l2") {
+    let usual = if o.kind() == TunnelKind::Gtpu { "legacy_l3" } else { "legacy_l2" };
+    if let Some(kind) = o.get("packet_type").filter(|k| *k != usual) {
         return match (kind, conf.kind.as_str()) {
+            ("legacy_l2", kind) => o.fail(&format!(
+                "legacy_l2 configured on {kind} tunnel that cannot carry L2 traffic"
+            )),
             ("legacy_l3", "vxlan" | "geneve") => {
                 let kind = if o.is_vxlan() { "VXLAN (without GPE)" } else { "geneve" };
                 o.fail(&format!(
@@ -81,7 +89,7 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
         },
         df: o.get("df_default") != Some("false"),
         keyed: o.get("key").or(o.get("out_key")).is_some(),
-        csum: !o.is_erspan() && o.get("csum") == Some("true"),
+        csum: o.has_csum() && o.get("csum") == Some("true"),
         sequence: o.is_gre() && o.get("seq") == Some("true"),
         erspan: o.erspan()?,
         egress_mark: o.number("egress_pkt_mark", 10).map(|n| n as u32),
@@ -111,11 +119,16 @@ impl<'a> Options<'a> {
         matches!(self.0.kind.as_str(), "erspan" | "ip6erspan")
     }
 
+    fn has_csum(&self) -> bool {
+        !self.is_erspan() && self.0.kind != "gtpu"
+    }
+
     fn kind(&self) -> TunnelKind {
         match self.0.kind.as_str() {
             "geneve" => TunnelKind::Geneve,
             "gre" | "ip6gre" => TunnelKind::Gre,
             "erspan" | "ip6erspan" => TunnelKind::Erspan,
+            "gtpu" => TunnelKind::Gtpu,
             _ if self.extensions().any(|e| e == "gbp") => TunnelKind::VxlanGbp,
             _ => TunnelKind::Vxlan,
         }
@@ -224,7 +237,7 @@ impl<'a> Options<'a> {
         let (name, kind) = (&self.0.name, &self.0.kind);
         let known = |k: &str| match k {
             "dst_port" => !self.kind().is_gre(),
-            "csum" => !self.is_erspan(),
+            "csum" => self.has_csum(),
             k if ERSPAN_OPTIONS.contains(&k) => self.is_erspan(),
             "seq" => self.is_gre(),
             "exts" => kind == "vxlan",
@@ -480,6 +493,12 @@ mod tests {
         let t = read("gre", "remote_ip=10.0.0.2 key=4294967295 seq=true dst_port=7").unwrap();
         assert_eq!((t.kind, t.dst_port, t.in_key), (TunnelKind::Gre, 0, Some(!0)));
         assert!(t.keyed && t.sequence && !t.csum);
+        let t = read("gtpu", "remote_ip=10.0.0.2 packet_type=legacy_l3 csum=true").unwrap();
+        assert_eq!((t.kind, t.dst_port, t.csum), (TunnelKind::Gtpu, 2152, false));
+        assert_eq!(
+            read("gtpu", "remote_ip=10.0.0.2 packet_type=legacy_l2").unwrap_err(),
+            "v: legacy_l2 configured on gtpu tunnel that cannot carry L2 traffic"
+        );
         let t = read("ip6gre", "remote_ip=fd00::2").unwrap();
         assert!(!t.keyed && !t.sequence);
         assert_eq!(

@@ -58,7 +58,7 @@ impl TunnelPorts {
 pub(crate) fn port_name(kind: &str, udp: u16) -> String {
     match kind {
         "geneve" => format!("genev_sys_{udp}"),
-        "vxlan" => format!("vxlan_sys_{udp}"),
+        "vxlan" | "gtpu" => format!("{kind}_sys_{udp}"),
         _ => format!("{kind}_sys"),
     }
 }

@@ -441,3 +441,67 @@ fn erspan_counts_packets_and_says_when_they_were_mirrored() {
     // The other tests of this process count with it.
     assert!(numbers.len() == 15 && numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
 }
+
+/// A GTP-U header over IPv4 with tunnel endpoint 0xdeadbeef, or over IPv6 with a UDP checksum.
+fn gtpu_template(v6: bool) -> Arc<TunnelPush> {
+    let (mut h, sum) = (vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8], if v6 { 0xff } else { 0 });
+    if v6 {
+        h.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 17, 64]);
+        h.extend((0..32).map(|i| i as u8));
+    } else {
+        h.extend([8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    }
+    h.extend([0, 0, 8, 0x68, 0, 0, sum, sum, 0x30, 255, 0, 0, 0xde, 0xad, 0xbe, 0xef]);
+    let (kind, header) = (TunnelKind::Gtpu, h.into());
+    let source_ports = (40000, 40100);
+    Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+}
+
+/// IP packets lose their Ethernet header, and come out with one without addresses; others end.
+#[test]
+fn gtpu_carries_what_is_behind_the_ethernet_header() {
+    let mut b = bed(3);
+    b.dp.set_settings(Settings { validate: true, ..Settings::default() });
+    let (mut carried, mut refused) = (0, 0);
+    for seed in 0..600 {
+        let mut r = Rng(seed);
+        let (p, t) = (packet(&mut r), gtpu_template(seed.is_multiple_of(2)));
+        let ip = wire::l3(&p).filter(|l| matches!(l.ethertype, 0x0800 | 0x86dd));
+        let version = |l: &wire::L3| if l.ethertype == 0x0800 { 4 } else { 6 };
+        // What says that it is IP and is not is refused at the other end.
+        let ip = ip.filter(|l| p.get(l.at).is_some_and(|b| b >> 4 == version(l)));
+        let fields = [(Field::TunId, 0xdead_beef), (Field::TunGtpuMsgtype, 255)];
+        let pop = Op::TunnelPop { port: TUNNEL, kind: t.kind, options: [].into() };
+        let rules = vec![
+            on(TUNNEL, &fields, vec![Op::Output(OUT)], 1),
+            on(TUNNEL, &[], vec![Op::Output(PHY)], 2),
+        ];
+        for out in [vec![Op::Output(OUT)], vec![pop]] {
+            let whole = matches!(out[..], [Op::Output(_)]);
+            let push = [vec![Op::TunnelPush(t.clone())], out].concat();
+            b.set_rules([rules.clone(), vec![on(PHY, &[], push, 3)]].concat());
+            b.peers[0].send(&p);
+            b.run();
+            let got = b.peers[2].drain();
+            let Some(ip) = &ip else {
+                refused += usize::from(!whole && got.is_empty());
+                continue;
+            };
+            assert_eq!(got.len(), 1, "seed {seed}");
+            if whole {
+                check_outer(&got[0], &p[ip.at..], &t);
+                let length = &got[0][t.header.len() - 6..t.header.len() - 4];
+                assert_eq!(length, ((p.len() - ip.at) as u16).to_be_bytes());
+            } else {
+                let inner = [&[0; 12][..], &p[ip.at - 2..]].concat();
+                assert_eq!(got[0], inner, "seed {seed}");
+                carried += 1;
+            }
+        }
+        assert!(b.peers[0].drain().is_empty(), "seed {seed}");
+    }
+    assert!(carried > 300 && refused > 30, "{carried} {refused}");
+    assert!(b.dp.totals().drops[Drop::PacketType as usize] > 0);
+    assert_eq!(b.dp.perf().iter().map(|(_, p)| p.differences).sum::<u64>(), 0);
+    b.assert_balanced();
+}

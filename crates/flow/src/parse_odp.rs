@@ -354,6 +354,9 @@ impl Parser<'_> {
                     ("hwid", Field::TunErspanHwid),
                 ];
                 self.tunnel_fields(erspan, &fields)?;
+            } else if let Some(gtpu) = inner(item, "gtpu(") {
+                let fields = [("flags", Field::TunGtpuFlags), ("msgtype", Field::TunGtpuMsgtype)];
+                self.tunnel_fields(gtpu, &fields)?;
             } else {
                 self.tunnel_value(item)?;
             }

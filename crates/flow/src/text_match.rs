@@ -99,6 +99,8 @@ const METADATA: &[Field] = &[
     Field::TunErspanVer,
     Field::TunErspanDir,
     Field::TunErspanHwid,
+    Field::TunGtpuFlags,
+    Field::TunGtpuMsgtype,
     Field::Metadata,
 ];
 
@@ -357,8 +359,9 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// ERSPAN's fields. A megaflow shows those of its version only, without masks, as in OVS.
-    fn erspan(&mut self) {
+    /// Fields of ERSPAN and GTP-U. A megaflow shows those of its version only, without masks, as in
+    /// OVS.
+    fn erspan_and_gtpu(&mut self) {
         let version = self.get(Field::TunErspanVer);
         let has = |n: u128| version.any() || version.bits() == n;
         let all = [
@@ -366,9 +369,13 @@ impl<'a> Writer<'a> {
             ("tun_erspan_idx", Field::TunErspanIdx, has(1)),
             ("tun_erspan_dir", Field::TunErspanDir, has(2)),
             ("tun_erspan_hwid", Field::TunErspanHwid, has(2)),
+            ("tun_gtpu_flags", Field::TunGtpuFlags, true),
+            ("tun_gtpu_msgtype", Field::TunGtpuMsgtype, true),
         ];
         for (name, field, of_version) in all {
             let m = self.get(field);
+            let bare = name.strip_prefix("tun_").filter(|n| self.megaflow && n.starts_with("gtpu"));
+            let name = bare.unwrap_or(name);
             match (self.megaflow, field.format()) {
                 (true, _) if m.any() || !of_version => {}
                 (true, Format::Decimal) => self.put(name, &m.bits().to_string()),
@@ -395,7 +402,7 @@ impl<'a> Writer<'a> {
         if !ttl.any() {
             self.put("tun_ttl", &ttl.value.to_string());
         }
-        self.erspan();
+        self.erspan_and_gtpu();
         // OpenFlow can name only the OAM flag; a full mask over it reads "+oam".
         let m = self.get(Field::TunFlags);
         if !m.any() {

@@ -176,6 +176,7 @@ impl Odp<'_> {
         let options = self.at(at::TUN_OPTIONS, 8);
         if self.key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS == 0 {
             body += &self.erspan();
+            body += &self.gtpu();
         } else if options.value & options.mask != 0 {
             let _ = write!(body, ",geneve(options={:#x})", options.value);
         }
@@ -202,6 +203,16 @@ impl Odp<'_> {
         }
         let body = self.body(&parts);
         if body.is_empty() { body } else { format!(",erspan({body})") }
+    }
+
+    fn gtpu(&self) -> String {
+        let flags = ("flags", self.get(Field::TunGtpuFlags), Style::Hex);
+        let mut parts = vec![flags, ("msgtype", self.get(Field::TunGtpuMsgtype), Style::Decimal)];
+        if flags.1.value == 0 {
+            parts.retain(|(_, m, _)| !m.any());
+        }
+        let body = self.body(&parts);
+        if body.is_empty() { body } else { format!(",gtpu({body})") }
     }
 
     /// The conntrack original direction tuple of a tracked packet.

@@ -199,6 +199,8 @@ fn fields(eth_type: u128, proto: u128) -> Vec<Field> {
         TunErspanVer,
         TunErspanDir,
         TunErspanHwid,
+        TunGtpuFlags,
+        TunGtpuMsgtype,
         Reg(0),
         Reg(7),
         Reg(15),

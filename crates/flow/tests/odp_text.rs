@@ -185,7 +185,7 @@ fn kind() -> impl Strategy<Value = (u128, u128)> {
     ])
 }
 
-const TUNNEL: [Field; 10] = [
+const TUNNEL: [Field; 12] = [
     Field::TunId,
     Field::TunSrc,
     Field::TunDst,
@@ -196,6 +196,8 @@ const TUNNEL: [Field; 10] = [
     Field::TunErspanIdx,
     Field::TunErspanDir,
     Field::TunErspanHwid,
+    Field::TunGtpuFlags,
+    Field::TunGtpuMsgtype,
 ];
 
 fn mask_of(pick: u8, bits: u128) -> u128 {
@@ -234,6 +236,7 @@ prop_compose! {
                 // A version has fields of its own.
                 TunErspanIdx if TunErspanVer.get(&key) != 1 => (0, 0),
                 TunErspanDir | TunErspanHwid if TunErspanVer.get(&key) != 2 => (0, 0),
+                TunGtpuFlags => (value | 1, bits | 1),
                 _ => (value, bits),
             };
             field.set(&mut key, value);

@@ -1,5 +1,6 @@
 //! Outer packets: header and inner packet in one pass (`strip`) against its twin, which parses the
-//! outer header, removes it and parses again; with VXLAN and Geneve. ERSPAN against a slow parser.
+//! outer header, removes it and parses again; with VXLAN and Geneve. ERSPAN and GTP-U against a
+//! slow parser.
 
 use crate::parse::bed::{Bed, Rule, bed, rule};
 use crate::parse::slow;
@@ -60,22 +61,24 @@ fn pair(kind: TunnelKind) -> [Bed; 2] {
 thread_local! {
     static BEDS: RefCell<[[Bed; 2]; 2]> =
         RefCell::new([pair(TunnelKind::Vxlan), pair(TunnelKind::Geneve)]);
-    static ERSPAN: RefCell<Bed> = RefCell::new(bed(3));
+    static SLOW: RefCell<Bed> = RefCell::new(bed(3));
 }
 
-/// Decapsulates ERSPAN; what comes out with all the fields that the slow parser found goes to
+/// Decapsulates one kind; what comes out with all the fields that the slow parser found goes to
 /// [`OUT`].
-fn erspan_rules(found: &Key) -> Vec<Rule> {
-    const READ: [Field; 6] = [
+fn slow_rules(kind: TunnelKind, found: &Key) -> Vec<Rule> {
+    const READ: [Field; 8] = [
         Field::TunId,
         Field::TunSrc,
         Field::TunErspanVer,
         Field::TunErspanIdx,
         Field::TunErspanDir,
         Field::TunErspanHwid,
+        Field::TunGtpuFlags,
+        Field::TunGtpuMsgtype,
     ];
-    let pop = Op::TunnelPop { port: TUNNEL, kind: TunnelKind::Erspan, options: [].into() };
-    let outer = [(Field::EthType, 0x0800), (Field::IpProto, 47)];
+    let pop = Op::TunnelPop { port: TUNNEL, kind, options: [].into() };
+    let outer = [(Field::EthType, 0x0800), (Field::IpProto, if kind.is_gre() { 47 } else { 17 })];
     vec![
         on(PHY, &outer, vec![pop], 1),
         on(TUNNEL, &READ.map(|f| (f, f.get(found))), vec![Op::Output(OUT)], 2),
@@ -84,14 +87,18 @@ fn erspan_rules(found: &Key) -> Vec<Rule> {
     ]
 }
 
-/// ERSPAN: the frame comes out with the fields that the slow parser finds, or does not.
-fn erspan(b: &mut Bed, frame: &[u8]) {
+/// The frame comes out with the fields that the slow parser finds, or does not.
+fn against_slow(b: &mut Bed, kind: TunnelKind, frame: &[u8]) {
     let tagged = matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
-    let found = slow::erspan(frame).filter(|_| !tagged);
-    b.set_rules(erspan_rules(&found.map_or(Key::ZERO, |(key, _)| key)));
+    let found = match kind {
+        _ if tagged => None,
+        TunnelKind::Erspan => slow::erspan(frame),
+        _ => slow::gtpu(frame),
+    };
+    b.set_rules(slow_rules(kind, &found.as_ref().map_or(Key::ZERO, |(key, _)| *key)));
     let ([to_phy, to_out], _) = outcome(b, frame);
     if !tagged {
-        let want = found.map_or(Vec::new(), |(_, inner)| vec![inner.to_vec(); 3]);
+        let want = found.map_or(Vec::new(), |(_, inner)| vec![inner; 3]);
         assert_eq!((to_phy, to_out), (Vec::new(), want), "the slow parser differs");
     }
 }
@@ -124,7 +131,8 @@ pub fn run(data: &[u8]) {
         testkit::fix_checksums(&mut frame);
     }
     if kind & 4 != 0 {
-        return ERSPAN.with_borrow_mut(|b| erspan(b, &frame));
+        let kind = if kind & 1 != 0 { TunnelKind::Gtpu } else { TunnelKind::Erspan };
+        return SLOW.with_borrow_mut(|b| against_slow(b, kind, &frame));
     }
     BEDS.with_borrow_mut(|beds| {
         let [one, two] = &mut beds[usize::from(kind & 1)];
@@ -168,5 +176,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         erspan(&second, &inner),
         erspan(&third, &arp),
         erspan(&third, &arp[..13]),
+        outer(7, &[0x30, 255, 0, 20, 0, 1, 2, 3], &inner[14..], false),
+        outer(7, &[0x32, 255, 0, 24, 0, 1, 2, 3, 0, 1, 0, 0], &inner[14..], true),
+        outer(7, &[0x34, 255, 0, 24, 0, 1, 2, 3, 0, 1, 0, 0x85], &inner[14..], true),
+        outer(7, &[0x32, 1, 0, 4, 0, 0, 0, 0], &[0, 1, 0, 0], true),
     ]
 }

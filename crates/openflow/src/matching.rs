@@ -283,6 +283,8 @@ impl List<'_> {
             Field::TunErspanVer,
             Field::TunErspanDir,
             Field::TunErspanHwid,
+            Field::TunGtpuFlags,
+            Field::TunGtpuMsgtype,
         ]);
         self.m.tun.iter().for_each(|t| put_tun_metadata(t, self.out));
     }

@@ -121,6 +121,8 @@ rows! {
     TunErspanVer 1: NxEt 12 V10;
     TunErspanDir 1: NxEt 13 V10;
     TunErspanHwid 1: NxEt 14 V10;
+    TunGtpuFlags 1: NxEt 15 V10;
+    TunGtpuMsgtype 1: NxEt 16 V10;
     Metadata 8: Oxm 2 V10;
     InPort 4: NxmOf 0 V10, Oxm 0 V12;
     ActsetOutput 4: Onf 43 V10, Oxm 43 V15;

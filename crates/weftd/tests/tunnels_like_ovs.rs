@@ -41,9 +41,15 @@ fn prepare<'a>(ns: &'a Netns, config: SwitchConfig) -> Switch<'a> {
         ("er5", "remote_ip=10.1.1.254 key=9"),
         ("er6", "remote_ip=fd00::2 key=flow erspan_ver=2 erspan_dir=flow erspan_hwid=flow"),
     ];
+    let gtpu = [
+        ("gt1", "remote_ip=10.1.1.2 key=4294967295 tos=inherit ttl=inherit"),
+        ("gt2", "remote_ip=flow key=flow dst_port=2153 packet_type=legacy_l3"),
+        ("gt3", "remote_ip=fd00::2 key=7"),
+    ];
     let vxlan = vxlan.map(|(name, options)| (name, "vxlan", options));
     let erspan = erspan.map(|(name, options)| (name, "erspan", options));
-    for (name, kind, options) in vxlan.into_iter().chain(erspan) {
+    let gtpu = gtpu.map(|(name, options)| (name, "gtpu", options));
+    for (name, kind, options) in vxlan.into_iter().chain(erspan).chain(gtpu) {
         let options: String =
             options.split(' ').map(|o| format!(" options:{o}")).collect::<Vec<_>>().concat();
         vsctl(&format!("add-port br-int {name} -- set interface {name} type={kind}{options}"));
@@ -107,6 +113,8 @@ fn numbers_out(line: &str) -> String {
         "_sys_4790 (",
         "_sys_4791 (",
         "erspan_sys (",
+        "gtpu_sys_2152 (",
+        "gtpu_sys_2153 (",
         "port ",
     ];
     for mark in marks {
@@ -189,7 +197,7 @@ fn script() -> Vec<String> {
         let (protocol, fields) = rest.split_once(',').unwrap();
         all.push(trace(&format!("br-phy {protocol},{TO_VTEP},{fields}")));
     }
-    all.extend(erspan_script());
+    all.extend(others_script());
     for options in [
         "key=3",
         "remote_ip=nonsense",
@@ -208,8 +216,8 @@ fn script() -> Vec<String> {
     all
 }
 
-/// What goes into ERSPAN, what comes out of it, and what it is not configured as.
-fn erspan_script() -> Vec<String> {
+/// What goes into ERSPAN and GTP-U, what comes out, and what they are not configured as.
+fn others_script() -> Vec<String> {
     let trace = |flow: &str| format!("trace {flow}");
     let mut all = vec!["ofctl add-flow br-phy in_port=LOCAL,actions=nic0".into()];
     for actions in [
@@ -222,6 +230,10 @@ fn erspan_script() -> Vec<String> {
         "set_field:10.1.1.2->tun_dst,set_field:3->tun_erspan_ver,er2",
         "set_field:10.1.1.2->tun_dst,er2",
         "set_tunnel:7,set_field:1->tun_erspan_dir,load:0x5->NXOXM_ET_ERSPAN_HWID[0..2],er6",
+        "gt1",
+        "set_field:10.1.1.2->tun_dst,set_tunnel:5,gt2",
+        "gt3",
+        "set_field:1->tun_gtpu_flags,gt3",
     ] {
         all.push("ofctl del-flows br-int".into());
         all.push(format!("ofctl add-flow br-int in_port=t1,actions={actions}"));
@@ -243,6 +255,28 @@ fn erspan_script() -> Vec<String> {
         all.push(trace(&format!(
             "br-int in_port=er2,tun_src=10.1.1.9,tun_dst=10.1.1.1,tun_id=3,{fields}"
         )));
+    }
+    for flow in [
+        "priority=9,tun_gtpu_flags=0x30,tun_gtpu_msgtype=255,actions=t1",
+        "priority=8,tun_gtpu_flags=0x32/0x32,actions=t1",
+        "priority=7,tun_gtpu_msgtype=1,actions=move:NXOXM_ET_GTPU_MSGTYPE[]->NXM_NX_REG0[0..7],t1",
+    ] {
+        all.push(format!("ofctl add-flow br-int {flow}"));
+    }
+    all.push("ofctl --no-stats dump-flows br-int".into());
+    for rest in [
+        "udp,nw_src=10.1.1.2,nw_dst=10.1.1.1,udp_dst=2153",
+        "udp6,ipv6_src=fd00::2,ipv6_dst=fd00::1,udp_dst=2152",
+        "udp6,ipv6_src=fd00::2,ipv6_dst=fd00::1,udp_dst=2154",
+    ] {
+        let (protocol, fields) = rest.split_once(',').unwrap();
+        let to = "in_port=nic0,eth_src=00:11:22:33:44:02,eth_dst=aa:55:00:00:00:01,nw_ttl=64";
+        all.push(trace(&format!("br-phy {protocol},{to},{fields}")));
+    }
+    for options in ["packet_type=legacy_l2", "packet_type=nonsense"] {
+        all.push(format!("vsctl -- --may-exist add-port br-int e1 -- set interface e1 type=gtpu options:remote_ip=10.1.1.77 options:{options}"));
+        all.push("vsctl get interface e1 error".into());
+        all.push("vsctl del-port e1".into());
     }
     for rest in ["ip,nw_src=10.1.1.2,nw_dst=10.1.1.1", "ipv6,ipv6_src=fd00::2,ipv6_dst=fd00::1"] {
         let (protocol, fields) = rest.split_once(',').unwrap();

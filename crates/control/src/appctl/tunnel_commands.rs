@@ -2,6 +2,7 @@
 
 use crate::ports::parse_mac;
 use crate::state::State;
+use action::TunnelKind;
 use ofproto::{Local, Remote, Route, TunnelSpec};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -217,7 +218,8 @@ fn describe(t: &TunnelSpec, no: flow::PortNo) -> String {
         Remote::Flow => "flow".into(),
         Remote::Ip(ip) => ip.to_string(),
     };
-    let mut out = format!("{local}->{remote}, key={}, legacy_l2, dp port={no}", key_text(t.in_key));
+    let layer = if t.kind == TunnelKind::Gtpu { "legacy_l3" } else { "legacy_l2" };
+    let mut out = format!("{local}->{remote}, key={}, {layer}, dp port={no}", key_text(t.in_key));
     if t.out_key != t.in_key {
         let _ = write!(out, ", out_key={}", key_text(t.out_key));
     }

@@ -332,7 +332,7 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
         ],
     ),
     (
-        "vxlan geneve gre ip6gre erspan ip6erspan",
+        "vxlan geneve gre ip6gre erspan ip6erspan gtpu",
         &[
             ("remote_ip", Works, ""),
             ("local_ip", Works, ""),
@@ -347,9 +347,10 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
             ("seq", Works, ""),
             ("egress_pkt_mark", Works, ""),
             ("exts", Only(&["gbp"]), ""),
-            ("packet_type", Only(&["legacy_l2"]), ""),
         ],
     ),
+    ("vxlan geneve gre ip6gre erspan ip6erspan", &[("packet_type", Only(&["legacy_l2"]), "")]),
+    ("gtpu", &[("packet_type", Only(&["legacy_l3"]), "")]),
     (
         "erspan ip6erspan",
         &[

@@ -174,6 +174,8 @@ fn nxm_name(f: Field) -> String {
         TunErspanVer => "NXOXM_ET_ERSPAN_VER",
         TunErspanDir => "NXOXM_ET_ERSPAN_DIR",
         TunErspanHwid => "NXOXM_ET_ERSPAN_HWID",
+        TunGtpuFlags => "NXOXM_ET_GTPU_FLAGS",
+        TunGtpuMsgtype => "NXOXM_ET_GTPU_MSGTYPE",
         PktMark => "NXM_NX_PKT_MARK",
         CtState => "NXM_NX_CT_STATE",
         CtZone => "NXM_NX_CT_ZONE",

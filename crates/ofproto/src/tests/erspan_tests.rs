@@ -1,4 +1,4 @@
-//! ERSPAN: fields of the outer header, matched and written.
+//! ERSPAN and GTP-U: fields of the outer header, matched and written.
 
 use crate::tests::tunnel_lab::{geneve_lab, lab_with, route_to_port_2, tunnel_to};
 use crate::tests::{Lab, apply, flow, out, packet};
@@ -126,4 +126,24 @@ fn the_fields_of_a_packet_in_are_those_of_the_megaflow() {
     }
     assert_eq!(Field::TunErspanHwid.get(&sent.mask), 0);
     assert_eq!(Field::TunErspanHwid.get(&d.mask), Field::TunErspanHwid.full());
+}
+
+#[test]
+fn gtpu_takes_ip_and_flows_match_on_what_its_header_says() {
+    let mut lab = lab_with(TunnelKind::Gtpu, ErspanSpec::default());
+    route_to_port_2(&mut lab);
+    lab.add(flow(0, 9, "in_port=2", apply(vec![out(3)])));
+    lab.add(flow(0, 8, "in_port=1", apply(vec![tunnel_to([10, 0, 0, 5]), out(5)])));
+    lab.add(flow(0, 7, "tun_gtpu_flags=0x30/0xf0,tun_gtpu_msgtype=255", apply(vec![out(1)])));
+    lab.add(flow(0, 6, "tun_gtpu_msgtype=1", apply(vec![out(2)])));
+    let d = lab.decide(&packet("in_port=1,udp"));
+    let [Op::TunnelPush(t), ..] = &d.ops[..] else { panic!("{}", ops_text(&d.ops)) };
+    assert_eq!(t.header[42..], [0x30, 255, 0, 0, 0, 0, 0, 0]);
+    let d = lab.decide(&packet("in_port=1,arp"));
+    assert_eq!((ops_text(&d.ops).as_str(), d.drop), ("drop", Some(telemetry::Drop::PacketType)));
+    let mut sent = |fields: &str| ops_text(&lab.decide(&received(fields)).ops);
+    assert_eq!(sent("tun_gtpu_flags=0x32,tun_gtpu_msgtype=255"), "11");
+    assert_eq!(sent("tun_gtpu_flags=0x30,tun_gtpu_msgtype=1"), "12");
+    assert_eq!(sent("tun_gtpu_flags=0x30,tun_gtpu_msgtype=2"), "drop");
+    assert_eq!(sent("tun_erspan_ver=1,tun_erspan_idx=0xfffff"), "drop");
 }

@@ -7,7 +7,7 @@ use crate::translate::effects::{Asked, Hop, Snooped};
 use crate::translate::xlate::Xlate;
 use crate::tunnel::neighbours::How;
 use crate::tunnel::{self, Answer, Local, Remote, TunnelSpec};
-use action::{Op, TunnelKind, TunnelPush, erspan, gre};
+use action::{Op, TunnelKind, TunnelPush, erspan, gre, gtpu};
 use flow::{Field, Key, PortNo, at, flag};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ struct Outer {
     mark: u32,
     tos: u8,
     ttl: u8,
-    /// First word of the VXLAN or Geneve header.
+    /// First word of the VXLAN, Geneve or GTP-U header.
     word: u32,
     key: u32,
     /// Options of the Geneve header, or the ERSPAN header; empty: there is no such one.
@@ -96,6 +96,11 @@ impl<'a> Xlate<'a, '_> {
         dp: PortNo,
         trunc: u32,
     ) -> bool {
+        if spec.kind == TunnelKind::Gtpu && !fields::is_ip(self.key.u16(at::ETH_TYPE)) {
+            self.answer.decision.drop.get_or_insert(Drop::PacketType);
+            self.trace_warning(|| "GTP-U carries IP only".into());
+            return false;
+        }
         let Some(outer) = self.outer(spec) else {
             self.answer.decision.drop.get_or_insert(Drop::TunnelOptions);
             self.trace_warning(|| "tunnel options are too long".into());
@@ -213,7 +218,7 @@ impl<'a> Xlate<'a, '_> {
                 self.wc.set_u16(at::TUN_FLAGS, self.wc.u16(at::TUN_FLAGS) | OAM);
             }
             TunnelKind::Erspan => self.wc.set_u64(at::TUN_OPTIONS, !0),
-            TunnelKind::Vxlan | TunnelKind::Gre => {}
+            TunnelKind::Vxlan | TunnelKind::Gre | TunnelKind::Gtpu => {}
         }
     }
 
@@ -224,7 +229,10 @@ impl<'a> Xlate<'a, '_> {
         let first = (key & !erspan::SESSION == 0).then_some(u32::from(version) << 28 | key)?;
         let mut h = first.to_be_bytes().to_vec();
         match version {
-            1 => h.extend(own.index.unwrap_or_else(|| k.u32(at::TUN_ERSPAN_IDX)).to_be_bytes()),
+            1 => {
+                let index = own.index.unwrap_or_else(|| Field::TunErspanIdx.get(k) as u32);
+                h.extend(index.to_be_bytes());
+            }
             2 => {
                 let hwid = own.hwid.unwrap_or_else(|| k.u8(at::TUN_ERSPAN_HWID));
                 let direction = own.direction.unwrap_or_else(|| k.u8(at::TUN_ERSPAN_DIR));
@@ -238,7 +246,7 @@ impl<'a> Xlate<'a, '_> {
         Some(h)
     }
 
-    /// The first 32 bits of the VXLAN or Geneve header.
+    /// The first 32 bits of the VXLAN, Geneve or GTP-U header.
     fn first_word(&self, kind: TunnelKind) -> u32 {
         let policy = u32::from(self.key.u8(at::TUN_GBP_FLAGS)) << 16
             | u32::from(self.key.u16(at::TUN_GBP_ID));
@@ -246,6 +254,7 @@ impl<'a> Xlate<'a, '_> {
             TunnelKind::VxlanGbp if policy != 0 => VXLAN_VALID | VXLAN_GBP | policy,
             TunnelKind::Geneve if self.key.u16(at::TUN_FLAGS) & OAM != 0 => GENEVE_OAM | ETHERNET,
             TunnelKind::Geneve => ETHERNET,
+            TunnelKind::Gtpu => u32::from_be_bytes([gtpu::VERSION, gtpu::PACKET, 0, 0]),
             _ => VXLAN_VALID,
         }
     }
@@ -461,14 +470,15 @@ fn protocol(kind: TunnelKind) -> u8 {
     if kind.is_gre() { IP_GRE } else { IP_UDP }
 }
 
-/// Adds UDP and a VXLAN or Geneve header.
+/// Adds UDP and a VXLAN, Geneve or GTP-U header.
 fn udp_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
     h.extend([0, 0]);
     h.extend(spec.dst_port.to_be_bytes());
     let sum = if spec.csum || outer.dst.is_ipv6() { 0xff } else { 0 };
     h.extend([0, 0, sum, sum]);
     h.extend(outer.word.to_be_bytes());
-    h.extend((outer.key << 8).to_be_bytes());
+    let key = if spec.kind == TunnelKind::Gtpu { outer.key } else { outer.key << 8 };
+    h.extend(key.to_be_bytes());
     h.extend(&outer.options);
 }
 
