@@ -18,13 +18,33 @@ pub enum TunnelKind {
     Geneve,
     /// GRE (RFC 2784 and 2890).
     Gre,
+    /// GRE with a sequence number and an ERSPAN header (draft-foschiano-erspan-03), type II
+    /// (version 1) or III (version 2).
+    Erspan,
+    /// UDP and GTP-U (3GPP TS 29.281) around an IP packet: its Ethernet header is removed, and one
+    /// without addresses is added to what comes out.
+    Gtpu,
+}
+
+impl TunnelKind {
+    /// Is its header behind IP a GRE header (else UDP)?
+    #[inline]
+    pub fn is_gre(self) -> bool {
+        matches!(self, TunnelKind::Gre | TunnelKind::Erspan)
+    }
+
+    /// Does it carry frames behind UDP, with nothing of a packet's own but lengths and checksums?
+    #[inline]
+    pub fn has_template(self) -> bool {
+        matches!(self, TunnelKind::Vxlan | TunnelKind::VxlanGbp | TunnelKind::Geneve)
+    }
 }
 
 /// An outer header: Ethernet, IPv4 or IPv6 without options, and what [`TunnelKind`] says.
 ///
 /// Each packet fills in: the lengths of IP and UDP, IPv4's checksum, the UDP source port, the UDP
 /// checksum if the template's is not zero, GRE's checksum and sequence number if the template has
-/// them.
+/// them, ERSPAN's timestamp (type III), GTP-U's length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TunnelPush {
     /// What kind of tunnel.
@@ -49,6 +69,38 @@ pub mod gre {
     pub const SEQUENCE: u16 = 0x1000;
 }
 
+/// GTP-U headers (3GPP TS 29.281, section 5.1).
+pub mod gtpu {
+    /// First byte: version 1, and that it is GTP and not GTP'.
+    pub const VERSION: u8 = 0x30;
+    /// Bits of the first byte that must be [`VERSION`].
+    pub const VERSION_MASK: u8 = 0xf0;
+    /// First byte: an extension header follows.
+    pub const EXTENSION: u8 = 4;
+    /// First byte: four more bytes follow (extension, sequence number, N-PDU number).
+    pub const MORE: u8 = 7;
+    /// Message type: an IP packet follows (G-PDU).
+    pub const PACKET: u8 = 255;
+}
+
+/// ERSPAN headers (draft-foschiano-erspan-03), which follow a GRE header with a sequence number.
+pub mod erspan {
+    /// Ethertypes of the GRE header in front of types II and III.
+    pub const ETHERTYPES: [u16; 2] = [0x88be, 0x22eb];
+    /// Bytes of the header, by its version, 1 or 2: without the GRE header's.
+    pub const BYTES: [usize; 2] = [8, 12];
+    /// Bits of the first word: the session id. The version is its upper four.
+    pub const SESSION: u32 = 0x3ff;
+    /// Bits of the second word of type II: the index.
+    pub const INDEX: u32 = 0xf_ffff;
+    /// The last byte but one and the last of type III have the hardware id, the last the direction.
+    pub const HWID_SHIFT: u32 = 4;
+    /// Bits of the hardware id.
+    pub const HWID: u32 = 0x3f;
+    /// Bit of the last byte of type III: the direction.
+    pub const DIRECTION: u32 = 8;
+}
+
 impl TunnelPush {
     /// Is the outer packet IPv6 (else IPv4)?
     #[inline]
@@ -66,7 +118,7 @@ impl TunnelPush {
     #[inline]
     pub fn checksum(&self) -> bool {
         match self.kind {
-            TunnelKind::Gre => self.be16(self.l4()) & gre::CHECKSUM != 0,
+            kind if kind.is_gre() => self.be16(self.l4()) & gre::CHECKSUM != 0,
             _ => self.be16(self.l4() + 6) != 0,
         }
     }
@@ -74,7 +126,7 @@ impl TunnelPush {
     /// Does the GRE header get a sequence number?
     #[inline]
     pub fn sequence(&self) -> bool {
-        self.kind == TunnelKind::Gre && self.be16(self.l4()) & gre::SEQUENCE != 0
+        self.kind.is_gre() && self.be16(self.l4()) & gre::SEQUENCE != 0
     }
 
     #[inline]
@@ -96,12 +148,16 @@ impl TunnelPush {
         let (kind, l4) = match self.kind {
             TunnelKind::Gre if self.is_ipv6() => (109, self.gre_text()),
             TunnelKind::Gre => (3, self.gre_text()),
+            TunnelKind::Erspan if self.is_ipv6() => (108, self.erspan_text()),
+            TunnelKind::Erspan => (107, self.erspan_text()),
+            TunnelKind::Gtpu => (110, self.udp_text(&self.gtpu_text())),
             TunnelKind::Geneve => (5, self.udp_text(&self.geneve_text())),
             _ => (4, self.udp_text(&self.vxlan_text())),
         };
         let (tunnel_port, out_port) = (port(self.tunnel_port), port(self.out_port));
+        let before = if self.kind == TunnelKind::Gtpu { "pop_eth," } else { "" };
         format!(
-            "tnl_push(tnl_port({tunnel_port}),header(size={},type={kind},eth(dst={},src={},dl_type={:#06x}),\
+            "{before}tnl_push(tnl_port({tunnel_port}),header(size={},type={kind},eth(dst={},src={},dl_type={:#06x}),\
              {ip},{l4}),out_port({out_port}))",
             h.len(),
             mac(&h[..6]),
@@ -119,6 +175,12 @@ impl TunnelPush {
     fn vxlan_text(&self) -> String {
         let at = self.l4() + 8;
         format!("vxlan(flags={:#x},vni={:#x})", self.be32(at), self.be32(at + 4) >> 8)
+    }
+
+    fn gtpu_text(&self) -> String {
+        let at = self.l4() + 8;
+        let (flags, kind) = (self.header[at], self.header[at + 1]);
+        format!("gtpu(flags={flags:#x},msgtype={kind},teid={:#x})", self.be32(at + 4))
     }
 
     fn geneve_text(&self) -> String {
@@ -159,6 +221,19 @@ impl TunnelPush {
             }
         }
         text + ")"
+    }
+
+    fn erspan_text(&self) -> String {
+        let (first, last) = (self.be32(self.l4() + 8), self.be32(self.header.len() - 4));
+        let session = first & erspan::SESSION;
+        match first >> 28 {
+            1 => format!("erspan(ver=1,sid={session:#x},idx={last:#x})"),
+            version => format!(
+                "erspan(ver={version},sid={session:#x},dir={},hwid={:#x})",
+                u8::from(last & erspan::DIRECTION != 0),
+                last >> erspan::HWID_SHIFT & erspan::HWID
+            ),
+        }
     }
 
     fn ipv4_text(&self) -> String {

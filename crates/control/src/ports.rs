@@ -19,9 +19,12 @@ pub const IFACE_TYPES: &[&str] = &[
     "dpdk",
     "dpdkvhostuser",
     "dpdkvhostuserclient",
+    "erspan",
     "geneve",
     "gre",
+    "gtpu",
     "internal",
+    "ip6erspan",
     "ip6gre",
     "patch",
     "system",
@@ -196,8 +199,7 @@ impl Iface {
 }
 
 /// Types that ovs-vswitchd has and we have not.
-const OF_OVS: [&str; 8] =
-    ["erspan", "ip6erspan", "gtpu", "bareudp", "srv6", "lisp", "stt", "vport-internal"];
+const OF_OVS: [&str; 5] = ["bareudp", "srv6", "lisp", "stt", "vport-internal"];
 
 /// Opens the port behind an interface.
 pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {

@@ -3,7 +3,7 @@
 use crate::config::IfaceConf;
 use crate::vlog;
 use action::TunnelKind;
-use ofproto::{Local, Remote, TunnelSpec};
+use ofproto::{ErspanSpec, Local, Remote, TunnelSpec};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -17,13 +17,19 @@ const VXLAN_PORT: u16 = 4789;
 
 const GENEVE_PORT: u16 = 6081;
 
+/// GTP-U's own UDP port (3GPP TS 29.281, section 4.4.2).
+const GTPU_PORT: u16 = 2152;
+
 const TTL: u8 = 64;
 
 const DSCP: u8 = 0xfc;
 
+/// Options that only ERSPAN has.
+const ERSPAN_OPTIONS: &[&str] = &["erspan_ver", "erspan_idx", "erspan_dir", "erspan_hwid"];
+
 /// Is this the type of a tunnel interface?
 pub fn is_tunnel(kind: &str) -> bool {
-    matches!(kind, "vxlan" | "geneve" | "gre" | "ip6gre")
+    matches!(kind, "vxlan" | "geneve" | "gre" | "ip6gre" | "erspan" | "ip6erspan" | "gtpu")
 }
 
 /// The UDP port that a type uses when none is given.
@@ -31,6 +37,7 @@ pub fn usual_port(kind: &str) -> u16 {
     match kind {
         "vxlan" => VXLAN_PORT,
         "geneve" => GENEVE_PORT,
+        "gtpu" => GTPU_PORT,
         _ => 0,
     }
 }
@@ -49,8 +56,12 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
         }
         _ => {}
     }
-    if let Some(kind) = o.get("packet_type").filter(|k| *k != "legacy_l2") {
+    let usual = if o.kind() == TunnelKind::Gtpu { "legacy_l3" } else { "legacy_l2" };
+    if let Some(kind) = o.get("packet_type").filter(|k| *k != usual) {
         return match (kind, conf.kind.as_str()) {
+            ("legacy_l2", kind) => o.fail(&format!(
+                "legacy_l2 configured on {kind} tunnel that cannot carry L2 traffic"
+            )),
             ("legacy_l3", "vxlan" | "geneve") => {
                 let kind = if o.is_vxlan() { "VXLAN (without GPE)" } else { "geneve" };
                 o.fail(&format!(
@@ -78,8 +89,9 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
         },
         df: o.get("df_default") != Some("false"),
         keyed: o.get("key").or(o.get("out_key")).is_some(),
-        csum: o.get("csum") == Some("true"),
+        csum: o.has_csum() && o.get("csum") == Some("true"),
         sequence: o.is_gre() && o.get("seq") == Some("true"),
+        erspan: o.erspan()?,
         egress_mark: o.number("egress_pkt_mark", 10).map(|n| n as u32),
     })
 }
@@ -103,10 +115,20 @@ impl<'a> Options<'a> {
         matches!(self.0.kind.as_str(), "gre" | "ip6gre")
     }
 
+    fn is_erspan(&self) -> bool {
+        matches!(self.0.kind.as_str(), "erspan" | "ip6erspan")
+    }
+
+    fn has_csum(&self) -> bool {
+        !self.is_erspan() && self.0.kind != "gtpu"
+    }
+
     fn kind(&self) -> TunnelKind {
         match self.0.kind.as_str() {
             "geneve" => TunnelKind::Geneve,
             "gre" | "ip6gre" => TunnelKind::Gre,
+            "erspan" | "ip6erspan" => TunnelKind::Erspan,
+            "gtpu" => TunnelKind::Gtpu,
             _ if self.extensions().any(|e| e == "gbp") => TunnelKind::VxlanGbp,
             _ => TunnelKind::Vxlan,
         }
@@ -117,7 +139,7 @@ impl<'a> Options<'a> {
     }
 
     fn dst_port(&self) -> Result<u16, String> {
-        match self.get("dst_port").filter(|_| !self.is_gre()) {
+        match self.get("dst_port").filter(|_| !self.kind().is_gre()) {
             None => Ok(usual_port(&self.0.kind)),
             Some(text) => text.parse().ok().filter(|n| *n > 0).ok_or(self.bad("dst_port")),
         }
@@ -145,6 +167,30 @@ impl<'a> Options<'a> {
                 fits.map(Some).map_err(|_| self.bad(name))
             }
         }
+    }
+
+    /// What ERSPAN's options say; a version that the flow sets means that it sets all fields.
+    fn erspan(&self) -> Result<ErspanSpec, String> {
+        if !self.is_erspan() || self.get("erspan_ver") == Some("flow") {
+            return Ok(ErspanSpec::default());
+        }
+        let one = |name: &str, base: u32, valid: &dyn Fn(u64) -> bool, what: &str| {
+            let text = self.get(name).unwrap_or("0");
+            match leading_number(text, base).0 {
+                _ if text == "flow" => Ok(None),
+                n if valid(n) || self.get(name).is_none() => Ok(Some(n as u32)),
+                _ => self.fail(&format!("invalid erspan {what}: {text}")),
+            }
+        };
+        let index = |n| n <= action::erspan::INDEX.into();
+        let hwid = |n| n <= action::erspan::HWID.into();
+        let byte = |n: Option<u32>| n.map(|n| n as u8);
+        Ok(ErspanSpec {
+            index: one("erspan_idx", 16, &index, "index")?,
+            version: byte(one("erspan_ver", 10, &|n| matches!(n, 1 | 2), "version")?),
+            direction: byte(one("erspan_dir", 10, &|n| n <= 1, "direction")?),
+            hwid: byte(one("erspan_hwid", 16, &hwid, "hardware ID")?),
+        })
     }
 
     fn remote(&self) -> Result<Remote, String> {
@@ -185,13 +231,14 @@ impl<'a> Options<'a> {
             "tos",
             "ttl",
             "df_default",
-            "csum",
             "egress_pkt_mark",
             "packet_type",
         ];
         let (name, kind) = (&self.0.name, &self.0.kind);
         let known = |k: &str| match k {
-            "dst_port" => !self.is_gre(),
+            "dst_port" => !self.kind().is_gre(),
+            "csum" => self.has_csum(),
+            k if ERSPAN_OPTIONS.contains(&k) => self.is_erspan(),
             "seq" => self.is_gre(),
             "exts" => kind == "vxlan",
             k => KNOWN.contains(&k),
@@ -217,11 +264,12 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The number in front of a text and the rest; 0 if there is none. Base 0: as C's literals have it.
+/// The number in front of a text and the rest; 0 if there is none. Base 0: as C's literals have it;
+/// 16: with `0x` or without.
 fn leading_number(text: &str, base: u32) -> (u64, &str) {
     let hex = text.strip_prefix("0x").or(text.strip_prefix("0X"));
     let (digits, base) = match (base, hex) {
-        (0, Some(hex)) => (hex, 16),
+        (0 | 16, Some(hex)) => (hex, 16),
         (0, None) if text.starts_with('0') => (text, 8),
         (0, None) => (text, 10),
         (base, _) => (text, base),
@@ -276,7 +324,26 @@ pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
     show("seq", t.sequence.then(|| "true".into()));
     show("df_default", (!t.df).then(|| "false".into()));
     show("egress_pkt_mark", t.egress_mark.map(|m| m.to_string()));
+    if t.kind == TunnelKind::Erspan {
+        shown.extend(shown_erspan(&t.erspan));
+    }
     Some(shown)
+}
+
+/// ERSPAN's options: those that its version has.
+fn shown_erspan(e: &ErspanSpec) -> Vec<(String, String)> {
+    let flow = || "flow".to_string();
+    let version = ("erspan_ver", e.version.map_or_else(flow, |v| v.to_string()));
+    let index = ("erspan_idx", e.index.map_or_else(flow, |i| format!("{i:#x}")));
+    let direction = ("erspan_dir", e.direction.map_or_else(flow, |d| d.to_string()));
+    let hwid = ("erspan_hwid", e.hwid.map_or_else(flow, |h| format!("{h:#x}")));
+    let all = match e.version {
+        None => vec![version, index, direction, hwid],
+        Some(1) => vec![version, index],
+        Some(2) => vec![version, direction, hwid],
+        Some(_) => vec![version],
+    };
+    all.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 #[cfg(test)]
@@ -375,6 +442,45 @@ mod tests {
     }
 
     #[test]
+    fn erspan_has_options_of_its_own() {
+        let conf = |kind: &str, options: &str| {
+            let pairs = options.split_whitespace().filter_map(|o| o.split_once('='));
+            let options = pairs.map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            IfaceConf { name: "e".into(), kind: kind.into(), options, ..IfaceConf::default() }
+        };
+        let shown = |options: &str| {
+            let all = shown_options(&conf("erspan", &format!("remote_ip=flow {options}"))).unwrap();
+            all.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+        };
+        for (options, want) in [
+            ("", "erspan_ver=0"),
+            ("erspan_ver=1 erspan_idx=10", "erspan_idx=0x10 erspan_ver=1"),
+            ("erspan_ver=1 erspan_idx=0xfffff", "erspan_idx=0xfffff erspan_ver=1"),
+            ("erspan_ver=2 erspan_hwid=3f", "erspan_dir=0 erspan_hwid=0x3f erspan_ver=2"),
+            (
+                "erspan_ver=2 erspan_dir=flow erspan_hwid=flow csum=true seq=true dst_port=3",
+                "erspan_dir=flow erspan_hwid=flow erspan_ver=2",
+            ),
+            ("erspan_ver=flow", "erspan_dir=flow erspan_hwid=flow erspan_idx=flow erspan_ver=flow"),
+        ] {
+            assert_eq!(shown(options), format!("{want} remote_ip=flow"), "{options}");
+        }
+        for (options, error) in [
+            ("erspan_ver=3", "e: invalid erspan version: 3"),
+            ("erspan_ver=0", "e: invalid erspan version: 0"),
+            ("erspan_ver=1 erspan_idx=0x100000", "e: invalid erspan index: 0x100000"),
+            ("erspan_ver=2 erspan_dir=2", "e: invalid erspan direction: 2"),
+            ("erspan_ver=2 erspan_hwid=40", "e: invalid erspan hardware ID: 40"),
+        ] {
+            let options = format!("remote_ip=10.0.0.1 {options}");
+            assert_eq!(parse(&conf("ip6erspan", &options)).unwrap_err(), error);
+        }
+        let t = parse(&conf("erspan", "remote_ip=fd00::2 erspan_ver=2 erspan_dir=1")).unwrap();
+        assert_eq!((t.kind, t.dst_port), (TunnelKind::Erspan, 0));
+        assert_eq!((t.erspan.version, t.erspan.direction), (Some(2), Some(1)));
+    }
+
+    #[test]
     fn other_kinds_have_their_own_ways() {
         let read = |kind: &str, options: &str| {
             let pairs = options.split_whitespace().filter_map(|o| o.split_once('='));
@@ -387,6 +493,12 @@ mod tests {
         let t = read("gre", "remote_ip=10.0.0.2 key=4294967295 seq=true dst_port=7").unwrap();
         assert_eq!((t.kind, t.dst_port, t.in_key), (TunnelKind::Gre, 0, Some(!0)));
         assert!(t.keyed && t.sequence && !t.csum);
+        let t = read("gtpu", "remote_ip=10.0.0.2 packet_type=legacy_l3 csum=true").unwrap();
+        assert_eq!((t.kind, t.dst_port, t.csum), (TunnelKind::Gtpu, 2152, false));
+        assert_eq!(
+            read("gtpu", "remote_ip=10.0.0.2 packet_type=legacy_l2").unwrap_err(),
+            "v: legacy_l2 configured on gtpu tunnel that cannot carry L2 traffic"
+        );
         let t = read("ip6gre", "remote_ip=fd00::2").unwrap();
         assert!(!t.keyed && !t.sequence);
         assert_eq!(

@@ -10,7 +10,7 @@ pub struct TunnelPort {
     pub no: PortNo,
     /// Type of its tunnels.
     pub kind: String,
-    /// The UDP port that it listens on; 0: it listens for GRE.
+    /// The UDP port that it listens on; 0: it listens for GRE or ERSPAN.
     pub udp: u16,
     /// Interfaces that use it.
     pub users: usize,
@@ -29,6 +29,11 @@ impl TunnelPorts {
     /// The name of a tunnels' datapath port.
     pub fn name(&self, no: PortNo) -> Option<String> {
         self.0.iter().find(|(_, p)| p.no == no).map(|(name, _)| name.clone())
+    }
+
+    /// The type of a datapath port's tunnels.
+    pub fn kind(&self, no: PortNo) -> Option<&str> {
+        self.0.values().find(|p| p.no == no).map(|p| p.kind.as_str())
     }
 
     /// The number of the datapath port of this name.
@@ -53,7 +58,7 @@ impl TunnelPorts {
 pub(crate) fn port_name(kind: &str, udp: u16) -> String {
     match kind {
         "geneve" => format!("genev_sys_{udp}"),
-        "vxlan" => format!("vxlan_sys_{udp}"),
+        "vxlan" | "gtpu" => format!("{kind}_sys_{udp}"),
         _ => format!("{kind}_sys"),
     }
 }

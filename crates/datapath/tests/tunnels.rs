@@ -237,8 +237,9 @@ fn one_pass_takes_most_packets_once() {
 /// An outer header as the pipeline makes it, with key 42.
 fn template(r: &mut Rng) -> Arc<TunnelPush> {
     let (v6, summed) = (r.chance(50), r.chance(50));
-    let kind = r.pick(&[TunnelKind::Vxlan, TunnelKind::Geneve, TunnelKind::Gre]);
-    let proto = if kind == TunnelKind::Gre { 47 } else { 17 };
+    let kind =
+        r.pick(&[TunnelKind::Vxlan, TunnelKind::Geneve, TunnelKind::Gre, TunnelKind::Erspan]);
+    let proto = if kind.is_gre() { 47 } else { 17 };
     let mut h = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];
     match v6 {
         true => {
@@ -254,6 +255,13 @@ fn template(r: &mut Rng) -> Arc<TunnelPush> {
     match kind {
         TunnelKind::Gre if summed => h.extend([0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 42]),
         TunnelKind::Gre => h.extend([0x20, 0, 0x65, 0x58, 0, 0, 0, 42]),
+        TunnelKind::Erspan if summed => {
+            h.extend([0x10, 0, 0x88, 0xbe, 0, 0, 0, 0, 0x10, 0, 0, 42, 0, 1, 2, 3]);
+        }
+        TunnelKind::Erspan => {
+            h.extend([0x10, 0, 0x22, 0xeb, 0, 0, 0, 0, 0x20, 0, 0, 42]);
+            h.extend([0, 0, 0, 0, 0, 0, 3, 0x78]);
+        }
         TunnelKind::Geneve => {
             // Few and many options, some of them more than there is room for.
             let words = r.pick(&[0, 0, 1, 2, 3, 5, 30]);
@@ -264,6 +272,15 @@ fn template(r: &mut Rng) -> Arc<TunnelPush> {
     }
     let (header, source_ports) = (h.into(), (40000, 40100));
     Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+}
+
+/// Takes out of frames what is each packet's own in ERSPAN: sequence number and time.
+fn without_own(frames: &mut [Vec<u8>], t: &TunnelPush) {
+    let erspan = t.kind == TunnelKind::Erspan;
+    for f in frames.iter_mut().filter(|_| erspan) {
+        f[t.l4() + 4..t.l4() + 8].fill(0);
+        f[t.l4() + 12..t.header.len() - 4].fill(0);
+    }
 }
 
 /// What every encapsulated frame must be, whatever made it.
@@ -277,7 +294,7 @@ fn check_outer(f: &[u8], inner: &[u8], t: &TunnelPush) {
         assert_eq!(usize::from(be16(16)), f.len() - 14);
         assert_eq!(internet(&f[14..34]), 0);
     }
-    if t.kind == TunnelKind::Gre {
+    if t.kind.is_gre() {
         return assert!(!t.checksum() || internet(&f[l4..]) == 0);
     }
     assert_eq!(usize::from(be16(l4 + 4)), f.len() - l4);
@@ -306,10 +323,13 @@ fn encapsulation_equals_the_interpreter() {
         let packets: Vec<_> = (0..1 + r.below(40)).map(|_| packet(&mut r)).collect();
         packets.iter().for_each(|p| b.peers[0].send(p));
         b.run();
-        let fast = b.peers[2].drain();
+        let mut fast = b.peers[2].drain();
         packets.iter().for_each(|p| b.dp.execute(p, 0, &ops).unwrap());
         b.run();
-        assert_eq!(fast, b.peers[2].drain(), "seed {seed}");
+        let mut slow = b.peers[2].drain();
+        without_own(&mut fast, &t);
+        without_own(&mut slow, &t);
+        assert_eq!(fast, slow, "seed {seed}");
         let fits = t.header.len() <= HEADROOM;
         long += usize::from(!fits);
         assert_eq!(fast.len(), if fits { packets.len() } else { 0 }, "seed {seed}");
@@ -391,5 +411,97 @@ fn what_goes_in_comes_out_with_its_fields() {
         seen += 1;
     }
     assert!(seen > 400);
+    b.assert_balanced();
+}
+
+/// Numbers rise by one from packet to packet, and the time of type III is that of the packet.
+#[test]
+fn erspan_counts_packets_and_says_when_they_were_mirrored() {
+    let now = || {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap();
+        (since.as_micros() / 100) as u32
+    };
+    let mut b = bed(3);
+    let t = (0..).map(|seed| template(&mut Rng(seed)));
+    let third = |t: &Arc<TunnelPush>| t.kind == TunnelKind::Erspan && t.header.len() == 54;
+    let t = t.into_iter().find(third).unwrap();
+    b.set_rules(vec![rule(&[], vec![Op::TunnelPush(t), Op::Output(OUT)], 1)]);
+    let p = packet(&mut Rng(1));
+    let mut numbers = Vec::new();
+    for _ in 0..3 {
+        let before = now();
+        (0..5).for_each(|_| b.peers[0].send(&p));
+        b.run();
+        let word = |f: &[u8], at: usize| u32::from_be_bytes(f[at..at + 4].try_into().unwrap());
+        for f in b.peers[2].drain() {
+            numbers.push(word(&f, 38));
+            assert!(now().wrapping_sub(word(&f, 46)) <= now().wrapping_sub(before));
+        }
+    }
+    // The other tests of this process count with it.
+    assert!(numbers.len() == 15 && numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+}
+
+/// A GTP-U header over IPv4 with tunnel endpoint 0xdeadbeef, or over IPv6 with a UDP checksum.
+fn gtpu_template(v6: bool) -> Arc<TunnelPush> {
+    let (mut h, sum) = (vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8], if v6 { 0xff } else { 0 });
+    if v6 {
+        h.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 17, 64]);
+        h.extend((0..32).map(|i| i as u8));
+    } else {
+        h.extend([8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    }
+    h.extend([0, 0, 8, 0x68, 0, 0, sum, sum, 0x30, 255, 0, 0, 0xde, 0xad, 0xbe, 0xef]);
+    let (kind, header) = (TunnelKind::Gtpu, h.into());
+    let source_ports = (40000, 40100);
+    Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+}
+
+/// IP packets lose their Ethernet header, and come out with one without addresses; others end.
+#[test]
+fn gtpu_carries_what_is_behind_the_ethernet_header() {
+    let mut b = bed(3);
+    b.dp.set_settings(Settings { validate: true, ..Settings::default() });
+    let (mut carried, mut refused) = (0, 0);
+    for seed in 0..600 {
+        let mut r = Rng(seed);
+        let (p, t) = (packet(&mut r), gtpu_template(seed.is_multiple_of(2)));
+        let ip = wire::l3(&p).filter(|l| matches!(l.ethertype, 0x0800 | 0x86dd));
+        let version = |l: &wire::L3| if l.ethertype == 0x0800 { 4 } else { 6 };
+        // What says that it is IP and is not is refused at the other end.
+        let ip = ip.filter(|l| p.get(l.at).is_some_and(|b| b >> 4 == version(l)));
+        let fields = [(Field::TunId, 0xdead_beef), (Field::TunGtpuMsgtype, 255)];
+        let pop = Op::TunnelPop { port: TUNNEL, kind: t.kind, options: [].into() };
+        let rules = vec![
+            on(TUNNEL, &fields, vec![Op::Output(OUT)], 1),
+            on(TUNNEL, &[], vec![Op::Output(PHY)], 2),
+        ];
+        for out in [vec![Op::Output(OUT)], vec![pop]] {
+            let whole = matches!(out[..], [Op::Output(_)]);
+            let push = [vec![Op::TunnelPush(t.clone())], out].concat();
+            b.set_rules([rules.clone(), vec![on(PHY, &[], push, 3)]].concat());
+            b.peers[0].send(&p);
+            b.run();
+            let got = b.peers[2].drain();
+            let Some(ip) = &ip else {
+                refused += usize::from(!whole && got.is_empty());
+                continue;
+            };
+            assert_eq!(got.len(), 1, "seed {seed}");
+            if whole {
+                check_outer(&got[0], &p[ip.at..], &t);
+                let length = &got[0][t.header.len() - 6..t.header.len() - 4];
+                assert_eq!(length, ((p.len() - ip.at) as u16).to_be_bytes());
+            } else {
+                let inner = [&[0; 12][..], &p[ip.at - 2..]].concat();
+                assert_eq!(got[0], inner, "seed {seed}");
+                carried += 1;
+            }
+        }
+        assert!(b.peers[0].drain().is_empty(), "seed {seed}");
+    }
+    assert!(carried > 300 && refused > 30, "{carried} {refused}");
+    assert!(b.dp.totals().drops[Drop::PacketType as usize] > 0);
+    assert_eq!(b.dp.perf().iter().map(|(_, p)| p.differences).sum::<u64>(), 0);
     b.assert_balanced();
 }

@@ -109,6 +109,12 @@ fields! {
     TunFlags "tun_flags" at::TUN_FLAGS, 2, 0, 16, TunFlags, true, true;
     TunGbpId "tun_gbp_id" at::TUN_GBP_ID, 2, 0, 16, Decimal, true, true;
     TunGbpFlags "tun_gbp_flags" at::TUN_GBP_FLAGS, 1, 0, 8, Hex, true, true;
+    TunErspanIdx "tun_erspan_idx" at::TUN_ERSPAN_IDX, 3, 0, 20, Hex, true, true;
+    TunErspanVer "tun_erspan_ver" at::TUN_ERSPAN_VER, 1, 0, 4, Decimal, true, true;
+    TunErspanDir "tun_erspan_dir" at::TUN_ERSPAN_DIR, 1, 0, 1, Decimal, true, true;
+    TunErspanHwid "tun_erspan_hwid" at::TUN_ERSPAN_HWID, 1, 0, 6, Hex, true, true;
+    TunGtpuFlags "tun_gtpu_flags" at::TUN_GTPU_FLAGS, 1, 0, 8, Hex, true, false;
+    TunGtpuMsgtype "tun_gtpu_msgtype" at::TUN_GTPU_MSGTYPE, 1, 0, 8, Decimal, true, false;
     PktMark "pkt_mark" at::PKT_MARK, 4, 0, 32, Hex, true, true;
     CtState "ct_state" at::CT_STATE, 1, 0, 8, CtState, true, false;
     CtZone "ct_zone" at::CT_ZONE, 2, 0, 16, Hex, false, false;

@@ -82,8 +82,20 @@ pub mod at {
     pub const PKT_MARK: usize = 176;
     pub const PRIORITY: usize = 180;
     /// A digest of the options of the outer header (8 bytes); 0: no options. A key does not contain
-    /// their bytes.
+    /// their bytes. Without [`super::flag::TUNNEL_OPTIONS`] the bytes are the fields of ERSPAN and
+    /// GTP-U.
     pub const TUN_OPTIONS: usize = 184;
+    /// First byte of a GTP-U header: version and flags.
+    pub const TUN_GTPU_FLAGS: usize = 184;
+    /// Index of an ERSPAN header of version 1: 20 bits.
+    pub const TUN_ERSPAN_IDX: usize = 185;
+    /// Version of the ERSPAN header: 1 (type II) or 2 (type III); 0: there is none.
+    pub const TUN_ERSPAN_VER: usize = 188;
+    /// Direction and hardware id (6 bits) of an ERSPAN header of version 2.
+    pub const TUN_ERSPAN_DIR: usize = 189;
+    pub const TUN_ERSPAN_HWID: usize = 190;
+    /// Message type of a GTP-U header.
+    pub const TUN_GTPU_MSGTYPE: usize = 191;
     // line 3
     pub const CT_LABEL: usize = 192;
     pub const CT_IPV6_SRC: usize = 208;

@@ -344,17 +344,33 @@ impl Parser<'_> {
             } else if let Some(options) = inner(item, "geneve(") {
                 self.geneve_options(options)?;
             } else if let Some(gbp) = inner(item, "vxlan(gbp(") {
-                for (name, text) in pairs(gbp.trim_end_matches(')'))? {
-                    let field = match name {
-                        "id" => Field::TunGbpId,
-                        "flags" => Field::TunGbpFlags,
-                        _ => return err(format!("{name}: unknown")),
-                    };
-                    self.value(field.offset(), field.bytes(), Form::Number, text)?;
-                }
+                let fields = [("id", Field::TunGbpId), ("flags", Field::TunGbpFlags)];
+                self.tunnel_fields(gbp.trim_end_matches(')'), &fields)?;
+            } else if let Some(erspan) = inner(item, "erspan(") {
+                let fields = [
+                    ("ver", Field::TunErspanVer),
+                    ("idx", Field::TunErspanIdx),
+                    ("dir", Field::TunErspanDir),
+                    ("hwid", Field::TunErspanHwid),
+                ];
+                self.tunnel_fields(erspan, &fields)?;
+            } else if let Some(gtpu) = inner(item, "gtpu(") {
+                let fields = [("flags", Field::TunGtpuFlags), ("msgtype", Field::TunGtpuMsgtype)];
+                self.tunnel_fields(gtpu, &fields)?;
             } else {
                 self.tunnel_value(item)?;
             }
+        }
+        Ok(())
+    }
+
+    /// `name=value/mask` of fields, by the names that they have here.
+    fn tunnel_fields(&mut self, body: &str, fields: &[(&str, Field)]) -> Result<(), TextError> {
+        for (name, text) in pairs(body)? {
+            let Some((_, field)) = fields.iter().find(|(n, _)| *n == name) else {
+                return err(format!("{name}: unknown"));
+            };
+            self.narrow(*field, text, false)?;
         }
         Ok(())
     }

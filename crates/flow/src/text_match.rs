@@ -8,7 +8,7 @@ use wire::{
 
 use crate::text::{CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_masked, hex};
 use crate::text::{ipv4, ipv6, prefix_len};
-use crate::{Field, Key, Mask, TunMetadata, at};
+use crate::{Field, Format, Key, Mask, TunMetadata, at};
 
 /// Looks up the name of an OpenFlow port (32-bit number); `None`: print the number.
 pub type PortName<'a> = &'a dyn Fn(u32) -> Option<String>;
@@ -95,6 +95,12 @@ const METADATA: &[Field] = &[
     Field::TunFlags,
     Field::TunGbpId,
     Field::TunGbpFlags,
+    Field::TunErspanIdx,
+    Field::TunErspanVer,
+    Field::TunErspanDir,
+    Field::TunErspanHwid,
+    Field::TunGtpuFlags,
+    Field::TunGtpuMsgtype,
     Field::Metadata,
 ];
 
@@ -353,6 +359,33 @@ impl<'a> Writer<'a> {
         })
     }
 
+    /// Fields of ERSPAN and GTP-U. A megaflow shows those of its version only, without masks, as in
+    /// OVS.
+    fn erspan_and_gtpu(&mut self) {
+        let version = self.get(Field::TunErspanVer);
+        let has = |n: u128| version.any() || version.bits() == n;
+        let all = [
+            ("tun_erspan_ver", Field::TunErspanVer, true),
+            ("tun_erspan_idx", Field::TunErspanIdx, has(1)),
+            ("tun_erspan_dir", Field::TunErspanDir, has(2)),
+            ("tun_erspan_hwid", Field::TunErspanHwid, has(2)),
+            ("tun_gtpu_flags", Field::TunGtpuFlags, true),
+            ("tun_gtpu_msgtype", Field::TunGtpuMsgtype, true),
+        ];
+        for (name, field, of_version) in all {
+            let m = self.get(field);
+            let bare = name.strip_prefix("tun_").filter(|n| self.megaflow && n.starts_with("gtpu"));
+            let name = bare.unwrap_or(name);
+            match (self.megaflow, field.format()) {
+                (true, _) if m.any() || !of_version => {}
+                (true, Format::Decimal) => self.put(name, &m.bits().to_string()),
+                (true, _) => self.put(name, &hex(m.bits())),
+                (false, Format::Decimal) => self.number(name, field),
+                (false, _) => self.hex(name, field),
+            }
+        }
+    }
+
     fn tunnel(&mut self) {
         self.hex("tun_id", Field::TunId);
         self.ip("tun_src", Field::TunSrc);
@@ -369,6 +402,7 @@ impl<'a> Writer<'a> {
         if !ttl.any() {
             self.put("tun_ttl", &ttl.value.to_string());
         }
+        self.erspan_and_gtpu();
         // OpenFlow can name only the OAM flag; a full mask over it reads "+oam".
         let m = self.get(Field::TunFlags);
         if !m.any() {

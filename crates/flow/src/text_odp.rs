@@ -174,7 +174,10 @@ impl Odp<'_> {
             let _ = write!(body, ",vxlan(gbp({gbp}))");
         }
         let options = self.at(at::TUN_OPTIONS, 8);
-        if options.value & options.mask != 0 {
+        if self.key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS == 0 {
+            body += &self.erspan();
+            body += &self.gtpu();
+        } else if options.value & options.mask != 0 {
             let _ = write!(body, ",geneve(options={:#x})", options.value);
         }
         let flags = self.get(Field::TunFlags);
@@ -182,6 +185,34 @@ impl Odp<'_> {
             let _ = write!(body, ",flags({})", flags_masked(TUN_FLAGS, flags));
         }
         self.attribute("tunnel", body.trim_start_matches(','));
+    }
+
+    /// ERSPAN's fields: those that its version has.
+    fn erspan(&self) -> String {
+        let version = self.get(Field::TunErspanVer);
+        let mut parts = vec![("ver", version, Style::Decimal)];
+        if version.value != 2 {
+            parts.push(("idx", self.get(Field::TunErspanIdx), Style::Hex));
+        }
+        if version.value != 1 {
+            parts.push(("dir", self.get(Field::TunErspanDir), Style::Decimal));
+            parts.push(("hwid", self.get(Field::TunErspanHwid), Style::Hex));
+        }
+        if version.value == 0 {
+            parts.retain(|(_, m, _)| !m.any());
+        }
+        let body = self.body(&parts);
+        if body.is_empty() { body } else { format!(",erspan({body})") }
+    }
+
+    fn gtpu(&self) -> String {
+        let flags = ("flags", self.get(Field::TunGtpuFlags), Style::Hex);
+        let mut parts = vec![flags, ("msgtype", self.get(Field::TunGtpuMsgtype), Style::Decimal)];
+        if flags.1.value == 0 {
+            parts.retain(|(_, m, _)| !m.any());
+        }
+        let body = self.body(&parts);
+        if body.is_empty() { body } else { format!(",gtpu({body})") }
     }
 
     /// The conntrack original direction tuple of a tracked packet.

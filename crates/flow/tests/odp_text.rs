@@ -185,13 +185,19 @@ fn kind() -> impl Strategy<Value = (u128, u128)> {
     ])
 }
 
-const TUNNEL: [Field; 6] = [
+const TUNNEL: [Field; 12] = [
     Field::TunId,
     Field::TunSrc,
     Field::TunDst,
     Field::TunFlags,
     Field::TunGbpId,
     Field::TunGbpFlags,
+    Field::TunErspanVer,
+    Field::TunErspanIdx,
+    Field::TunErspanDir,
+    Field::TunErspanHwid,
+    Field::TunGtpuFlags,
+    Field::TunGtpuMsgtype,
 ];
 
 fn mask_of(pick: u8, bits: u128) -> u128 {
@@ -226,6 +232,11 @@ prop_compose! {
                 TunFlags => (value & bits & 0xf, bits & 0xf),
                 _ if flags => (value & bits, bits),
                 TunGbpId => (value | 1, bits),
+                TunErspanVer => (value % 3, field.full()),
+                // A version has fields of its own.
+                TunErspanIdx if TunErspanVer.get(&key) != 1 => (0, 0),
+                TunErspanDir | TunErspanHwid if TunErspanVer.get(&key) != 2 => (0, 0),
+                TunGtpuFlags => (value | 1, bits | 1),
                 _ => (value, bits),
             };
             field.set(&mut key, value);

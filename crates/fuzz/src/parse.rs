@@ -6,7 +6,7 @@ pub mod bed;
 #[path = "../../datapath/tests/common/gen.rs"]
 pub mod generate;
 #[path = "../../datapath/tests/common/slow.rs"]
-mod slow;
+pub mod slow;
 
 use action::Op;
 use bed::{Bed, bed, rule};

@@ -1,10 +1,12 @@
 //! Outer packets: header and inner packet in one pass (`strip`) against its twin, which parses the
-//! outer header, removes it and parses again; with VXLAN and Geneve.
+//! outer header, removes it and parses again; with VXLAN and Geneve. ERSPAN and GTP-U against a
+//! slow parser.
 
 use crate::parse::bed::{Bed, Rule, bed, rule};
+use crate::parse::slow;
 use action::{Op, TunnelKind};
 use datapath::Settings;
-use flow::{Field, at};
+use flow::{Field, Key, at};
 use std::cell::RefCell;
 
 /// Datapath ports: the underlay, the tunnels' number, another one.
@@ -59,6 +61,46 @@ fn pair(kind: TunnelKind) -> [Bed; 2] {
 thread_local! {
     static BEDS: RefCell<[[Bed; 2]; 2]> =
         RefCell::new([pair(TunnelKind::Vxlan), pair(TunnelKind::Geneve)]);
+    static SLOW: RefCell<Bed> = RefCell::new(bed(3));
+}
+
+/// Decapsulates one kind; what comes out with all the fields that the slow parser found goes to
+/// [`OUT`].
+fn slow_rules(kind: TunnelKind, found: &Key) -> Vec<Rule> {
+    const READ: [Field; 8] = [
+        Field::TunId,
+        Field::TunSrc,
+        Field::TunErspanVer,
+        Field::TunErspanIdx,
+        Field::TunErspanDir,
+        Field::TunErspanHwid,
+        Field::TunGtpuFlags,
+        Field::TunGtpuMsgtype,
+    ];
+    let pop = Op::TunnelPop { port: TUNNEL, kind, options: [].into() };
+    let outer = [(Field::EthType, 0x0800), (Field::IpProto, if kind.is_gre() { 47 } else { 17 })];
+    vec![
+        on(PHY, &outer, vec![pop], 1),
+        on(TUNNEL, &READ.map(|f| (f, f.get(found))), vec![Op::Output(OUT)], 2),
+        on(TUNNEL, &[], vec![Op::Output(PHY)], 3),
+        on(PHY, &[], vec![], 4),
+    ]
+}
+
+/// The frame comes out with the fields that the slow parser finds, or does not.
+fn against_slow(b: &mut Bed, kind: TunnelKind, frame: &[u8]) {
+    let tagged = matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
+    let found = match kind {
+        _ if tagged => None,
+        TunnelKind::Erspan => slow::erspan(frame),
+        _ => slow::gtpu(frame),
+    };
+    b.set_rules(slow_rules(kind, &found.as_ref().map_or(Key::ZERO, |(key, _)| *key)));
+    let ([to_phy, to_out], _) = outcome(b, frame);
+    if !tagged {
+        let want = found.map_or(Vec::new(), |(_, inner)| vec![inner; 3]);
+        assert_eq!((to_phy, to_out), (Vec::new(), want), "the slow parser differs");
+    }
 }
 
 /// What comes out of each port, in any order, and drops by reason.
@@ -83,13 +125,17 @@ pub fn run(data: &[u8]) {
     if !(14..=FRAME_BYTES_MOST).contains(&frame.len()) {
         return;
     }
+    let mut frame = frame.to_vec();
+    // Half of the inputs with the IP header's checksum made right, which bytes hardly are.
+    if kind & 2 != 0 {
+        testkit::fix_checksums(&mut frame);
+    }
+    if kind & 4 != 0 {
+        let kind = if kind & 1 != 0 { TunnelKind::Gtpu } else { TunnelKind::Erspan };
+        return SLOW.with_borrow_mut(|b| against_slow(b, kind, &frame));
+    }
     BEDS.with_borrow_mut(|beds| {
         let [one, two] = &mut beds[usize::from(kind & 1)];
-        let mut frame = frame.to_vec();
-        // Half of the inputs with the IP header's checksum made right, which bytes hardly are.
-        if kind & 2 != 0 {
-            testkit::fix_checksums(&mut frame);
-        }
         let (fast, slow) = (outcome(one, &frame), outcome(two, &frame));
         assert_eq!(fast.0, slow.0, "one pass sends something else");
         assert_eq!(fast.1, slow.1, "one pass drops for other reasons");
@@ -112,6 +158,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let vxlan = |id: u8| [8, 0, 0, 0, 0, 0, id, 0];
     let geneve = |words: u8, flags: u8| [words, flags, 0x65, 0x58, 0, 0, 1, 0];
     let options = [&geneve(2, 0)[..], &[0, 9, 1, 1, 1, 2, 3, 4]].concat();
+    let erspan = |header: &[u8], inner: &[u8]| {
+        let body = [header, inner].concat();
+        [vec![6], Frame::new(b, a, v4(L4::Other(47, body))).bytes()].concat()
+    };
+    let second = [0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 0, 0, 0x7b, 0, 0, 0, 3];
+    let third = [0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20, 0, 2, 0x37, 1, 2, 3, 4, 0, 0, 3, 0x78];
     vec![
         outer(0, &vxlan(1), &inner, false),
         outer(0, &vxlan(2), &arp, false),
@@ -121,5 +173,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         outer(1, &options, &inner, false),
         outer(3, &geneve(1, 0x40), &arp, false),
         outer(0, &vxlan(1), &arp[..20], false),
+        erspan(&second, &inner),
+        erspan(&third, &arp),
+        erspan(&third, &arp[..13]),
+        outer(7, &[0x30, 255, 0, 20, 0, 1, 2, 3], &inner[14..], false),
+        outer(7, &[0x32, 255, 0, 24, 0, 1, 2, 3, 0, 1, 0, 0], &inner[14..], true),
+        outer(7, &[0x34, 255, 0, 24, 0, 1, 2, 3, 0, 1, 0, 0x85], &inner[14..], true),
+        outer(7, &[0x32, 1, 0, 4, 0, 0, 0, 0], &[0, 1, 0, 0], true),
     ]
 }

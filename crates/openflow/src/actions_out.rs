@@ -134,7 +134,7 @@ impl<'a> Encoder<'a> {
 
     fn put_output_reg(&mut self, src: Subfield, max_len: u16) {
         let v = Version::V10;
-        if form(v, src).class == crate::oxm::Class::Onf {
+        if form(v, src).class.experimenter().is_some() {
             self.put.nx(nxast::OUTPUT_REG2, |nx| nx.ofs_bits(src).u16(max_len).id(v, src).zeros(2));
         } else {
             self.put.nx(nxast::OUTPUT_REG, |nx| nx.ofs_bits(src).id(v, src).u16(max_len).zeros(6));
@@ -262,7 +262,7 @@ impl<'a> Encoder<'a> {
 
     fn put_stack(&mut self, kind: u16, s: Subfield) {
         self.put.nx(kind, |nx| {
-            let wide = form(Version::V10, s).class == crate::oxm::Class::Onf;
+            let wide = form(Version::V10, s).class.experimenter().is_some();
             nx.u16(s.ofs).id(Version::V10, s).u16(s.bits).zeros(if wide { 2 } else { 6 })
         });
     }
@@ -423,7 +423,7 @@ impl<'a> Encoder<'a> {
             }
             Action::Nat(nat) => encode_nat(put, nat),
             Action::CheckPktLarger { len, dst } => put.nx(nxast::CHECK_PKT_LARGER, |nx| {
-                let wide = form(Version::V10, *dst).class == crate::oxm::Class::Onf;
+                let wide = form(Version::V10, *dst).class.experimenter().is_some();
                 nx.u16(*len).u16(dst.ofs).id(Version::V10, *dst).zeros(if wide { 2 } else { 6 })
             }),
             Action::Note(data) => put.nicira(nxast::NOTE, data),

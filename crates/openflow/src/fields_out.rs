@@ -1,7 +1,7 @@
 //! Fields and subfields as arguments of actions, written.
 
 use crate::action_types::{NICIRA, VENDOR, act11, nxast};
-use crate::oxm::{Class, Oxm, port_to_10, put_tun_metadata};
+use crate::oxm::{Oxm, port_to_10, put_tun_metadata};
 use crate::prereq::VLAN_PRESENT;
 use crate::{Subfield, Version};
 use flow::{Field, TunMetadata};
@@ -98,7 +98,7 @@ impl Put<'_> {
     /// Sets bits of a field by Nicira's loads: one for each run of bits.
     pub fn load_field(&mut self, field: Field, value: u128, mask: u128) {
         let oxm = Put::written_form(Version::V10, field);
-        if oxm.class == Class::Onf {
+        if oxm.class.experimenter().is_some() {
             return self.vendor(NICIRA, nxast::REG_LOAD2, |out| put_entry(oxm, value, mask, out));
         }
         let mut rest = match field {
@@ -117,6 +117,10 @@ impl Put<'_> {
 
     /// Nicira's load of a value into a subfield.
     fn reg_load(&mut self, dst: Subfield, value: u64) {
+        if Oxm::of(Version::V10, dst.field).class.experimenter().is_some() {
+            let (value, mask) = (u128::from(value) << dst.ofs, ones(dst.bits.into()) << dst.ofs);
+            return self.load_field(dst.field, value, mask);
+        }
         let (dst, value) = match dst.field {
             // Nicira's tunnel id has 64 bits: all of what is kept of it is all of it.
             Field::TunId if dst.ofs == 0 && dst.bits == 32 => (Subfield { bits: 64, ..dst }, value),

@@ -279,6 +279,12 @@ impl List<'_> {
             Field::TunIpv6Dst,
             Field::TunGbpId,
             Field::TunGbpFlags,
+            Field::TunErspanIdx,
+            Field::TunErspanVer,
+            Field::TunErspanDir,
+            Field::TunErspanHwid,
+            Field::TunGtpuFlags,
+            Field::TunGtpuMsgtype,
         ]);
         self.m.tun.iter().for_each(|t| put_tun_metadata(t, self.out));
     }

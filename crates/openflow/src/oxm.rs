@@ -21,9 +21,12 @@ pub enum Class {
     PktReg,
     /// ONFOXM_ET_* (experimenter 0x4f4e4600).
     Onf,
+    /// NXOXM_ET_* (experimenter 0x00002320).
+    NxEt,
 }
 
 const ONF: u32 = 0x4f4e_4600;
+const NICIRA: u32 = 0x0000_2320;
 const EXPERIMENTER: u16 = 0xffff;
 const PACKET_REGISTERS: u16 = 0x8001;
 /// Number of `NXM_NX_COOKIE`, which is a field on the wire only.
@@ -41,7 +44,16 @@ impl Class {
             Class::NxmNx => 1,
             Class::Oxm => 0x8000,
             Class::PktReg => PACKET_REGISTERS,
-            Class::Onf => EXPERIMENTER,
+            Class::Onf | Class::NxEt => EXPERIMENTER,
+        }
+    }
+
+    /// The experimenter's id, if it is in the header.
+    pub(crate) const fn experimenter(self) -> Option<u32> {
+        match self {
+            Class::Onf => Some(ONF),
+            Class::NxEt => Some(NICIRA),
+            _ => None,
         }
     }
 
@@ -52,6 +64,7 @@ impl Class {
             (0x8000, _) => Class::Oxm,
             (PACKET_REGISTERS, _) => Class::PktReg,
             (EXPERIMENTER, ONF) => Class::Onf,
+            (EXPERIMENTER, NICIRA) => Class::NxEt,
             _ => return None,
         })
     }
@@ -104,6 +117,12 @@ rows! {
     TunFlags 2: NxmNx 104 V10;
     TunGbpId 2: NxmNx 38 V10;
     TunGbpFlags 1: NxmNx 39 V10;
+    TunErspanIdx 4: NxEt 11 V10;
+    TunErspanVer 1: NxEt 12 V10;
+    TunErspanDir 1: NxEt 13 V10;
+    TunErspanHwid 1: NxEt 14 V10;
+    TunGtpuFlags 1: NxEt 15 V10;
+    TunGtpuMsgtype 1: NxEt 16 V10;
     Metadata 8: Oxm 2 V10;
     InPort 4: NxmOf 0 V10, Oxm 0 V12;
     ActsetOutput 4: Onf 43 V10, Oxm 43 V15;
@@ -162,8 +181,8 @@ rows! {
 }
 
 /// Row index + 1 by class and field number; 0: none. (All numbers are under 128: seven bits.)
-const INDEX: [[u8; 128]; 5] = {
-    let mut index = [[0; 128]; 5];
+const INDEX: [[u8; 128]; 6] = {
+    let mut index = [[0; 128]; 6];
     let mut i = 0;
     while i < ROWS.len() {
         index[ROWS[i].class as usize][ROWS[i].number as usize] = i as u8 + 1;
@@ -219,14 +238,12 @@ impl Oxm {
 
     /// Appends the header, for a value alone or (`masked`) value and mask.
     pub fn put_header(self, masked: bool, out: &mut Vec<u8>) {
-        let experimenter = matches!(self.class, Class::Onf);
+        let experimenter = self.class.experimenter();
         let len = self.bytes << u8::from(masked);
         out.extend(self.class.number().to_be_bytes());
         out.push(self.number << 1 | u8::from(masked));
-        out.push(len + 4 * u8::from(experimenter));
-        if experimenter {
-            out.extend(ONF.to_be_bytes());
-        }
+        out.push(len + 4 * u8::from(experimenter.is_some()));
+        out.extend(experimenter.iter().flat_map(|id| id.to_be_bytes()));
     }
 
     /// Appends a value of the field in this form's width.

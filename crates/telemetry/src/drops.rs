@@ -50,7 +50,7 @@ drops! {
     TunnelHeader "tunnel_header" "The tunnel header of a packet that was to be decapsulated is malformed or not supported.";
     TunnelChecksum "tunnel_checksum" "A checksum in the tunnel header of a packet that was to be decapsulated is wrong.";
     TunnelUnknown "tunnel_unknown" "No tunnel port is configured for the packet's tunnel key and outer addresses.";
-    TunnelOptions "tunnel_options" "The tunnel header has an unknown critical option, malformed ones or too many.";
+    TunnelOptions "tunnel_options" "The tunnel header has an unknown critical option, malformed ones or too many, or it is to be one that ERSPAN does not have (no version, a key of more than 10 bits).";
     TunnelEcn "tunnel_ecn" "The outer header reports congestion, and the inner packet cannot carry that on.";
     TunnelRoute "tunnel_route" "There is no route to the tunnel's remote address through a port of a bridge.";
     TunnelNeighbour "tunnel_neighbour" "The next hop's hardware address is not known yet; it has been asked for.";

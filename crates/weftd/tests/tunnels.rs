@@ -373,6 +373,91 @@ fn gre_over_ipv6_is_understood() {
     frames_read("ip6gre", is_gre, &["gre.key", "gre.proto"], "0x0000002a\t0x6558");
 }
 
+/// Both versions, over IPv4 and IPv6.
+#[test]
+fn erspan_is_understood() {
+    let first = "options:erspan_ver=1 options:erspan_idx=0x12345";
+    let second = "options:erspan_ver=2 options:erspan_dir=1 options:erspan_hwid=0x2a";
+    let fields = |more: &[&'static str]| {
+        [&["gre.flags_and_version", "gre.proto", "erspan.version", "erspan.spanid"], more].concat()
+    };
+    let index = fields(&["erspan.index"]);
+    let hardware = fields(&["erspan.direction", "erspan.hw"]);
+    for (kind, is_gre) in [
+        ("erspan", (|f| f[23] == 47) as fn(&[u8]) -> bool),
+        ("ip6erspan", |f| f[12..14] == [0x86, 0xdd] && f[20] == 47),
+    ] {
+        frames_read(&format!("{kind} {first}"), is_gre, &index, "0x1000\t0x88be\t1\t42\t74565");
+        frames_read(&format!("{kind} {second}"), is_gre, &hardware, "0x1000\t0x22eb\t2\t42\t1\t42");
+    }
+}
+
+/// GTP-U carries IP alone: flows write the addresses of the frames that come out. `f` gets the
+/// switches of both ends, the second of which has no guest but its own port, and their namespaces.
+fn with_gtpu(net: &str, peer: SwitchConfig, f: impl FnOnce([&Switch; 2], [&Netns; 2])) {
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let (guest, far) = (Netns::new().unwrap(), Netns::new().unwrap());
+    veth((&ns, "nic0"), (&far, "eth0")).unwrap();
+    veth((&ns, "g0"), (&guest, "eth0")).unwrap();
+    let (sw, peer) = (start(&ns), Switch::start(&far, peer).unwrap());
+    let tunnel = |n| format!("type=gtpu options:remote_ip={net}{n} options:dst_port=2153");
+    endpoint(&sw, &ns, "nic0", 1, &tunnel(2));
+    endpoint(&peer, &far, "eth0", 2, &tunnel(1));
+    vsctl(&sw, "add-port br-int g0");
+    let ends = [(&sw, &guest, "eth0", "g0"), (&peer, &far, "br-int", "LOCAL")];
+    let macs = ends.map(|(_, ns, dev, _)| {
+        let shown = ns.ip(&format!("-br link show dev {dev}")).unwrap();
+        shown.split_whitespace().nth(2).unwrap().to_string()
+    });
+    for (i, (sw, ns, dev, port)) in ends.into_iter().enumerate() {
+        let (own, other, far) = (i + 1, 2 - i, &macs[1 - i]);
+        ns.ip(&format!("addr add 192.168.0.{own}/24 dev {dev}")).unwrap();
+        ns.ip(&format!("link set {dev} mtu 1400 up")).unwrap();
+        ns.ip(&format!("neigh replace 192.168.0.{other} lladdr {far} dev {dev}")).unwrap();
+        ofctl(sw, "del-flows br-int");
+        ofctl(sw, &format!("add-flow br-int in_port={port},ip,actions=vx"));
+        let came = "in_port=vx,ip,tun_gtpu_flags=0x30,tun_gtpu_msgtype=255";
+        let to = format!("mod_dl_dst:{},{port}", macs[i]);
+        ofctl(sw, &format!("add-flow br-int {came},dl_src=00:00:00:00:00:00,actions={to}"));
+    }
+    f([&sw, &peer], [&guest, &far]);
+}
+
+#[test]
+fn gtpu_carries_tcp() {
+    if !privileged() {
+        return;
+    }
+    for net in ["10.1.1.", "fd00::"] {
+        let weft = SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+        with_gtpu(net, weft, |[sw, _], [guest, far]| tcp_passes(sw, guest, far));
+    }
+}
+
+/// Only one way: the UDP checksums that ovs-vswitchd 3.1 writes are wrong, since it fills in the
+/// length of the GTP-U header after them.
+#[test]
+fn ovs_understands_our_gtpu() {
+    if !privileged() {
+        return;
+    }
+    with_gtpu("fd00::", SwitchConfig::oracle(), |[_, ovs], [guest, far]| {
+        let inside = Raw::open(far, "br-int").unwrap();
+        let wire = Raw::open(far, "eth0").unwrap();
+        let _ = guest.ping(inner(2), SOON);
+        let is_echo = |f: &[u8]| f.len() > 34 && f[12..14] == [8, 0] && f[23] == 1 && f[34] == 8;
+        let frames = inside.collect(1, Instant::now() + SOON, is_echo);
+        assert_eq!(frames.len(), 1, "{}", ofctl(ovs, "dump-flows br-int"));
+        assert_eq!((&frames[0][6..12], &frames[0][26..30]), (&[0; 6][..], &[192, 168, 0, 1][..]));
+        let ours = |f: &[u8]| f[12] == 0x86 && f[20] == 17 && f[6..12] == [0xaa, 0x55, 0, 0, 0, 1];
+        let mut frames = wire.collect(1, Instant::now() + SOON, ours);
+        // That tshark knows what it is.
+        frames.iter_mut().for_each(|f| f[56..58].copy_from_slice(&2152u16.to_be_bytes()));
+        let lines = dissect(&frames, &["gtp.flags.version", "gtp.message", "gtp.teid"]);
+        assert_eq!(lines, ["1\t0xff\t0x0000002a"]);
+    });
+}
+
 #[test]
 fn flows_choose_peer_and_key() {
     let device = "local 10.1.1.2 remote 10.1.1.1 dstport 4789";

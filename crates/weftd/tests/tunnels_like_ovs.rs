@@ -23,16 +23,36 @@ fn prepare<'a>(ns: &'a Netns, config: SwitchConfig) -> Switch<'a> {
     vsctl("add-port br-phy nic0");
     bridge("br-int", "aa:55:00:00:00:02");
     vsctl("add-port br-int t1 -- set interface t1 type=internal");
-    for (name, options) in [
+    let vxlan = [
         ("vx1", "remote_ip=10.1.1.2 key=42"),
         ("vx2", "remote_ip=flow key=flow csum=true dst_port=4790"),
         ("vx3", "remote_ip=fd00::2 local_ip=fd00::1 key=7 dst_port=4791"),
         ("vx4", "remote_ip=10.1.1.99 in_key=flow out_key=5 tos=inherit ttl=inherit"),
         ("vx5", "remote_ip=99.1.1.1 ttl=9 tos=8 df_default=false"),
-    ] {
+    ];
+    let erspan = [
+        ("er1", "remote_ip=10.1.1.2 key=42 erspan_ver=1 erspan_idx=12345"),
+        ("er2", "remote_ip=flow key=flow erspan_ver=flow"),
+        (
+            "er3",
+            "remote_ip=10.1.1.254 key=1023 erspan_ver=2 erspan_dir=1 erspan_hwid=3f tos=inherit",
+        ),
+        ("er4", "remote_ip=10.1.1.254 key=1024 erspan_ver=2"),
+        ("er5", "remote_ip=10.1.1.254 key=9"),
+        ("er6", "remote_ip=fd00::2 key=flow erspan_ver=2 erspan_dir=flow erspan_hwid=flow"),
+    ];
+    let gtpu = [
+        ("gt1", "remote_ip=10.1.1.2 key=4294967295 tos=inherit ttl=inherit"),
+        ("gt2", "remote_ip=flow key=flow dst_port=2153 packet_type=legacy_l3"),
+        ("gt3", "remote_ip=fd00::2 key=7"),
+    ];
+    let vxlan = vxlan.map(|(name, options)| (name, "vxlan", options));
+    let erspan = erspan.map(|(name, options)| (name, "erspan", options));
+    let gtpu = gtpu.map(|(name, options)| (name, "gtpu", options));
+    for (name, kind, options) in vxlan.into_iter().chain(erspan).chain(gtpu) {
         let options: String =
             options.split(' ').map(|o| format!(" options:{o}")).collect::<Vec<_>>().concat();
-        vsctl(&format!("add-port br-int {name} -- set interface {name} type=vxlan{options}"));
+        vsctl(&format!("add-port br-int {name} -- set interface {name} type={kind}{options}"));
     }
     // Without detection of duplicates, the address is the switch's at once.
     for address in ["10.1.1.1/24", "fd00::1/64 nodad"] {
@@ -56,6 +76,11 @@ fn say(sw: &Switch, tool: &str, line: &str) -> String {
     let args: Vec<&str> = line.split_whitespace().collect();
     let result = match tool {
         "appctl" => sw.appctl(&args),
+        // OVS's flows of tunnels list fields that are zero.
+        "trace" => sw.appctl(&[&["ofproto/trace"], &args[..]].concat()).map(|text| {
+            let what = |l: &&str| l.contains(">>") || l.starts_with("Datapath actions");
+            text.lines().filter(what).collect::<Vec<_>>().join("\n")
+        }),
         "ofctl" => sw.ofctl(&args),
         _ => sw.vsctl(&args),
     };
@@ -87,6 +112,9 @@ fn numbers_out(line: &str) -> String {
         "_sys_4789 (",
         "_sys_4790 (",
         "_sys_4791 (",
+        "erspan_sys (",
+        "gtpu_sys_2152 (",
+        "gtpu_sys_2153 (",
         "port ",
     ];
     for mark in marks {
@@ -169,6 +197,7 @@ fn script() -> Vec<String> {
         let (protocol, fields) = rest.split_once(',').unwrap();
         all.push(trace(&format!("br-phy {protocol},{TO_VTEP},{fields}")));
     }
+    all.extend(others_script());
     for options in [
         "key=3",
         "remote_ip=nonsense",
@@ -181,6 +210,87 @@ fn script() -> Vec<String> {
         "remote_ip=10.1.1.18 options:tos=inherit options:egress_pkt_mark=5",
     ] {
         all.push(format!("vsctl -- --may-exist add-port br-int e1 -- set interface e1 type=vxlan options:{options}"));
+        all.push("vsctl get interface e1 error".into());
+        all.push("vsctl del-port e1".into());
+    }
+    all
+}
+
+/// What goes into ERSPAN and GTP-U, what comes out, and what they are not configured as.
+fn others_script() -> Vec<String> {
+    let trace = |flow: &str| format!("trace {flow}");
+    let mut all = vec!["ofctl add-flow br-phy in_port=LOCAL,actions=nic0".into()];
+    for actions in [
+        "er1",
+        "er3",
+        "er4",
+        "er5",
+        "set_field:10.1.1.2->tun_dst,set_tunnel:5,set_field:1->tun_erspan_ver,set_field:0x54321->tun_erspan_idx,er2",
+        "set_field:10.1.1.2->tun_dst,set_field:2->tun_erspan_ver,set_field:0x21->tun_erspan_hwid,er2",
+        "set_field:10.1.1.2->tun_dst,set_field:3->tun_erspan_ver,er2",
+        "set_field:10.1.1.2->tun_dst,er2",
+        "set_tunnel:7,set_field:1->tun_erspan_dir,load:0x5->NXOXM_ET_ERSPAN_HWID[0..2],er6",
+        "gt1",
+        "set_field:10.1.1.2->tun_dst,set_tunnel:5,gt2",
+        "gt3",
+        "set_field:1->tun_gtpu_flags,gt3",
+    ] {
+        all.push("ofctl del-flows br-int".into());
+        all.push(format!("ofctl add-flow br-int in_port=t1,actions={actions}"));
+        all.push("ofctl --no-stats dump-flows br-int".into());
+        all.push(trace(&format!("br-int {FROM_T1},nw_tos=8,nw_ecn=1")));
+    }
+    all.push("ofctl del-flows br-int".into());
+    for flow in [
+        "tun_erspan_ver=1,tun_erspan_idx=0x7/0xf,actions=t1",
+        "tun_erspan_ver=2,tun_erspan_dir=1,tun_erspan_hwid=0x5/0x7,actions=t1",
+        "priority=1,actions=move:NXOXM_ET_ERSPAN_IDX[]->NXM_NX_REG0[0..19],drop",
+    ] {
+        all.push(format!("ofctl add-flow br-int {flow}"));
+    }
+    all.push("ofctl --no-stats dump-flows br-int".into());
+    all.push("ofctl --no-stats dump-flows br-int tun_erspan_ver=1".into());
+    for fields in ["tun_erspan_ver=1,tun_erspan_idx=0x17", "tun_erspan_ver=2,tun_erspan_hwid=0x3d"]
+    {
+        all.push(trace(&format!(
+            "br-int in_port=er2,tun_src=10.1.1.9,tun_dst=10.1.1.1,tun_id=3,{fields}"
+        )));
+    }
+    for flow in [
+        "priority=9,tun_gtpu_flags=0x30,tun_gtpu_msgtype=255,actions=t1",
+        "priority=8,tun_gtpu_flags=0x32/0x32,actions=t1",
+        "priority=7,tun_gtpu_msgtype=1,actions=move:NXOXM_ET_GTPU_MSGTYPE[]->NXM_NX_REG0[0..7],t1",
+    ] {
+        all.push(format!("ofctl add-flow br-int {flow}"));
+    }
+    all.push("ofctl --no-stats dump-flows br-int".into());
+    for rest in [
+        "udp,nw_src=10.1.1.2,nw_dst=10.1.1.1,udp_dst=2153",
+        "udp6,ipv6_src=fd00::2,ipv6_dst=fd00::1,udp_dst=2152",
+        "udp6,ipv6_src=fd00::2,ipv6_dst=fd00::1,udp_dst=2154",
+    ] {
+        let (protocol, fields) = rest.split_once(',').unwrap();
+        let to = "in_port=nic0,eth_src=00:11:22:33:44:02,eth_dst=aa:55:00:00:00:01,nw_ttl=64";
+        all.push(trace(&format!("br-phy {protocol},{to},{fields}")));
+    }
+    for options in ["packet_type=legacy_l2", "packet_type=nonsense"] {
+        all.push(format!("vsctl -- --may-exist add-port br-int e1 -- set interface e1 type=gtpu options:remote_ip=10.1.1.77 options:{options}"));
+        all.push("vsctl get interface e1 error".into());
+        all.push("vsctl del-port e1".into());
+    }
+    for rest in ["ip,nw_src=10.1.1.2,nw_dst=10.1.1.1", "ipv6,ipv6_src=fd00::2,ipv6_dst=fd00::1"] {
+        let (protocol, fields) = rest.split_once(',').unwrap();
+        let to = "in_port=nic0,eth_src=00:11:22:33:44:02,eth_dst=aa:55:00:00:00:01,nw_ttl=64";
+        all.push(trace(&format!("br-phy {protocol},nw_proto=47,{to},{fields}")));
+    }
+    for options in [
+        "erspan_ver=3",
+        "erspan_ver=1 options:erspan_idx=0x100000",
+        "erspan_ver=2 options:erspan_dir=2",
+        "erspan_ver=2 options:erspan_hwid=40",
+        "erspan_ver=2 options:erspan_hwid=0x3f",
+    ] {
+        all.push(format!("vsctl -- --may-exist add-port br-int e1 -- set interface e1 type=erspan options:remote_ip=10.1.1.77 options:{options}"));
         all.push("vsctl get interface e1 error".into());
         all.push("vsctl del-port e1".into());
     }

@@ -2,6 +2,7 @@
 
 use crate::ports::parse_mac;
 use crate::state::State;
+use action::TunnelKind;
 use ofproto::{Local, Remote, Route, TunnelSpec};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -197,7 +198,7 @@ pub fn list(s: &mut State, _: &[String]) -> Answer {
     let specs = ids.iter().flat_map(|id| s.ofproto.ports(*id));
     let line = |p: &ofproto::PortSpec| {
         let (t, no) = (p.tunnel.as_ref()?, p.dp_port?);
-        let kind = t.kind_name();
+        let kind = s.tunnels.kind(no)?;
         Some(format!("port {no}: {} ({kind}: {})\n", p.name, describe(t, no)))
     };
     Ok(specs.filter_map(line).collect())
@@ -217,7 +218,8 @@ fn describe(t: &TunnelSpec, no: flow::PortNo) -> String {
         Remote::Flow => "flow".into(),
         Remote::Ip(ip) => ip.to_string(),
     };
-    let mut out = format!("{local}->{remote}, key={}, legacy_l2, dp port={no}", key_text(t.in_key));
+    let layer = if t.kind == TunnelKind::Gtpu { "legacy_l3" } else { "legacy_l2" };
+    let mut out = format!("{local}->{remote}, key={}, {layer}, dp port={no}", key_text(t.in_key));
     if t.out_key != t.in_key {
         let _ = write!(out, ", out_key={}", key_text(t.out_key));
     }

@@ -329,7 +329,7 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
         ],
     ),
     (
-        "vxlan geneve gre ip6gre",
+        "vxlan geneve gre ip6gre erspan ip6erspan gtpu",
         &[
             ("remote_ip", Works, ""),
             ("local_ip", Works, ""),
@@ -344,7 +344,17 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
             ("seq", Works, ""),
             ("egress_pkt_mark", Works, ""),
             ("exts", Only(&["gbp"]), ""),
-            ("packet_type", Only(&["legacy_l2"]), ""),
+        ],
+    ),
+    ("vxlan geneve gre ip6gre erspan ip6erspan", &[("packet_type", Only(&["legacy_l2"]), "")]),
+    ("gtpu", &[("packet_type", Only(&["legacy_l3"]), "")]),
+    (
+        "erspan ip6erspan",
+        &[
+            ("erspan_ver", Works, ""),
+            ("erspan_idx", Works, ""),
+            ("erspan_dir", Works, ""),
+            ("erspan_hwid", Works, ""),
         ],
     ),
 ];

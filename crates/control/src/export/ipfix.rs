@@ -272,7 +272,9 @@ fn packet(key: &Key, len: usize) -> Packet {
 
 /// The outer header that the packet came with, if it was IPv4.
 fn tunnel_in(key: &Key) -> Option<Tunnel> {
-    if key.u8(at::FLAGS) & flag::TUNNEL == 0 || key.u32(at::TUN_DST) == 0 {
+    // IPFIX has no number for GTP-U.
+    let gtpu = key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS == 0 && key.u8(at::TUN_GTPU_FLAGS) != 0;
+    if key.u8(at::FLAGS) & flag::TUNNEL == 0 || key.u32(at::TUN_DST) == 0 || gtpu {
         return None;
     }
     let ports = (key.u16(at::TUN_TP_SRC), key.u16(at::TUN_TP_DST));

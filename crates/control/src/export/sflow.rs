@@ -157,6 +157,8 @@ fn tunnel_out(t: &TunnelPush) -> Option<Tunnel> {
             let at = if flags & action::gre::CHECKSUM != 0 { 8 } else { 4 };
             (0, if flags & action::gre::KEY != 0 { word(at)? } else { 0 })
         }
+        TunnelKind::Gtpu => (half(2)?, word(12)?),
+        TunnelKind::Erspan => (0, word(8)? & action::erspan::SESSION),
         _ => (half(2)?, word(12)? >> 8),
     };
     let (src, dst, proto) = (ip.src(), ip.dst(), ip.proto());

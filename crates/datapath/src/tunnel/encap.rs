@@ -2,7 +2,7 @@
 //! with VXLAN or Geneve. `tunnel::header::push` is the twin, and puts on all other headers.
 
 use crate::tunnel::header::source_port;
-use action::{TunnelKind, TunnelPush};
+use action::TunnelPush;
 use packet::Packet;
 use telemetry::Drop;
 use wire::checksum::Sum;
@@ -30,7 +30,7 @@ impl Template {
     /// A template for this header; None: it has no common form.
     pub fn new(t: &TunnelPush) -> Option<Template> {
         let mut h: [u8; PLAIN] = *t.header.first_chunk()?;
-        let plain = t.kind != TunnelKind::Gre && !t.is_ipv6() && h[14] == 0x45 && !t.checksum();
+        let plain = t.kind.has_template() && !t.is_ipv6() && h[14] == 0x45 && !t.checksum();
         if !plain || h[24..26] != [0, 0] {
             return None;
         }

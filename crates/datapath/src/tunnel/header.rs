@@ -1,19 +1,20 @@
-//! Outer headers (VXLAN, Geneve, GRE): removed and put on by interpreted operations. These are the
-//! twins of decapsulation in one pass and of templates.
+//! Outer headers (VXLAN, Geneve, GRE, ERSPAN, GTP-U): removed and put on by interpreted operations.
+//! These are the twins of decapsulation in one pass and of templates.
 
 use crate::batch::keys::{EXT2, Layout, Line, bytes, bytes_mut};
 use crate::mem::fold;
 use crate::parse::frame::Frame;
 use crate::parse::scalar::{UDP, parse};
-use action::{TunnelKind, TunnelPush, gre};
+use action::{TunnelKind, TunnelPush, erspan, gre, gtpu};
 use flow::{PortNo, at, flag, frag};
 use packet::Packet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
-use wire::{ETH_TEB, IP_GRE};
+use wire::{ETH_IPV4, ETH_IPV6, ETH_TEB, IP_GRE};
 
 /// Bits of `tun_flags`, with OVS's values: that of OpenFlow, then those that only the datapath has.
 const OAM: u16 = 1;
@@ -21,10 +22,15 @@ const DF: u16 = 2;
 const CSUM: u16 = 4;
 const KEY: u16 = 8;
 
+const ETHERNET: usize = 14;
 const UDP_HEADER: usize = 8;
 /// Bytes of a VXLAN header, and of a Geneve header without options.
 const VXLAN_HEADER: usize = 8;
 const GRE_HEADER: usize = 4;
+/// Bytes of a GRE header with a sequence number.
+const NUMBERED_GRE_HEADER: usize = 8;
+/// Where the timestamp is behind the GRE header of ERSPAN type III, in units of 100 microseconds.
+const ERSPAN_TIMESTAMP: std::ops::Range<usize> = 12..16;
 /// The next GRE sequence number, shared by all tunnels: numbers rise within each tunnel, and that
 /// is what receivers check.
 static SEQUENCE: AtomicU32 = AtomicU32::new(0);
@@ -83,7 +89,12 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
     if p.len() + len > usize::from(u16::MAX) {
         return Err(Drop::TooLong);
     }
-    if !p.push_front(len) {
+    let replaced = if t.kind == TunnelKind::Gtpu { behind_ethernet(p.data())? } else { 0 };
+    let fits = match len.checked_sub(replaced) {
+        Some(more) => p.push_front(more),
+        None => p.pull_front(replaced - len),
+    };
+    if !fits {
         return Err(Drop::NoHeadroom);
     }
     let d = p.data_mut();
@@ -98,9 +109,24 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
     }
     match t.kind {
         TunnelKind::Gre => fill_gre(&mut d[l4..], t),
-        _ => fill_udp(d, t, source_port(t.source_ports, entropy)),
+        TunnelKind::Erspan => fill_erspan(&mut d[l4..len]),
+        kind => {
+            if kind == TunnelKind::Gtpu {
+                let inside = (d.len() - len) as u16;
+                d[len - 6..len - 4].copy_from_slice(&inside.to_be_bytes());
+            }
+            fill_udp(d, t, source_port(t.source_ports, entropy));
+        }
     }
     Ok(())
+}
+
+/// Where the IP packet of a frame starts, behind Ethernet header and tags. Err: it is another one.
+fn behind_ethernet(d: &[u8]) -> Result<usize, Drop> {
+    match wire::l3(d) {
+        Some(wire::L3 { ethertype: ETH_IPV4 | ETH_IPV6, at, .. }) => Ok(at),
+        _ => Err(Drop::PacketType),
+    }
 }
 
 fn fill_udp(d: &mut [u8], t: &TunnelPush, source_port: u16) {
@@ -129,6 +155,16 @@ fn fill_gre(g: &mut [u8], t: &TunnelPush) {
     }
 }
 
+/// Fills in a GRE header, whose second word is a sequence number, and the ERSPAN header behind it.
+fn fill_erspan(g: &mut [u8]) {
+    let next = SEQUENCE.fetch_add(1, Ordering::Relaxed);
+    g[4..8].copy_from_slice(&next.to_be_bytes());
+    if g[2..4] == erspan::ETHERTYPES[1].to_be_bytes() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_micros() / 100);
+        g[ERSPAN_TIMESTAMP].copy_from_slice(&(now as u32).to_be_bytes());
+    }
+}
+
 /// The sum of the pseudo header, and of all bytes from the UDP header to the end of `d`.
 fn udp_sum(d: &[u8], ipv6: bool, l3: usize, udp: usize) -> Sum {
     let len = d.len() - udp;
@@ -154,6 +190,8 @@ struct Outer {
     id: u32,
     /// The IPv4 source address.
     src: [u8; 4],
+    /// That of the inner packet, if it has no Ethernet header.
+    ethertype: Option<u16>,
 }
 
 /// Removes the outer header. `f` becomes the frame of the inner packet, received on tunnel port
@@ -168,9 +206,18 @@ pub(crate) fn pop(
 ) -> Result<(), Drop> {
     f.reparse(p.data(), f.tags);
     let mut outer = read(p.data(), &f.line, &f.layout, kind)?;
-    let options = digest(&p.data()[outer.inner.start - outer.options..outer.inner.start], known)?;
-    outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
-    outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
+    if outer.options > 0 {
+        let from = outer.inner.start - outer.options;
+        let options = digest(&p.data()[from..outer.inner.start], known)?;
+        outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
+        outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
+    }
+    if let Some(ethertype) = outer.ethertype {
+        let from = outer.inner.start - ETHERNET;
+        p.data_mut()[from..from + 12].fill(0);
+        p.data_mut()[from + 12..outer.inner.start].copy_from_slice(&ethertype.to_be_bytes());
+        outer.inner.start = from;
+    }
     let (start, end) = (outer.inner.start, outer.inner.end);
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let limit = f.vlan_limit;
@@ -225,7 +272,8 @@ pub(crate) struct Stripped {
 pub(crate) fn flags_of(ext2: &Line) -> u8 {
     let tos = bytes(ext2)[at::TUN_TOS - at::TUN_DST];
     let congestion = if tos & 3 == 3 { flag::TUNNEL_CE } else { 0 };
-    let options = if ext2[7] != 0 { flag::TUNNEL_OPTIONS } else { 0 };
+    let words = bytes(ext2)[at::TUN_OPTION_WORDS - at::TUN_DST];
+    let options = if words != 0 { flag::TUNNEL_OPTIONS } else { 0 };
     flag::TUNNEL | congestion | options
 }
 
@@ -246,7 +294,7 @@ impl PlainHeader {
         let word = match kind {
             TunnelKind::Vxlan | TunnelKind::VxlanGbp => VALID,
             TunnelKind::Geneve => GENEVE_PLAIN,
-            TunnelKind::Gre => return None,
+            TunnelKind::Gre | TunnelKind::Erspan | TunnelKind::Gtpu => return None,
         };
         Some(PlainHeader { word, known, options: Vec::with_capacity(OPTION_BYTES_MAX), digest: 0 })
     }
@@ -317,6 +365,7 @@ fn is_right(header: &[u8; 20]) -> bool {
 }
 
 /// A tunnel's own header, behind IP.
+#[derive(Default)]
 struct Inside {
     /// Where the inner frame starts and ends.
     frame: std::ops::Range<usize>,
@@ -328,6 +377,10 @@ struct Inside {
     ports: [u8; 4],
     /// Group policy id and flags, as the key has them.
     policy: [u8; 3],
+    /// Fields of ERSPAN and GTP-U, as the key has them.
+    fields: [u8; 8],
+    /// That of the inner packet, if it has no Ethernet header.
+    ethertype: Option<u16>,
 }
 
 /// Reads and checks the headers of a tunnel, whose IP header the parser has found.
@@ -339,6 +392,7 @@ fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Oute
     }
     let inside = match kind {
         TunnelKind::Gre => read_gre(d, l0, layout)?,
+        TunnelKind::Erspan => read_erspan(d, l0, layout)?,
         _ => read_udp(d, l0, layout, kind)?,
     };
     // An IPv4 header's checksum, options included.
@@ -346,7 +400,8 @@ fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Oute
         return Err(Drop::TunnelChecksum);
     }
     let (inner, options, id) = (inside.frame, inside.options, inside.id);
-    let mut outer = Outer { inner, options, ext2: [0; 8], id, src: [0; 4] };
+    let ethertype = inside.ethertype;
+    let mut outer = Outer { inner, options, ext2: [0; 8], id, src: [0; 4], ethertype };
     outer.addresses(d, l3, ipv6);
     let df = !ipv6 && d[l3 + 6] & 0x40 != 0;
     let flags = inside.flags | if df { DF } else { 0 };
@@ -354,6 +409,7 @@ fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Oute
     outer.put(at::TUN_TOS, &[l0[at::TOS], l0[at::TTL]]);
     outer.put(at::TUN_TP_SRC, &inside.ports);
     outer.put(at::TUN_GBP_ID, &inside.policy);
+    outer.put(at::TUN_OPTIONS, &inside.fields);
     Ok(outer)
 }
 
@@ -376,13 +432,13 @@ fn read_udp(d: &[u8], l0: &[u8; 64], layout: &Layout, kind: TunnelKind) -> Resul
     let (word, id) = (be32(d, at), be32(d, at + 4));
     let mut inside = Inside {
         frame: at + VXLAN_HEADER..end,
-        options: 0,
         flags: KEY | if summed { CSUM } else { 0 },
         id: id >> 8,
         ports: [d[udp], d[udp + 1], d[udp + 2], d[udp + 3]],
-        policy: [0; 3],
+        ..Inside::default()
     };
     match kind {
+        TunnelKind::Gtpu => return read_gtpu(d, at..end, inside),
         TunnelKind::Geneve => {
             inside.options = geneve_options(word)?;
             inside.frame.start += inside.options;
@@ -426,7 +482,56 @@ fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
     }
     let id = if has(gre::KEY) { be32(d, key) } else { 0 };
     let flags = if has(gre::CHECKSUM) { CSUM } else { 0 } | if has(gre::KEY) { KEY } else { 0 };
-    Ok(Inside { frame, options: 0, flags, id, ports: [0; 4], policy: [0; 3] })
+    Ok(Inside { frame, flags, id, ..Inside::default() })
+}
+
+/// Reads a GRE header with a sequence number and an ERSPAN header with Ethernet behind it. What
+/// says how the frame was mirrored (VLAN, priority, truncation, time) is not kept. As in OVS the
+/// frame is all that follows, even if the outer packet says that it is shorter.
+fn read_erspan(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
+    let (start, end) = (usize::from(layout.l4), usize::from(layout.end));
+    let at = start + NUMBERED_GRE_HEADER;
+    if l0[at::PROTO] != IP_GRE || end < at + erspan::BYTES[0] {
+        return Err(Drop::TunnelHeader);
+    }
+    let version = usize::from(d[at] >> 4);
+    let header = version.checked_sub(1).and_then(|v| Some(at + erspan::BYTES.get(v)?));
+    let inner = header.filter(|inner| *inner <= end).ok_or(Drop::TunnelHeader)?;
+    let known = erspan::ETHERTYPES.contains(&be16(d, start + 2));
+    if be16(d, start) != gre::SEQUENCE || !known {
+        return Err(Drop::TunnelHeader);
+    }
+    let last = be32(d, inner - 4);
+    let (index, direction, hwid) = match version {
+        1 => (last & erspan::INDEX, 0, 0),
+        _ => (0, last & erspan::DIRECTION, last >> erspan::HWID_SHIFT & erspan::HWID),
+    };
+    let [_, i1, i2, i3] = index.to_be_bytes();
+    let fields = [0, i1, i2, i3, version as u8, u8::from(direction != 0), hwid as u8, 0];
+    let id = be32(d, at) & erspan::SESSION;
+    Ok(Inside { frame: inner..d.len(), flags: KEY, id, fields, ..Inside::default() })
+}
+
+/// Reads a GTP-U header and what is behind: an IP packet, whose Ethertype it says. What has another
+/// message type stays whole, outer header and all, as in OVS.
+fn read_gtpu(d: &[u8], udp: std::ops::Range<usize>, inside: Inside) -> Result<Inside, Drop> {
+    let (flags, message, id) = (d[udp.start], d[udp.start + 1], be32(d, udp.start + 4));
+    if flags & gtpu::VERSION_MASK != gtpu::VERSION {
+        return Err(Drop::TunnelHeader);
+    }
+    let fields = [flags, 0, 0, 0, 0, 0, 0, message];
+    if message != gtpu::PACKET {
+        return Ok(Inside { frame: 0..d.len(), id, fields, ..inside });
+    }
+    let more = if flags & gtpu::MORE != 0 { 4 } else { 0 };
+    let frame = inside.frame.start + more..udp.end;
+    let extended = flags & gtpu::EXTENSION != 0 && d.get(frame.start - 1) != Some(&0);
+    let ethertype = match d[..udp.end].get(frame.start).map(|b| b >> 4) {
+        Some(4) if !extended => ETH_IPV4,
+        Some(6) if !extended => ETH_IPV6,
+        _ => return Err(Drop::TunnelHeader),
+    };
+    Ok(Inside { frame, id, fields, ethertype: Some(ethertype), ..inside })
 }
 
 impl Outer {

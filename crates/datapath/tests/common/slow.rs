@@ -65,6 +65,85 @@ pub fn parse(p: &[u8], in_port: u16, vlan_limit: u8) -> Key {
     k
 }
 
+/// The IPv4 addresses, and what is behind the header, of an untagged frame with a right header of
+/// this protocol, which is no fragment; and how many bytes of that the header announces.
+fn outer(p: &[u8], proto: u8) -> Option<([u8; 8], Cursor<'_>, usize)> {
+    let mut c = Cursor(p);
+    if p.len() < 14 || num(&c.take(14)?[12..]) != 0x800 {
+        return None;
+    }
+    let (h, ip) = (*c.0.first_chunk::<20>()?, c.0);
+    let (ihl, total) = (usize::from(h[0] & 15) * 4, num(&h[2..4]) as usize);
+    let sum = ip.get(..ihl)?.chunks(2).map(num).sum::<u128>();
+    let whole = total <= ip.len() && num(&h[6..8]) & 0x3fff == 0 && h[0] >> 4 == 4;
+    c.take(ihl)?;
+    let right = whole && ihl >= 20 && sum % 0xffff == 0 && h[9] == proto;
+    right.then_some((h[12..].try_into().ok()?, c, total.checked_sub(ihl)?))
+}
+
+/// The fields of a tunnel, in a key, and the frame that comes out, of an untagged frame with GTP-U
+/// over IPv4 (3GPP TS 29.281, section 5.1). None: it is none.
+pub fn gtpu(p: &[u8]) -> Option<(Key, Vec<u8>)> {
+    let (addresses, mut c, announced) = outer(p, 17)?;
+    let udp = c.0.get(..num(c.0.get(4..6)?) as usize)?;
+    if udp.len() < 16 || udp.len() > announced {
+        return None;
+    }
+    let pseudo = [&addresses[..], &[0, 17], &udp[4..6]].concat();
+    let pad = [udp, &[0][..udp.len() % 2]].concat();
+    let sum = pseudo.chunks(2).chain(pad.chunks(2)).map(num).sum::<u128>();
+    if num(&udp[6..8]) != 0 && sum % 0xffff != 0 {
+        return None;
+    }
+    c.0 = &udp[8..];
+    let h = c.take(8)?;
+    let mut k = Key::ZERO;
+    Field::TunId.set(&mut k, num(&h[4..]));
+    Field::TunSrc.set(&mut k, num(&addresses[..4]));
+    Field::TunGtpuFlags.set(&mut k, h[0].into());
+    Field::TunGtpuMsgtype.set(&mut k, h[1].into());
+    match (h[0] >> 4, h[1]) {
+        (3, 255) => {}
+        (3, _) => return Some((k, p.to_vec())),
+        _ => return None,
+    }
+    let more = if h[0] & 7 != 0 { c.take(4)? } else { &[0; 4] };
+    let next: [u8; 2] = match c.0.first()? >> 4 {
+        _ if h[0] & 4 != 0 && more[3] != 0 => return None,
+        4 => [8, 0],
+        6 => [0x86, 0xdd],
+        _ => return None,
+    };
+    Some((k, [&[0; 12], &next[..], c.0].concat()))
+}
+
+/// The same of ERSPAN (draft-foschiano-erspan-03, sections 4.2 and 4.3).
+pub fn erspan(p: &[u8]) -> Option<(Key, Vec<u8>)> {
+    let (addresses, mut c, announced) = outer(p, 47)?;
+    let all = c.0.len();
+    let gre = c.take(8)?;
+    let (kind, first) = (num(&gre[2..4]), num(c.take(4)?));
+    let version = first >> 28;
+    if gre[..2] != [0x10, 0] || !matches!(kind, 0x88be | 0x22eb) || !matches!(version, 1 | 2) {
+        return None;
+    }
+    let second = num(c.take(4)?);
+    let third = if version == 2 { num(c.take(4)?) } else { 0 };
+    let mut k = Key::ZERO;
+    Field::TunErspanVer.set(&mut k, version);
+    Field::TunId.set(&mut k, first & 0x3ff);
+    Field::TunSrc.set(&mut k, num(&addresses[..4]));
+    match version {
+        1 => Field::TunErspanIdx.set(&mut k, second & 0xf_ffff),
+        _ => {
+            Field::TunErspanDir.set(&mut k, third >> 3 & 1);
+            Field::TunErspanHwid.set(&mut k, third >> 4 & 0x3f);
+        }
+    }
+    let header = all - c.0.len();
+    (header <= announced && c.0.len() >= 14).then_some((k, c.0.to_vec()))
+}
+
 fn ipv4(c: &mut Cursor<'_>, k: &mut Key) -> Option<()> {
     let all = c.0;
     let h = c.take(20)?;

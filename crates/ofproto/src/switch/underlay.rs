@@ -213,6 +213,7 @@ mod tests {
                 keyed: true,
                 csum: false,
                 sequence: false,
+                erspan: ErspanSpec::default(),
                 egress_mark: None,
             };
             let (of_port, name) = (n.into(), format!("t{n}"));

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod encap_tests;
+mod erspan_tests;
 mod eviction_tests;
 mod export_tests;
 mod in_band_tests;

@@ -8,10 +8,15 @@ use openflow::Action;
 
 /// A switch whose port 5 is a Geneve tunnel (datapath port 30), of which flows say where it goes.
 pub(crate) fn geneve_lab() -> Lab {
+    lab_with(TunnelKind::Geneve, ErspanSpec::default())
+}
+
+/// The same with another kind of tunnel.
+pub(crate) fn lab_with(kind: TunnelKind, erspan: ErspanSpec) -> Lab {
     let mut lab = Lab::new();
     let tunnel = TunnelSpec {
-        kind: TunnelKind::Geneve,
-        dst_port: 6081,
+        kind,
+        dst_port: if kind.is_gre() { 0 } else { 6081 },
         remote: Remote::Flow,
         local: Local::Any,
         in_key: None,
@@ -22,6 +27,7 @@ pub(crate) fn geneve_lab() -> Lab {
         keyed: true,
         csum: false,
         sequence: false,
+        erspan,
         egress_mark: None,
     };
     let (dp_port, tunnel) = (Some(30), Some(tunnel));

@@ -7,7 +7,7 @@ use crate::translate::effects::{Asked, Hop, Snooped};
 use crate::translate::xlate::Xlate;
 use crate::tunnel::neighbours::How;
 use crate::tunnel::{self, Answer, Local, Remote, TunnelSpec};
-use action::{Op, TunnelKind, TunnelPush, gre};
+use action::{Op, TunnelKind, TunnelPush, erspan, gre, gtpu};
 use flow::{Field, Key, PortNo, at, flag};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -41,10 +41,10 @@ struct Outer {
     mark: u32,
     tos: u8,
     ttl: u8,
-    /// First word of the VXLAN or Geneve header.
+    /// First word of the VXLAN, Geneve or GTP-U header.
     word: u32,
     key: u32,
-    /// Options of the Geneve header, as bytes.
+    /// Options of the Geneve header, or the ERSPAN header; empty: there is no such one.
     options: Vec<u8>,
 }
 
@@ -96,15 +96,16 @@ impl<'a> Xlate<'a, '_> {
         dp: PortNo,
         trunc: u32,
     ) -> bool {
+        if spec.kind == TunnelKind::Gtpu && !fields::is_ip(self.key.u16(at::ETH_TYPE)) {
+            self.answer.decision.drop.get_or_insert(Drop::PacketType);
+            self.trace_warning(|| "GTP-U carries IP only".into());
+            return false;
+        }
         let Some(outer) = self.outer(spec) else {
             self.answer.decision.drop.get_or_insert(Drop::TunnelOptions);
             self.trace_warning(|| "tunnel options are too long".into());
             return false;
         };
-        if self.tunnel.received {
-            let (v4, v6) = (at::TUN_DST, at::TUN_IPV6_DST);
-            tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
-        }
         if outer.dst == self.tunnel.dst {
             self.trace_warning(|| "Not tunneling to our own address".into());
             return false;
@@ -167,8 +168,13 @@ impl<'a> Xlate<'a, '_> {
                 ecn => ecn,
             };
         }
+        if self.tunnel.received {
+            self.look_at_outer(spec);
+        }
+        let key = spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID));
         let (options, critical) = match spec.kind {
             TunnelKind::Geneve => self.bridge.tlv.write(&self.tunnel.fields)?,
+            TunnelKind::Erspan => (self.erspan(spec, key).unwrap_or_default(), false),
             _ => (Vec::new(), false),
         };
         let words = (options.len() as u32 / 4) << 24;
@@ -188,12 +194,59 @@ impl<'a> Xlate<'a, '_> {
             tos,
             ttl,
             word: self.first_word(spec.kind) | words | critical,
-            key: spec.out_key.unwrap_or_else(|| self.key.u32(at::TUN_ID)),
+            key,
             options,
         })
     }
 
-    /// The first 32 bits of the VXLAN or Geneve header.
+    /// Matches on what may be handed on from the received outer header to the next one.
+    fn look_at_outer(&mut self, spec: &TunnelSpec) {
+        let mut look = |v4, v6| tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
+        look(at::TUN_DST, at::TUN_IPV6_DST);
+        if spec.local == Local::Flow {
+            look(at::TUN_SRC, at::TUN_IPV6_SRC);
+        }
+        if spec.out_key.is_none() {
+            Field::TunId.unwildcard(&mut self.wc);
+        }
+        match spec.kind {
+            TunnelKind::VxlanGbp => {
+                Field::TunGbpId.unwildcard(&mut self.wc);
+                Field::TunGbpFlags.unwildcard(&mut self.wc);
+            }
+            TunnelKind::Geneve => {
+                self.wc.set_u16(at::TUN_FLAGS, self.wc.u16(at::TUN_FLAGS) | OAM);
+            }
+            TunnelKind::Erspan => self.wc.set_u64(at::TUN_OPTIONS, !0),
+            TunnelKind::Vxlan | TunnelKind::Gre | TunnelKind::Gtpu => {}
+        }
+    }
+
+    /// An ERSPAN header. None: it has no such version, or the key is no session id.
+    fn erspan(&self, spec: &TunnelSpec, key: u32) -> Option<Vec<u8>> {
+        let (own, k) = (spec.erspan, &self.key);
+        let version = own.version.unwrap_or_else(|| k.u8(at::TUN_ERSPAN_VER));
+        let first = (key & !erspan::SESSION == 0).then_some(u32::from(version) << 28 | key)?;
+        let mut h = first.to_be_bytes().to_vec();
+        match version {
+            1 => {
+                let index = own.index.unwrap_or_else(|| Field::TunErspanIdx.get(k) as u32);
+                h.extend(index.to_be_bytes());
+            }
+            2 => {
+                let hwid = own.hwid.unwrap_or_else(|| k.u8(at::TUN_ERSPAN_HWID));
+                let direction = own.direction.unwrap_or_else(|| k.u8(at::TUN_ERSPAN_DIR));
+                let direction = if direction == 0 { 0 } else { erspan::DIRECTION };
+                let last = u32::from(hwid) << erspan::HWID_SHIFT | direction;
+                h.extend([0; 4]);
+                h.extend(last.to_be_bytes());
+            }
+            _ => return None,
+        }
+        Some(h)
+    }
+
+    /// The first 32 bits of the VXLAN, Geneve or GTP-U header.
     fn first_word(&self, kind: TunnelKind) -> u32 {
         let policy = u32::from(self.key.u8(at::TUN_GBP_FLAGS)) << 16
             | u32::from(self.key.u16(at::TUN_GBP_ID));
@@ -201,6 +254,7 @@ impl<'a> Xlate<'a, '_> {
             TunnelKind::VxlanGbp if policy != 0 => VXLAN_VALID | VXLAN_GBP | policy,
             TunnelKind::Geneve if self.key.u16(at::TUN_FLAGS) & OAM != 0 => GENEVE_OAM | ETHERNET,
             TunnelKind::Geneve => ETHERNET,
+            TunnelKind::Gtpu => u32::from_be_bytes([gtpu::VERSION, gtpu::PACKET, 0, 0]),
             _ => VXLAN_VALID,
         }
     }
@@ -229,6 +283,10 @@ impl<'a> Xlate<'a, '_> {
         self.trace_detail(|| {
             format!("tunneling from {} {source} to {} {next}", mac_text(own), mac_text(mac))
         });
+        if spec.kind == TunnelKind::Erspan && outer.options.is_empty() {
+            self.answer.decision.drop.get_or_insert(Drop::TunnelOptions);
+            return self.trace_warning(|| "native tunnel header build failed".into());
+        }
         let Some(out_port) = way.port.spec.dp_port else {
             return self.trace_warning(|| "Nonexistent output port".into());
         };
@@ -401,6 +459,7 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
     }
     match spec.kind {
         TunnelKind::Gre => gre_header(&mut h, outer.key, spec),
+        TunnelKind::Erspan => erspan_header(&mut h, &outer.options),
         _ => udp_header(&mut h, outer, spec),
     }
     h
@@ -408,17 +467,18 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
 
 /// The IP protocol number of the outer packet.
 fn protocol(kind: TunnelKind) -> u8 {
-    if kind == TunnelKind::Gre { IP_GRE } else { IP_UDP }
+    if kind.is_gre() { IP_GRE } else { IP_UDP }
 }
 
-/// Adds UDP and a VXLAN or Geneve header.
+/// Adds UDP and a VXLAN, Geneve or GTP-U header.
 fn udp_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
     h.extend([0, 0]);
     h.extend(spec.dst_port.to_be_bytes());
     let sum = if spec.csum || outer.dst.is_ipv6() { 0xff } else { 0 };
     h.extend([0, 0, sum, sum]);
     h.extend(outer.word.to_be_bytes());
-    h.extend((outer.key << 8).to_be_bytes());
+    let key = if spec.kind == TunnelKind::Gtpu { outer.key } else { outer.key << 8 };
+    h.extend(key.to_be_bytes());
     h.extend(&outer.options);
 }
 
@@ -438,6 +498,15 @@ fn gre_header(h: &mut Vec<u8>, key: u32, spec: &TunnelSpec) {
     if spec.sequence {
         h.extend([0; 4]);
     }
+}
+
+/// Adds GRE with a sequence number, and an ERSPAN header.
+fn erspan_header(h: &mut Vec<u8>, header: &[u8]) {
+    let version = usize::from(header[0] >> 4);
+    h.extend(gre::SEQUENCE.to_be_bytes());
+    h.extend(erspan::ETHERTYPES[version - 1].to_be_bytes());
+    h.extend([0; 4]);
+    h.extend(header);
 }
 
 /// The outer packet's key as tables see it. Its UDP source port, which differs from packet to
@@ -469,7 +538,7 @@ fn outer_key(
     k.set_u8(at::PROTO, protocol(spec.kind));
     k.set_u8(at::TOS, outer.tos);
     k.set_u8(at::TTL, outer.ttl);
-    if spec.kind != TunnelKind::Gre {
+    if !spec.kind.is_gre() {
         k.set_u16(at::TP_DST, spec.dst_port);
         k.set_u8(at::FLAGS, flag::L4);
     }

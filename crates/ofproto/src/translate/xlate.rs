@@ -388,6 +388,11 @@ pub(super) fn initial_key(key: &Key, wc: &mut Mask) -> Key {
         wc.set_u8(at::FRAG, flow::frag::ANY | flow::frag::LATER);
     }
     let mut key = *key;
+    // What stands for Geneve options in a packet's key is where tables have ERSPAN's fields.
+    if key.u8(at::FLAGS) & flow::flag::TUNNEL_OPTIONS != 0 {
+        wc.set_u8(at::FLAGS, wc.u8(at::FLAGS) | flow::flag::TUNNEL_OPTIONS);
+        key.set_u64(at::TUN_OPTIONS, 0);
+    }
     empty_registers(&mut key);
     key
 }

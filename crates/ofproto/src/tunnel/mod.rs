@@ -24,7 +24,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct TunnelSpec {
     /// The kind of its headers.
     pub kind: TunnelKind,
-    /// The UDP port to which packets are sent, and on which they are received; 0 for GRE.
+    /// The UDP port to which packets are sent, and on which they are received; 0: GRE or ERSPAN.
     pub dst_port: u16,
     /// The address to which packets are sent, and from which they are received.
     pub remote: Remote,
@@ -46,8 +46,24 @@ pub struct TunnelSpec {
     pub csum: bool,
     /// True: sent GRE packets have sequence numbers.
     pub sequence: bool,
+    /// Fields of sent ERSPAN headers.
+    pub erspan: ErspanSpec,
     /// The mark of outer packets, for routing.
     pub egress_mark: Option<u32>,
+}
+
+/// `options:erspan_ver`, `erspan_idx`, `erspan_dir` and `erspan_hwid`; None: as the flow sets the
+/// field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErspanSpec {
+    /// 1 or 2; 0: none was given, and nothing is sent.
+    pub version: Option<u8>,
+    /// The index of version 1, 20 bits.
+    pub index: Option<u32>,
+    /// The direction of version 2: 0 or 1.
+    pub direction: Option<u8>,
+    /// The hardware id of version 2, 6 bits.
+    pub hwid: Option<u8>,
 }
 
 /// `options:remote_ip`.
@@ -80,16 +96,6 @@ struct Want {
 }
 
 impl TunnelSpec {
-    /// The type of interface, as the database has it.
-    pub fn kind_name(&self) -> &'static str {
-        match (self.kind, self.remote) {
-            (TunnelKind::Gre, Remote::Ip(IpAddr::V6(_))) => "ip6gre",
-            (TunnelKind::Gre, _) => "gre",
-            (TunnelKind::Geneve, _) => "geneve",
-            _ => "vxlan",
-        }
-    }
-
     fn want(&self, port: PortNo) -> Want {
         Want { port, key: self.in_key, remote: self.remote, local: self.local }
     }
@@ -183,7 +189,7 @@ impl Tunnels {
     /// that had to be read.
     pub fn listener(&self, udp: u16) -> (Option<(PortNo, TunnelKind)>, u16) {
         let mut mask = 0u16;
-        for (dp, l) in self.listening.iter().filter(|(_, l)| l.kind != TunnelKind::Gre) {
+        for (dp, l) in self.listening.iter().filter(|(_, l)| !l.kind.is_gre()) {
             match udp ^ l.udp {
                 0 => return (Some((*dp, l.kind)), 0xffff),
                 differ => mask |= !(u16::MAX >> differ.leading_zeros() >> 1),
@@ -192,10 +198,11 @@ impl Tunnels {
         (None, mask)
     }
 
-    /// The datapath port of GRE tunnels over IPv6 or IPv4.
+    /// The datapath port of GRE or ERSPAN tunnels over IPv6 or IPv4. As in OVS one of them gets all
+    /// packets of the protocol; here it is GRE.
     pub fn gre_listener(&self, six: bool) -> Option<(PortNo, TunnelKind)> {
-        let all = || self.listening.iter().filter(|(_, l)| l.kind == TunnelKind::Gre);
-        let found = all().find(|(_, l)| l.six == six).or_else(|| all().next());
+        let all = self.listening.iter().filter(|(_, l)| l.kind.is_gre());
+        let found = all.min_by_key(|(_, l)| (l.six != six, l.kind != TunnelKind::Gre));
         found.map(|(dp, l)| (*dp, l.kind))
     }
 }
