@@ -187,7 +187,7 @@ impl Odp<'_> {
         self.attribute("tunnel", body.trim_start_matches(','));
     }
 
-    /// ERSPAN's fields: those that its version has.
+    /// ERSPAN's fields: those that its version has. Without one, those that are not zero.
     fn erspan(&self) -> String {
         let version = self.get(Field::TunErspanVer);
         let mut parts = vec![("ver", version, Style::Decimal)];
@@ -199,7 +199,7 @@ impl Odp<'_> {
             parts.push(("hwid", self.get(Field::TunErspanHwid), Style::Hex));
         }
         if version.value == 0 {
-            parts.retain(|(_, m, _)| !m.any());
+            parts.retain(|(_, m, _)| m.value != 0);
         }
         let body = self.body(&parts);
         if body.is_empty() { body } else { format!(",erspan({body})") }
@@ -209,7 +209,7 @@ impl Odp<'_> {
         let flags = ("flags", self.get(Field::TunGtpuFlags), Style::Hex);
         let mut parts = vec![flags, ("msgtype", self.get(Field::TunGtpuMsgtype), Style::Decimal)];
         if flags.1.value == 0 {
-            parts.retain(|(_, m, _)| !m.any());
+            parts.retain(|(_, m, _)| m.value != 0);
         }
         let body = self.body(&parts);
         if body.is_empty() { body } else { format!(",gtpu({body})") }

@@ -232,6 +232,7 @@ prop_compose! {
                 TunFlags => (value & bits & 0xf, bits & 0xf),
                 _ if flags => (value & bits, bits),
                 TunGbpId => (value | 1, bits),
+                TunErspanVer if value % 3 == 0 => (0, 0),
                 TunErspanVer => (value % 3, field.full()),
                 // A version has fields of its own.
                 TunErspanIdx if TunErspanVer.get(&key) != 1 => (0, 0),

@@ -147,3 +147,22 @@ fn gtpu_takes_ip_and_flows_match_on_what_its_header_says() {
     assert_eq!(sent("tun_gtpu_flags=0x30,tun_gtpu_msgtype=2"), "drop");
     assert_eq!(sent("tun_erspan_ver=1,tun_erspan_idx=0xfffff"), "drop");
 }
+
+/// Which of them a packet is for is not in its key: one kind gets all packets of the protocol.
+#[test]
+fn of_gre_and_erspan_it_is_gre_that_is_received() {
+    let mut lab = erspan_lab(ErspanSpec::default());
+    lab.add(flow(0, 8, "in_port=1", apply(vec![out(2)])));
+    let decide = |lab: &mut Lab| {
+        let d = lab.decide(&packet("in_port=1,ip,nw_proto=47,nw_dst=10.0.0.1"));
+        let [Op::TunnelPop { port, kind, .. }] = d.ops[..] else { panic!("{}", ops_text(&d.ops)) };
+        (port, kind)
+    };
+    assert_eq!(decide(&mut lab), (30, TunnelKind::Erspan));
+    let erspan = lab.sw.port(lab.br, 5).unwrap().tunnel.clone().unwrap();
+    let gre = TunnelSpec { kind: TunnelKind::Gre, ..erspan };
+    let (name, dp_port, tunnel) = ("g".into(), Some(31), Some(gre));
+    let spec = PortSpec { of_port: 6, name, dp_port, tunnel, ..PortSpec::default() };
+    lab.sw.add_port(lab.br, spec).unwrap();
+    assert_eq!(decide(&mut lab), (31, TunnelKind::Gre));
+}

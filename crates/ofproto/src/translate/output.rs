@@ -243,9 +243,7 @@ impl<'a> Xlate<'a, '_> {
     fn tell(&mut self, to: &ToController<'_>, continuation: Option<Continuation>) {
         self.commit();
         // All packets of a megaflow bring controllers the same fields.
-        if self.tunnel.received {
-            FIELDS.iter().filter(|f| is_outer(f)).for_each(|f| f.unwildcard(&mut self.wc));
-        }
+        self.look_at_received();
         let (max_len, reason) = (to.max_len, to.reason);
         let context = PacketInContext {
             bridge: BridgeId(self.bridge.id),
@@ -286,11 +284,6 @@ impl<'a> Xlate<'a, '_> {
     }
 }
 
-/// True for a field of the outer header, or the packet's mark.
-fn is_outer(f: &Field) -> bool {
-    (at::TUN_DST..at::CT_LABEL).contains(&f.offset()) || matches!(f, Field::TunId | Field::TunSrc)
-}
-
 /// in_port, and those of packet type, metadata, registers and tunnel fields that are not zero.
 fn pipeline_fields(key: &Key) -> Match {
     let mut m = Match::default();
@@ -303,7 +296,11 @@ fn pipeline_fields(key: &Key) -> Match {
         f.set(&mut m.key, value(f));
     };
     take(Field::InPort);
-    let wanted = |f: &Field| is_outer(f) || matches!(f, Field::PacketType | Field::Metadata);
+    let tunnel = at::TUN_DST..at::CT_LABEL;
+    let wanted = |f: &Field| {
+        tunnel.contains(&f.offset())
+            || matches!(f, Field::PacketType | Field::Metadata | Field::TunId | Field::TunSrc)
+    };
     let fields = FIELDS.iter().copied().filter(wanted).chain((0..16).map(Field::Reg));
     let tracked = std::iter::once(Field::CtState);
     fields.chain(tracked).filter(|f| value(*f) != 0).for_each(take);

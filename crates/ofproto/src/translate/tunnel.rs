@@ -209,7 +209,24 @@ impl<'a> Xlate<'a, '_> {
         if spec.out_key.is_none() {
             Field::TunId.unwildcard(&mut self.wc);
         }
-        match spec.kind {
+        self.look_at_fields(spec.kind);
+    }
+
+    /// Matches on all fields that the received outer header has.
+    pub(super) fn look_at_received(&mut self) {
+        let Some(kind) = self.snapshot.published.tunnels.kind(self.base.u16(at::IN_PORT)) else {
+            return;
+        };
+        for (v4, v6) in [(at::TUN_SRC, at::TUN_IPV6_SRC), (at::TUN_DST, at::TUN_IPV6_DST)] {
+            tunnel::look_at_address(&self.key, &mut self.wc, v4, v6);
+        }
+        Field::TunId.unwildcard(&mut self.wc);
+        self.look_at_fields(kind);
+    }
+
+    /// Matches on the fields of an outer header that only this kind has.
+    fn look_at_fields(&mut self, kind: TunnelKind) {
+        match kind {
             TunnelKind::VxlanGbp => {
                 Field::TunGbpId.unwildcard(&mut self.wc);
                 Field::TunGbpFlags.unwildcard(&mut self.wc);
@@ -217,8 +234,8 @@ impl<'a> Xlate<'a, '_> {
             TunnelKind::Geneve => {
                 self.wc.set_u16(at::TUN_FLAGS, self.wc.u16(at::TUN_FLAGS) | OAM);
             }
-            TunnelKind::Erspan => self.wc.set_u64(at::TUN_OPTIONS, !0),
-            TunnelKind::Vxlan | TunnelKind::Gre | TunnelKind::Gtpu => {}
+            TunnelKind::Erspan | TunnelKind::Gtpu => self.wc.set_u64(at::TUN_OPTIONS, !0),
+            TunnelKind::Vxlan | TunnelKind::Gre => {}
         }
     }
 

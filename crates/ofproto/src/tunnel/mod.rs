@@ -151,6 +151,11 @@ impl Tunnels {
         self.listening.is_empty()
     }
 
+    /// The kind of the tunnels of a datapath port.
+    pub fn kind(&self, port: PortNo) -> Option<TunnelKind> {
+        self.listening.get(&port).map(|l| l.kind)
+    }
+
     /// The port (bridge and OpenFlow number) on which a decapsulated packet comes in. The most
     /// specific configuration wins, in OVS's order: key, remote address, local address.
     pub fn receiver(&self, key: &Key) -> Option<(u32, OfPort)> {
