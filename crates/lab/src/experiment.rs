@@ -108,7 +108,7 @@ pub struct Points {
     #[serde(default)]
     pub short_sizes: Vec<u32>,
     /// One row for each number of guests, likewise; `{guests}` in `source` is that number, and
-    /// there are as many rules.
+    /// there are at least as many rules.
     #[serde(default)]
     pub guest_counts: Vec<u32>,
     /// Numbers of guests of the experiment that a run without `--full` has; empty: all.
@@ -272,7 +272,7 @@ impl Case {
         Case {
             name: format!("{}, {n} guest{}", self.name, if n == 1 { "" } else { "s" }),
             source: self.source.replace("{guests}", &n.to_string()),
-            rules: Rules { count: n, ..self.rules.clone() },
+            rules: Rules { count: n.max(self.rules.count), ..self.rules.clone() },
             guests: n,
             points: Points { count: Some(n), ..self.points.clone() },
             ..self.clone()
@@ -436,5 +436,7 @@ mod tests {
         assert_eq!((cases[0].name.as_str(), cases[0].group()), ("a, 1 guest", "a"));
         let [case] = &Experiment::parse(text, false).unwrap().cases[..] else { panic!("one case") };
         assert_eq!((case.source.as_str(), case.guests, case.rules.count), ("flows=8", 8, 8));
+        let more = format!("{text}rules = {{ kind = \"l3\", count = 1000 }}\n");
+        assert_eq!(Experiment::parse(&more, false).unwrap().cases[0].rules.count, 1000);
     }
 }
