@@ -34,9 +34,8 @@ pub fn turn(s: &mut State, now: u64) -> bool {
 pub fn configure(s: &mut State, conf: &IfaceConf) {
     let iface = conf.name.as_str();
     let (new, wrong) = CfmConf::read(conf);
-    if s.oam.cfm.wrong.get(iface).map_or(&[][..], Vec::as_slice) != wrong {
+    if s.oam.cfm.is_news(iface, &wrong) {
         wrong.iter().for_each(|w| vlog::warn!(MODULE, "interface {iface}: {w}"));
-        s.oam.cfm.wrong.insert(iface.into(), wrong);
     }
     let Some(new) = new else { return s.oam.cfm.remove(iface) };
     let (now, received) = (s.now_ms(), data(s, iface, new.demand));
@@ -50,8 +49,8 @@ pub fn configure(s: &mut State, conf: &IfaceConf) {
 
 /// Ends CFM of interfaces that are gone.
 pub fn sweep(s: &mut State) {
-    let gone = |iface: &&String| place(s, iface).is_none();
-    let gone: Vec<String> = s.oam.cfm.all.keys().filter(gone).cloned().collect();
+    let known = s.oam.cfm.all.keys().chain(s.oam.cfm.wrong.keys());
+    let gone: Vec<String> = known.filter(|iface| place(s, iface).is_none()).cloned().collect();
     for iface in gone {
         s.oam.cfm.remove(&iface);
         s.oam.cfm.wrong.remove(&iface);

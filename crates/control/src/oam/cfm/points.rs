@@ -66,6 +66,15 @@ impl Points {
         })
     }
 
+    /// Keeps what is wrong with an interface's settings; false: it was known.
+    pub(super) fn is_news(&mut self, iface: &str, wrong: &[String]) -> bool {
+        let known = match wrong {
+            [] => self.wrong.remove(iface),
+            wrong => self.wrong.insert(iface.into(), wrong.to_vec()),
+        };
+        known.unwrap_or_default() != wrong
+    }
+
     pub(super) fn add(&mut self, iface: &str, point: MaintenancePoint) {
         let published = point.status();
         let entry = PointEntry { point, gate: Gate::default(), published };
