@@ -24,6 +24,12 @@ pub const ETH_MPLS_MCAST: u16 = 0x8848;
 pub const ETH_PBB: u16 = 0x88e7;
 /// Ethertype: LLDP.
 pub const ETH_LLDP: u16 = 0x88cc;
+/// Ethertype: connectivity fault management (IEEE 802.1ag).
+pub const ETH_CFM: u16 = 0x8902;
+/// Where continuity check messages of maintenance level 0 go (IEEE 802.1ag, table 8-9).
+pub const CCM_MAC: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x30];
+/// Where continuity check messages of OVS's extended mode go.
+pub const CCM_EXTENDED_MAC: [u8; 6] = [0x01, 0x23, 0x20, 0, 0, 0x30];
 /// Ethertype: network service header.
 pub const ETH_NSH: u16 = 0x894f;
 /// Smallest value of the length/type field that is a type (IEEE 802.3).

@@ -4,7 +4,6 @@
 const PDU_BYTES: usize = 110;
 /// The group that stations which speak Slow Protocols listen to.
 const SLOW_PROTOCOLS_MAC: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 2];
-const SLOW_PROTOCOLS: u16 = 0x8809;
 /// Subtypes of Slow Protocols.
 const LACP: u8 = 1;
 const MARKER: u8 = 2;
@@ -105,7 +104,7 @@ pub fn read(frame: &[u8]) -> Pdu {
 
 /// The frame of an LACPDU.
 pub fn frame(source: [u8; 6], actor: &Info, partner: &Info) -> Vec<u8> {
-    let mut out = [&SLOW_PROTOCOLS_MAC[..], &source, &SLOW_PROTOCOLS.to_be_bytes()].concat();
+    let mut out = [&SLOW_PROTOCOLS_MAC[..], &source, &wire::ETH_SLOW.to_be_bytes()].concat();
     out.extend([LACP, 1, 1, INFO_BYTES]);
     out.extend(actor.bytes());
     out.extend([0, 0, 0, 2, INFO_BYTES]);

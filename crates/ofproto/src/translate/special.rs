@@ -11,10 +11,8 @@ use flow::{Field, Key, Mask, at, frag};
 use std::any::Any;
 use std::sync::Arc;
 use telemetry::Drop;
-use wire::{ETH_IPV4, IP_UDP};
+use wire::{CCM_EXTENDED_MAC, CCM_MAC, ETH_CFM, ETH_IPV4, ETH_SLOW, IP_UDP};
 
-/// Ethertype of LACP (IEEE 802.1AX, Annex C).
-const SLOW_PROTOCOLS: u16 = 0x8809;
 /// The first bytes of addresses that switches do not forward, and how many of these there are.
 const RESERVED_MAC: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
 const RESERVED_MACS_COUNT: u8 = 16;
@@ -28,12 +26,8 @@ const BFD: u16 = 3784;
 /// Bytes of a BFD packet that are examined: Ethernet with two tags, the longest IPv4 header, UDP,
 /// and 24 bytes.
 const BFD_BYTES_MAX: u16 = 128;
-/// Ethertype of CFM (IEEE 802.1ag), and where continuity check messages go: the standard's address
-/// for maintenance level 0, and that of OVS's extended mode.
-const CFM: u16 = 0x8902;
-const CFM_MAC: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x30];
-const CFM_EXTENDED_MAC: [u8; 6] = [0x01, 0x23, 0x20, 0, 0, 0x30];
-/// Bytes of such a message that are examined: Ethernet with two tags, and 75 bytes.
+/// Bytes of a continuity check message of CFM that are examined: Ethernet with two tags, and 75
+/// bytes.
 const CFM_BYTES_MAX: u16 = 97;
 
 impl Xlate<'_, '_> {
@@ -44,7 +38,7 @@ impl Xlate<'_, '_> {
 
     fn take_lacp(&mut self, p: &PortView) -> bool {
         // Every decision depends on the Ethertype anyway.
-        let slow = self.key.u16(at::ETH_TYPE) == SLOW_PROTOCOLS;
+        let slow = self.key.u16(at::ETH_TYPE) == ETH_SLOW;
         let Some(lacp) = p.spec.lacp.as_ref().filter(|_| slow && self.is_of_this_link()) else {
             return false;
         };
@@ -103,11 +97,11 @@ impl Xlate<'_, '_> {
 
     fn is_cfm(&mut self, filter: &CfmFilter) -> bool {
         // Every decision depends on the Ethertype anyway.
-        if self.key.u16(at::ETH_TYPE) != CFM {
+        if self.key.u16(at::ETH_TYPE) != ETH_CFM {
             return false;
         }
         Field::EthDst.unwildcard(&mut self.wc);
-        let mac = if filter.extended { CFM_EXTENDED_MAC } else { CFM_MAC };
+        let mac = if filter.extended { CCM_EXTENDED_MAC } else { CCM_MAC };
         if self.key.get::<6>(at::ETH_DST) != mac {
             return false;
         }

@@ -2,13 +2,8 @@
 //! ITU-T Y.1731 reserves.
 
 use crate::bonds::lacp::mac_text;
-use wire::ETH_VLAN;
+use wire::{CCM_EXTENDED_MAC, CCM_MAC, ETH_CFM, ETH_VLAN};
 
-/// Ethertype of CFM.
-const ETH_CFM: u16 = 0x8902;
-/// Where messages of maintenance level 0 go, and those of the extended mode.
-const MAC: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x30];
-const EXTENDED_MAC: [u8; 6] = [0x01, 0x23, 0x20, 0, 0, 0x30];
 /// Bytes behind the Ethernet header. Old versions of OVS left the last one out.
 const LEN: usize = 75;
 const LEN_MIN: usize = 74;
@@ -98,7 +93,7 @@ impl Ccm {
     /// The frame that an interface with address `mac` sends, with a tag if `tci` is not zero.
     pub fn frame(&self, mac: [u8; 6], tci: u16, extended: bool) -> Vec<u8> {
         let mut f = Vec::with_capacity(wire::ETH_LEN + wire::VLAN_LEN + LEN);
-        f.extend(if extended { EXTENDED_MAC } else { MAC });
+        f.extend(if extended { CCM_EXTENDED_MAC } else { CCM_MAC });
         f.extend(mac);
         if tci != 0 {
             f.extend(ETH_VLAN.to_be_bytes());
