@@ -37,8 +37,8 @@ pub async fn run(state: Shared) {
         let looked = tokio::task::spawn_blocking(move || look(old)).await;
         match looked.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
             Ok(None) => {}
-            Ok(Some(news)) => {
-                apply(&mut state.borrow_mut(), news);
+            Ok(Some(changes)) => {
+                apply(&mut state.borrow_mut(), changes);
                 crate::in_band::follow(&state).await;
             }
             Err(e) => {
@@ -59,8 +59,8 @@ fn look_interval(known: usize) -> Duration {
     LOOK_INTERVAL + LOOK_INTERVAL_EACH * u32::try_from(known).unwrap_or(u32::MAX)
 }
 
-/// What a look found.
-struct News {
+/// What is not as it was at the look before.
+struct Changes {
     now: Arc<Snapshot>,
     /// Routes or addresses are not what they were.
     routes: bool,
@@ -69,7 +69,7 @@ struct News {
 }
 
 /// Asks the kernel; None: all is as it was.
-fn look(old: Option<Arc<Snapshot>>) -> std::io::Result<Option<News>> {
+fn look(old: Option<Arc<Snapshot>>) -> std::io::Result<Option<Changes>> {
     let now = Snapshot::take()?;
     if old.as_deref() == Some(&now) {
         return Ok(None);
@@ -77,11 +77,11 @@ fn look(old: Option<Arc<Snapshot>>) -> std::io::Result<Option<News>> {
     let same = |o: &Snapshot| o.routes == now.routes && o.addresses == now.addresses;
     let routes = !old.as_deref().is_some_and(same);
     let neighbours = now.neighbours_since(old.as_deref().unwrap_or(&Snapshot::default()));
-    Ok(Some(News { now: Arc::new(now), routes, neighbours }))
+    Ok(Some(Changes { now: Arc::new(now), routes, neighbours }))
 }
 
-fn apply(s: &mut State, news: News) {
-    let News { now: new, routes, neighbours } = news;
+fn apply(s: &mut State, changes: Changes) {
+    let Changes { now: new, routes, neighbours } = changes;
     s.underlay.kernel = Some(new.clone());
     if !s.underlay.system_routes {
         return;

@@ -9,6 +9,11 @@ pub fn place(s: &State, iface: &str) -> Option<(BridgeId, OfPort)> {
     s.bridges.values().find_map(|b| Some((b.id, b.ifaces.get(iface)?.of_port?)))
 }
 
+/// The interface that a command names, or all of these.
+pub fn named<'a>(iface: Option<&str>, all: impl Iterator<Item = &'a String>) -> Vec<String> {
+    iface.map_or_else(|| all.cloned().collect(), |iface| vec![iface.into()])
+}
+
 /// Packets that an interface received so far.
 pub fn received(s: &mut State, iface: &str) -> u64 {
     let found = s.bridges.values_mut().find_map(|b| Some((b.id, b.ifaces.get_mut(iface)?)));

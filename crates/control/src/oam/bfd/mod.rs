@@ -12,7 +12,7 @@ mod session;
 pub mod sessions;
 
 use crate::config::IfaceConf;
-use crate::oam::path::{self, place, received};
+use crate::oam::path::{self, named, place, received};
 use crate::state::State;
 use crate::vlog;
 use bfd_conf::Conf;
@@ -84,12 +84,8 @@ pub fn receive(s: &mut State, punt: &PuntEvent, to: &BfdContext) {
 /// Has an interface, or all that have sessions, forward or not whatever the sessions say. Error:
 /// the interface has none.
 pub fn set_forwarding(s: &mut State, iface: Option<&str>, forced: Override) -> Result<(), ()> {
-    let all: Vec<String> = match iface {
-        Some(iface) => vec![iface.into()],
-        None => s.oam.bfd.all.keys().cloned().collect(),
-    };
     let now = s.now_ms();
-    for iface in all {
+    for iface in named(iface, s.oam.bfd.all.keys()) {
         s.oam.bfd.all.get_mut(&iface).ok_or(())?.session.force(forced);
         advance(s, &iface, now);
     }

@@ -11,7 +11,7 @@ mod point;
 pub mod points;
 
 use crate::config::IfaceConf;
-use crate::oam::path::{self, place, received};
+use crate::oam::path::{self, named, place, received};
 use crate::state::State;
 use crate::vlog;
 use cfm_conf::CfmConf;
@@ -34,7 +34,7 @@ pub fn turn(s: &mut State, now: u64) -> bool {
 pub fn configure(s: &mut State, conf: &IfaceConf) {
     let iface = conf.name.as_str();
     let (new, wrong) = CfmConf::read(conf);
-    if s.oam.cfm.is_news(iface, &wrong) {
+    if s.oam.cfm.keep_wrong(iface, &wrong) {
         wrong.iter().for_each(|w| vlog::warn!(MODULE, "interface {iface}: {w}"));
     }
     let Some(new) = new else { return s.oam.cfm.remove(iface) };
@@ -79,12 +79,8 @@ pub fn receive(s: &mut State, punt: &PuntEvent, to: &CfmContext) {
 /// Has an interface, or all with CFM, report a fault or none whatever was heard. Error: the
 /// interface has no CFM.
 pub fn set_fault(s: &mut State, iface: Option<&str>, forced: Option<bool>) -> Result<(), ()> {
-    let all: Vec<String> = match iface {
-        Some(iface) => vec![iface.into()],
-        None => s.oam.cfm.all.keys().cloned().collect(),
-    };
     let now = s.now_ms();
-    for iface in all {
+    for iface in named(iface, s.oam.cfm.all.keys()) {
         s.oam.cfm.all.get_mut(&iface).ok_or(())?.point.force(forced);
         advance(s, &iface, now);
     }

@@ -66,8 +66,8 @@ impl Points {
         })
     }
 
-    /// Keeps what is wrong with an interface's settings; false: it was known.
-    pub(super) fn is_news(&mut self, iface: &str, wrong: &[String]) -> bool {
+    /// Keeps what is wrong with an interface's settings; false: the same was wrong before.
+    pub(super) fn keep_wrong(&mut self, iface: &str, wrong: &[String]) -> bool {
         let known = match wrong {
             [] => self.wrong.remove(iface),
             wrong => self.wrong.insert(iface.into(), wrong.to_vec()),
