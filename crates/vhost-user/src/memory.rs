@@ -14,7 +14,8 @@ use vhost::{Memory, Region};
 
 /// File systems from which memory is accepted: tmpfs (with memfd_create), ramfs, hugetlbfs.
 const FILE_SYSTEMS: [i64; 3] = [0x0102_1994, 0x8584_58f6, HUGETLBFS];
-/// Those of local disks, for the name of the refusal: ext4, XFS, Btrfs.
+/// File systems of local disks, from which memory is refused as [`Violation::Disk`]: ext4, XFS,
+/// Btrfs.
 const DISKS: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 const HUGETLBFS: i64 = 0x9584_58f6;
 const PAGE_BYTES: u64 = 4096;

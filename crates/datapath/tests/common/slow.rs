@@ -117,7 +117,8 @@ pub fn gtpu(p: &[u8]) -> Option<(Key, Vec<u8>)> {
     Some((k, [&[0; 12], &next[..], c.0].concat()))
 }
 
-/// The same of ERSPAN (draft-foschiano-erspan-03, sections 4.2 and 4.3).
+/// The tunnel fields of a packet with GRE and ERSPAN (draft-foschiano-erspan-03, sections 4.2 and
+/// 4.3) as a key, and the frame inside; None: it is none.
 pub fn erspan(p: &[u8]) -> Option<(Key, Vec<u8>)> {
     let (addresses, mut c, announced) = outer(p, 47)?;
     let all = c.0.len();

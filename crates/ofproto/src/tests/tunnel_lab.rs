@@ -11,7 +11,8 @@ pub(crate) fn geneve_lab() -> Lab {
     lab_with(TunnelKind::Geneve, ErspanSpec::default())
 }
 
-/// The same with another kind of tunnel.
+/// A switch whose port 5 is a tunnel of this kind (datapath port 30), of which flows say where it
+/// goes.
 pub(crate) fn lab_with(kind: TunnelKind, erspan: ErspanSpec) -> Lab {
     let mut lab = Lab::new();
     let tunnel = TunnelSpec {
