@@ -5,6 +5,7 @@ use packet::{Packet, Pool};
 use port::{Counters, Link, Port, PortConfig, PortError, RxQueue, Service, TxQueue};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 #[derive(Default)]
 struct Wire {
@@ -24,6 +25,8 @@ struct Wire {
     queues_out: usize,
     /// Cycles that the peer costs with each call, and those not charged to it yet.
     lost_per_call: u64,
+    /// How long each packet takes to be sent.
+    send_time: Duration,
     owed: u64,
 }
 
@@ -137,6 +140,10 @@ impl Peer {
     pub fn lose(&self, cycles: u64) {
         self.wire.lock().unwrap().lost_per_call = cycles;
     }
+    /// Makes each packet take this long to be sent.
+    pub fn slow_down(&self, send_time: Duration) {
+        self.wire.lock().unwrap().send_time = send_time;
+    }
     /// Changes the port's MTU.
     pub fn set_mtu(&self, mtu: u16) {
         self.wire.lock().unwrap().mtu = mtu;
@@ -196,6 +203,10 @@ impl TxQueue for Tx {
         let mut w = self.0.lock().unwrap();
         w.lose();
         let n = if w.tx_busy { 0 } else { packets.len().min(w.tx_room) };
+        let until = Instant::now() + w.send_time * n as u32;
+        while Instant::now() < until && !w.send_time.is_zero() {
+            std::hint::spin_loop();
+        }
         w.tx_room -= n;
         w.offered += packets.len();
         w.sent += n;

@@ -76,7 +76,7 @@ impl Worker {
     fn configure(&mut self, s: Settings) {
         self.tx.configure(&s);
         if self.rx.wait.is_some() {
-            self.tx.flush_at_once();
+            self.tx.serve_kernel_ports();
         }
         self.batch.vlan_limit = s.vlan_limit.clamp(1, 2);
         let captures = self.actions.capture.is_some();

@@ -194,6 +194,7 @@ impl Worker {
         if self.cycles.recorder.on {
             self.record(n, began, misses);
         }
+        self.tx.end_iteration(self.cycles.ended - began);
         self.reader.quiescent();
         n + handed
     }
@@ -309,10 +310,10 @@ impl Worker {
         if now_ms >= self.timers.tuned_ms + INTERVAL_MS {
             self.timers.tuned_ms = now_ms;
             table.tune(self.settings.signature_cache);
-            self.rx
-                .rxqs
-                .iter_mut()
-                .for_each(|slot| slot.cell.cycles.add(slot.rx.take_port_penalty()));
+            for slot in &mut self.rx.rxqs {
+                let own = slot.rx.take_port_penalty() + self.tx.take_excess(slot.port);
+                slot.cell.cycles.add(own);
+            }
             if now_ms >= self.timers.lookups_reported_ms + REPORT_LOOKUPS_INTERVAL_MS {
                 self.timers.lookups_reported_ms = now_ms;
                 self.reports.send_lookups(table.snapshot());

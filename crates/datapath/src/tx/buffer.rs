@@ -6,7 +6,9 @@ use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::stats::worker_stats::PerfCell;
 use crate::tx::flush::FlushTimer;
+use crate::tx::slow::{SendCost, SlowSends};
 use packet::{Packet, VECTOR};
+use std::ops::Range;
 use std::sync::Arc;
 use telemetry::Drop;
 
@@ -16,7 +18,8 @@ pub(super) const PHASED_BURST_PACKETS: usize = VECTOR / 2;
 
 /// What happened to a port's burst.
 pub(super) enum FlushOutcome {
-    /// Another thread uses the queue, so the burst waits; or no packet was left to be sent.
+    /// The packets that are left wait: another thread uses the queue, or the port is slow. Or no
+    /// packet was left to be sent.
     Stays,
     /// The queue took the packets for which it has room.
     Taken {
@@ -51,6 +54,7 @@ pub(super) struct TxPort {
     /// Packets of this vector to which [`TxPort::room`] has promised room.
     pub(super) promised: usize,
     pub(super) flush_timer: FlushTimer,
+    pub(super) cost: SendCost,
 }
 
 impl TxPort {
@@ -96,6 +100,7 @@ impl TxPort {
     /// Sends the buffered packets on the port's queue.
     pub(super) fn send_on_queue(
         &mut self,
+        slow: &mut SlowSends,
         perf: &PerfCell,
         to_free: &mut Vec<Packet>,
     ) -> FlushOutcome {
@@ -109,12 +114,15 @@ impl TxPort {
         if self.buf.is_empty() {
             return FlushOutcome::Stays;
         }
-        let n = q.tx(&self.buf).min(self.buf.len());
-        if n == 0 && q.is_busy() && self.buf.len() < VECTOR {
-            self.passed = self.buf.len();
+        let buf = &self.buf;
+        let send = |range: Range<usize>| q.tx(&buf[range.clone()]).min(range.len());
+        let (n, stopped) = slow.send(&mut self.cost, buf.len(), send);
+        let stays = n == 0 && q.is_busy() || stopped;
+        if n == 0 && stays && buf.len() < VECTOR {
+            self.passed = buf.len();
             return FlushOutcome::Stays;
         }
-        self.was_full |= n < self.buf.len() && !q.is_busy();
+        self.was_full |= n < buf.len() && !q.is_busy() && !stopped;
         if n == self.buf.len() {
             self.buf.clear();
         } else {
@@ -126,6 +134,11 @@ impl TxPort {
         self.stats.tx_bursts.add(1);
         perf.tx_packets.add(n as u64);
         perf.tx_batches.add(1);
+        if stopped && self.buf.len() < VECTOR {
+            self.bytes = bytes_of(&self.buf);
+            self.passed = self.buf.len();
+            return FlushOutcome::Stays;
+        }
         let left = if q.is_busy() { Drop::TxBusy } else { Drop::TxFull };
         FlushOutcome::Taken { left, notifies: q.notifies() }
     }

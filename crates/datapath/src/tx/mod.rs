@@ -9,6 +9,7 @@ mod peers;
 mod punts;
 mod setup;
 mod sink;
+mod slow;
 mod waiting;
 
 use crate::actions::fragments::Gatherer;
@@ -23,6 +24,7 @@ use crate::tx::buffer::{FlushOutcome, TxPort};
 use crate::tx::notify::Notifier;
 use crate::tx::peers::Peers;
 use crate::tx::punts::Punts;
+use crate::tx::slow::SlowSends;
 use crate::tx::waiting::Waiting;
 use flow::PortNo;
 use packet::{Packet, Pool, VECTOR};
@@ -43,6 +45,7 @@ pub(crate) struct TxState {
     peers: Peers,
     waiting: Waiting,
     notifier: Notifier,
+    slow: SlowSends,
     buffers: Buffers,
     shared: Arc<Shared>,
     punts: Punts,
@@ -90,6 +93,7 @@ impl TxState {
             peers: Peers::default(),
             waiting: Waiting::default(),
             notifier: Notifier::default(),
+            slow: SlowSends::default(),
             buffers: Buffers { pool, to_free: Vec::with_capacity(VECTOR * 2) },
             shared,
             punts: Punts::new(punts),
@@ -173,7 +177,7 @@ impl TxState {
         port.promised = port.promised.saturating_sub(1);
         port.buf.push(packet);
         if port.burst_is_complete() {
-            self.flush(no);
+            self.flush_burst(no);
         }
     }
 
@@ -204,7 +208,7 @@ impl TxState {
             port.promised = port.promised.saturating_sub(n);
             (rest, lengths) = (&rest[n..], &lengths[n..]);
             if port.burst_is_complete() {
-                self.flush(no);
+                self.flush_burst(no);
             }
         }
     }
@@ -225,8 +229,20 @@ impl TxState {
         self.buffers.to_free.extend(packets);
     }
 
-    /// Sends a port's buffered packets. If another thread uses the port's queue, they stay buffered
-    /// as far as there is room.
+    /// Sends a port's buffered packets when a burst is complete. To a slow port they are sent at
+    /// the end of the vector, in turn with other slow ports.
+    fn flush_burst(&mut self, no: PortNo) {
+        if let Some(Some(port)) = self.ports.get(no as usize)
+            && self.slow.is_slow(&port.cost)
+            && port.buf.len() < VECTOR
+        {
+            return;
+        }
+        self.flush(no);
+    }
+
+    /// Sends a port's buffered packets. If another thread uses the port's queue, or the port
+    /// is slow, they stay buffered as far as there is room.
     fn flush(&mut self, no: PortNo) {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else { return };
         if port.buf.is_empty() {
@@ -234,7 +250,11 @@ impl TxState {
         }
         let left = match port.route {
             Route::Queue(_) => {
-                match port.send_on_queue(&self.shared.perf, &mut self.buffers.to_free) {
+                match port.send_on_queue(
+                    &mut self.slow,
+                    &self.shared.perf,
+                    &mut self.buffers.to_free,
+                ) {
                     FlushOutcome::Stays => return,
                     FlushOutcome::Taken { left, notifies } => {
                         if notifies {
@@ -248,6 +268,20 @@ impl TxState {
             Route::None => Drop::TxDown,
         };
         port.drop_buffered(left, &mut self.buffers.to_free);
+    }
+
+    /// Ends an iteration that took this many cycles.
+    #[inline]
+    pub fn end_iteration(&mut self, took: u64) {
+        self.slow.end_iteration(took);
+    }
+
+    /// Cycles that sending to a port took since the last call beyond what packets may take.
+    pub fn take_excess(&mut self, no: PortNo) -> u64 {
+        match self.ports.get_mut(no as usize) {
+            Some(Some(port)) => port.cost.take_excess(),
+            _ => 0,
+        }
     }
 
     /// True if packets wait that another iteration has to send or look up.
@@ -292,6 +326,9 @@ impl TxState {
                 port.listed = true;
                 self.waiting.ports.push(*no);
             }
+        }
+        if self.slow.is_used_up() && !self.waiting.ports.is_empty() {
+            self.waiting.ports.rotate_left(1);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::stats::port::PortCell;
 use crate::tx::bond::Bond;
 use crate::tx::buffer::{PHASED_BURST_PACKETS, TxPort};
 use crate::tx::flush::FlushTimer;
+use crate::tx::slow::{SendCost, SlowSends};
 use crate::wake::Wake;
 use flow::PortNo;
 use packet::{BURST, VECTOR};
@@ -23,9 +24,11 @@ impl TxState {
         self.punts.configure(s);
     }
 
-    /// Bursts are never held: this worker sleeps when it has nothing to do.
-    pub fn flush_at_once(&mut self) {
+    /// This is the kernel worker's: bursts are never held, as it sleeps when it has nothing to do,
+    /// and what sending takes is measured.
+    pub fn serve_kernel_ports(&mut self) {
         self.waiting.policy.fixed = Some(0);
+        self.slow = SlowSends::measured();
     }
 
     /// Adds a port. Nothing can be sent to it before [`TxState::set_route`].
@@ -49,6 +52,7 @@ impl TxState {
             was_full: false,
             promised: 0,
             flush_timer: FlushTimer::default(),
+            cost: SendCost::default(),
         });
     }
 

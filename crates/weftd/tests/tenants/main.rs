@@ -16,6 +16,7 @@ mod indirect;
 mod links;
 mod mac_flood;
 mod neighbours;
+mod own_address;
 mod segments;
 mod syn_flood;
 mod tap;

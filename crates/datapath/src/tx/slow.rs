@@ -1,0 +1,174 @@
+//! How much of an iteration the ports get to which sending takes long.
+//!
+//! The kernel worker sends by system calls, in which the kernel does what others chose: a full
+//! table of neighbours costs 100 us for each ARP frame from a new sender, and a container's filter
+//! rules run inside the call. Each packet may take [`PACKET_SEND_NS_MAX`]. What packets take beyond
+//! that is the port's excess. In an iteration all ports together get an eighth of the time that the
+//! iteration before took without excess, and one packet at least; then slow ports wait for the next
+//! iteration, and the ports that waited come first. So slow ports have all the time that others
+//! leave, and packets of others wait for one slow packet, and not for a vector of them (25 ms).
+
+use crate::stats::clock::{cycles, cycles_per_second};
+use packet::BURST;
+
+/// What a packet may take to be sent, nanoseconds. A frame to a TAP takes 2 us, one of 64 KiB 15.
+const PACKET_SEND_NS_MAX: u64 = 20_000;
+/// Part of the time without excess that all ports of a worker get as excess.
+const EXCESS_SHARE_SHIFT: u32 = 3;
+/// After a slow call, a port's estimate falls by this part with each call that is faster. So a
+/// sender cannot hide slow packets by a fast one before each burst.
+const ESTIMATE_FALL_SHIFT: u32 = 3;
+
+/// What sending to one port has taken.
+#[derive(Default)]
+pub(super) struct SendCost {
+    /// Cycles per packet; the longest of recent calls counts most.
+    estimate: u64,
+    /// Cycles of excess that are not yet charged to the port ([`SendCost::take_excess`]).
+    excess: u64,
+}
+
+impl SendCost {
+    /// Cycles of excess since the last call.
+    pub fn take_excess(&mut self) -> u64 {
+        std::mem::take(&mut self.excess)
+    }
+}
+
+/// A worker's excess. The default is a PMD thread's, which sends without system calls: nothing is
+/// measured.
+#[derive(Default)]
+pub(super) struct SlowSends {
+    /// [`PACKET_SEND_NS_MAX`] in cycles; 0: nothing is measured.
+    packet: u64,
+    /// Cycles of excess that are left in this iteration.
+    left: u64,
+    /// Cycles of excess in this iteration.
+    used: u64,
+}
+
+impl SlowSends {
+    /// The kernel worker's.
+    pub fn measured() -> Self {
+        let packet = PACKET_SEND_NS_MAX * (cycles_per_second() / 1_000_000) / 1_000;
+        SlowSends { packet, left: 0, used: 0 }
+    }
+
+    /// Ends an iteration that took this many cycles.
+    #[inline]
+    pub fn end_iteration(&mut self, took: u64) {
+        let others = took.saturating_sub(std::mem::take(&mut self.used));
+        self.left = others >> EXCESS_SHARE_SHIFT;
+    }
+
+    /// True if this iteration's excess is used up.
+    #[inline]
+    pub fn is_used_up(&self) -> bool {
+        self.used > 0 && self.left == 0
+    }
+
+    /// True if packets to this port take longer than they may.
+    #[inline]
+    pub fn is_slow(&self, cost: &SendCost) -> bool {
+        cost.estimate > self.packet
+    }
+
+    /// How many packets the port may be given in one call: as many as the excess allows, and one at
+    /// least; 0: none in this iteration.
+    fn allowed(&self, cost: &SendCost) -> usize {
+        match cost.estimate.checked_sub(self.packet) {
+            None | Some(0) => BURST,
+            Some(_) if self.is_used_up() => 0,
+            Some(excess) => (self.left / excess).clamp(1, BURST as u64) as usize,
+        }
+    }
+
+    /// Records that a call sent `n` packets in `took` cycles.
+    fn record(&mut self, cost: &mut SendCost, n: usize, took: u64) {
+        let n = n.max(1) as u64;
+        let fallen = cost.estimate - (cost.estimate >> ESTIMATE_FALL_SHIFT);
+        cost.estimate = fallen.max(took / n);
+        let excess = took.saturating_sub(n * self.packet);
+        if excess > 0 {
+            self.left = self.left.saturating_sub(excess);
+            self.used += excess;
+            cost.excess += excess;
+            port::charge_penalty(excess);
+        }
+    }
+
+    /// Sends up to `n` packets by `send`, which is given how many it may send and from where, and
+    /// returns how many it sent. Returns how many were sent in all, and whether the others have to
+    /// wait for the next iteration.
+    #[inline]
+    pub fn send(
+        &mut self,
+        cost: &mut SendCost,
+        n: usize,
+        mut send: impl FnMut(std::ops::Range<usize>) -> usize,
+    ) -> (usize, bool) {
+        if self.packet == 0 {
+            return (send(0..n), false);
+        }
+        let mut sent = 0;
+        while sent < n {
+            let most = self.allowed(cost).min(n - sent);
+            if most == 0 {
+                return (sent, true);
+            }
+            let began = cycles();
+            let taken = send(sent..sent + most);
+            self.record(cost, taken, cycles() - began);
+            sent += taken;
+            if taken < most {
+                break;
+            }
+        }
+        (sent, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: SlowSends = SlowSends { packet: 100, left: 0, used: 0 };
+
+    /// How many of `n` packets that take `each` cycles one iteration sends, after one that took
+    /// 8,000 cycles without excess.
+    fn iteration(slow: &mut SlowSends, cost: &mut SendCost, n: usize, each: u64) -> usize {
+        slow.end_iteration(slow.used + 8_000);
+        let mut sent = 0;
+        while sent < n {
+            let most = slow.allowed(cost).min(n - sent);
+            if most == 0 {
+                break;
+            }
+            slow.record(cost, most, most as u64 * each);
+            sent += most;
+        }
+        sent
+    }
+
+    #[test]
+    fn fast_ports_are_never_stopped() {
+        let (mut slow, mut cost) = (SLOW, SendCost::default());
+        assert_eq!(iteration(&mut slow, &mut cost, 10_000, 100), 10_000);
+        assert!(!slow.is_slow(&cost) && cost.take_excess() == 0);
+    }
+
+    #[test]
+    fn a_slow_port_gets_the_excess_and_its_share_does_not_grow_by_fast_packets() {
+        let (mut slow, mut cost) = (SLOW, SendCost::default());
+        assert_eq!(iteration(&mut slow, &mut cost, 10_000, 1_100), BURST, "its first burst");
+        assert_eq!(iteration(&mut slow, &mut cost, 10_000, 1_100), 1);
+        assert_eq!(iteration(&mut slow, &mut cost, 10_000, 300), 5);
+        assert_eq!(iteration(&mut slow, &mut cost, 1, 10), 1);
+        assert!(slow.is_slow(&cost) && iteration(&mut slow, &mut cost, 10_000, 1_100) <= 2);
+        assert!(cost.take_excess() >= 33 * 1_000);
+        slow.end_iteration(slow.used + 800);
+        assert_eq!(slow.left, 100, "an eighth of the time without excess");
+        slow.end_iteration(slow.used);
+        assert_eq!(slow.allowed(&cost), 1, "one packet at least");
+    }
+}

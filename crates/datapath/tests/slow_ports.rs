@@ -1,0 +1,95 @@
+//! Kernel ports to which sending takes long do not delay the packets of others.
+
+mod common;
+
+use action::Op;
+use common::{Bed, bed, rule, udp};
+use flow::Field;
+use packet::VECTOR;
+use port::Service;
+use std::time::Duration;
+
+/// What a packet to a slow port takes: a fifth of what all may take in an iteration.
+const SLOW: Duration = Duration::from_micros(100);
+/// Packets to slow ports that an iteration sends, at most, however long the last one took.
+const SENT_PACKETS_MAX: usize = 7;
+
+/// Kernel ports 0 to 3; packets with destination port `1000 + n` go to port `n`. Ports 2 and 3 are
+/// slow, and known as such.
+fn slow_bed() -> Bed {
+    let mut b = bed(0);
+    (0..4).for_each(|i| _ = b.add(&format!("k{i}"), Service::Kernel));
+    let to = |n: u16| {
+        rule(&[(Field::UdpDst, 1000 + u128::from(n))], vec![Op::Output(b.nos[n as usize])], 1)
+    };
+    b.set_rules((0..4).map(to).collect());
+    for port in [2, 3] {
+        b.peers[port].slow_down(SLOW);
+        send(&b, 0, port, 1);
+        b.run();
+    }
+    b.peers.iter().for_each(|peer| drop(peer.drain()));
+    b
+}
+
+/// Sends `n` packets from port `from` to port `to`.
+fn send(b: &Bed, from: usize, to: usize, n: usize) {
+    (0..n).for_each(|_| b.peers[from].send(&udp(1, 2, 3, 1000 + to as u16, 100)));
+}
+
+#[test]
+fn an_iteration_sends_few_packets_to_slow_ports_and_all_to_others() {
+    let mut b = slow_bed();
+    // As many as one vector reads.
+    send(&b, 0, 2, VECTOR / 2 - 1);
+    for _ in 0..10 {
+        send(&b, 1, 0, 10);
+        b.step(1);
+        assert_eq!(b.peers[0].drain().len(), 10, "they do not wait for another iteration");
+        let sent = b.peers[2].drain().len();
+        assert!((1..=SENT_PACKETS_MAX).contains(&sent), "{sent} packets to the slow port");
+    }
+    b.step(VECTOR);
+    let drops = b.dp.totals().drops.iter().sum::<u64>();
+    assert_eq!(drops, 0, "fewer than a vector wait");
+    b.assert_balanced();
+}
+
+#[test]
+fn slow_ports_take_turns_and_what_exceeds_a_vector_is_dropped() {
+    let mut b = slow_bed();
+    let mut sent = [0, 0];
+    for _ in 0..40 {
+        send(&b, 0, 2, 64);
+        send(&b, 1, 3, 2);
+        b.step(1);
+        let now = [2, 3].map(|port: usize| b.peers[port].drain().len());
+        assert!((1..=SENT_PACKETS_MAX).contains(&(now[0] + now[1])), "{now:?}");
+        sent = [sent[0] + now[0], sent[1] + now[1]];
+    }
+    assert!(sent[1] >= 18, "the port with less is served in turn: {sent:?}");
+    b.step(2 * VECTOR);
+    let full = b.dp.totals().drops[telemetry::Drop::TxFull as usize];
+    assert!(full > 40 * 64 / 2, "{full} packets dropped");
+    b.assert_balanced();
+}
+
+/// The cycles are charged to the slow port's own receive queue, and not to the senders'.
+#[test]
+fn a_slow_port_pays_for_what_sending_to_it_takes() {
+    let mut b = slow_bed();
+    b.peers[2].slow_down(SLOW * 100);
+    send(&b, 0, 2, 30);
+    b.step(30);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let paid = |b: &Bed| {
+        let cycles = |no| b.dp.rxq_info().iter().find(|q| q.port == no).unwrap().cycles;
+        (cycles(b.nos[0]), cycles(b.nos[2]))
+    };
+    while paid(&b).1 <= paid(&b).0 && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+        b.dp.step();
+    }
+    let (sender, slow) = paid(&b);
+    assert!(slow > sender, "the slow port {slow}, the sender {sender} cycles");
+}
