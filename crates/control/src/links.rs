@@ -149,7 +149,8 @@ fn look_at(s: &mut State, which: &[Name]) {
         }
         let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
         let mut spec = old.clone();
-        crate::reconcile::describe(&mut spec, port);
+        let link = port.link();
+        crate::reconcile::describe(&mut spec, port, &link);
         s.dp.refresh(no);
         // What a controller configured stays; only the device's own state is taken over.
         spec.config |= old.config & !openflow::port_config::PORT_DOWN;

@@ -23,6 +23,11 @@ impl Row {
         self.columns.contains_key(column)
     }
 
+    /// The columns with their values, sorted by name.
+    pub fn columns(&self) -> impl Iterator<Item = (&str, &Datum)> {
+        self.columns.iter().map(|(name, datum)| (name.as_str(), datum))
+    }
+
     fn atoms(&self, column: &str) -> impl Iterator<Item = &Atom> {
         match self.columns.get(column) {
             Some(Datum::Set(atoms)) => Some(atoms.iter()),

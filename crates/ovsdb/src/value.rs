@@ -179,6 +179,14 @@ impl Default for Datum {
 }
 
 impl Datum {
+    /// True if there is no atom or pair.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Datum::Set(atoms) => atoms.is_empty(),
+            Datum::Map(pairs) => pairs.is_empty(),
+        }
+    }
+
     /// The empty set.
     pub const fn empty() -> Self {
         Self::Set(BTreeSet::new())

@@ -17,6 +17,8 @@ pub struct Device {
     nl: Netlink,
     ethtool: Ethtool,
     last: Info,
+    /// Speed in Mbit/s and duplex, as last seen.
+    speed: (u32, Option<bool>),
     base_stats: KernelStats,
     base_changes: u32,
     /// The pool of its packets.
@@ -33,11 +35,13 @@ impl Device {
     pub fn find(name: &str, pool: &Arc<dyn Pool>) -> io::Result<Self> {
         let mut nl = Netlink::open(0)?;
         let info = nl.link(Which::Name(name))?;
+        let ethtool = Ethtool::new()?;
         let mut device = Device {
             name: name.into(),
             ifindex: info.ifindex,
             nl,
-            ethtool: Ethtool::new()?,
+            speed: ethtool.speed(name),
+            ethtool,
             base_stats: info.stats,
             base_changes: info.carrier_changes,
             last: info,
@@ -97,18 +101,22 @@ impl Device {
 
     /// The link state now; down if the device is removed.
     pub fn link(&mut self) -> Link {
-        let resets = |info: &Info, base: u32| u64::from(info.carrier_changes.wrapping_sub(base));
         if self.refresh().is_err() {
-            return Link { resets: resets(&self.last, self.base_changes), ..Link::default() };
+            return Link { resets: self.resets(), ..Link::default() };
         }
-        let (mbps, full_duplex) = self.ethtool.speed(&self.last.name);
-        Link {
-            admin_up: self.last.admin_up(),
-            up: self.last.up(),
-            mbps,
-            full_duplex,
-            resets: resets(&self.last, self.base_changes),
-        }
+        self.speed = self.ethtool.speed(&self.last.name);
+        self.known_link()
+    }
+
+    /// The link state as last seen, without a system call.
+    pub fn known_link(&self) -> Link {
+        let (mbps, full_duplex) = self.speed;
+        let (admin_up, up) = (self.last.admin_up(), self.last.up());
+        Link { admin_up, up, mbps, full_duplex, resets: self.resets() }
+    }
+
+    fn resets(&self) -> u64 {
+        self.last.carrier_changes.wrapping_sub(self.base_changes).into()
     }
 
     /// Applies the configured MTU and MAC, if they differ from the present ones.

@@ -229,6 +229,11 @@ pub trait Port: Send {
     }
     /// The link state now.
     fn link(&mut self) -> Link;
+    /// The link state as last seen: kernel ports do not ask the kernel, which takes microseconds
+    /// for each.
+    fn known_link(&mut self) -> Link {
+        self.link()
+    }
     /// Sets the administrative state.
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError>;
     /// The driver's counters.

@@ -151,6 +151,9 @@ impl Port for SystemPort {
     fn link(&mut self) -> Link {
         self.device.link()
     }
+    fn known_link(&mut self) -> Link {
+        self.device.known_link()
+    }
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
         self.device.change(LinkChange::AdminUp(up), "setting the administrative state")
     }

@@ -24,6 +24,13 @@ pub enum Support {
 }
 use Support::{Foreign, No, Numbers, Only, Reported, Works};
 
+impl Support {
+    /// True if some values have no effect.
+    pub fn may_be_refused(self) -> bool {
+        !matches!(self, Works | Reported | Foreign)
+    }
+}
+
 /// A column, or `COLUMN:KEY` of a map, or `*` for all columns of a table; what becomes of it; a
 /// remark.
 pub type Knob = (&'static str, Support, &'static str);

@@ -132,9 +132,13 @@ impl<'a> Walk<'a> {
     /// One row; `kind`: the type of an interface.
     fn row(&mut self, table: &str, row: &Row, name: &str, kind: &str) {
         let knobs = knobs::table(table);
-        for (column, state, remark) in knobs.iter().filter(|(name, ..)| !name.contains(':')) {
-            for value in row.get(column).map(values).unwrap_or_default() {
-                self.look(name, column, &value, *state, remark);
+        // Most columns of most rows are empty.
+        for (column, datum) in row.columns().filter(|(_, datum)| !datum.is_empty()) {
+            let knob = knobs.iter().find(|(name, ..)| *name == column);
+            if let Some((_, state, remark)) = knob.filter(|(_, state, _)| state.may_be_refused()) {
+                for value in values(datum) {
+                    self.look(name, column, &value, *state, remark);
+                }
             }
         }
         for column in MAPS {

@@ -3,6 +3,7 @@
 use crate::config::{BridgeConf, IfaceConf, PortConf, VlanMode};
 use crate::state::State;
 use crate::tunnel_options::{self, is_tunnel};
+use ::port::Link;
 use ofproto::{McastPort, PortSpec, PriorityTags, VlanSet};
 use openflow::OfPort;
 use std::sync::Arc;
@@ -33,7 +34,9 @@ pub(super) fn port_spec(
         spec.tunnel = tunnel_options::parse(conf).ok();
         spec.hw_addr = mac_of(conf.uuid);
     } else if let Some(p) = dp_port.and_then(|no| s.dp.port_mut(no)) {
-        describe(&mut spec, p);
+        // Links are looked at when the kernel says that they changed, and each second.
+        let link = p.known_link();
+        describe(&mut spec, p, &link);
     } else {
         spec.hw_addr = mac_of(conf.uuid);
     }
@@ -61,8 +64,7 @@ fn priority_tags(port: &PortConf) -> PriorityTags {
 }
 
 /// What the port says of itself, in OpenFlow's terms.
-pub fn describe(spec: &mut PortSpec, port: &mut dyn ::port::Port) {
-    let link = port.link();
+pub fn describe(spec: &mut PortSpec, port: &dyn ::port::Port, link: &Link) {
     spec.hw_addr = port.mac();
     spec.config = if link.admin_up { 0 } else { openflow::port_config::PORT_DOWN };
     spec.state = if link.up { openflow::port_state::LIVE } else { openflow::port_state::LINK_DOWN };
