@@ -125,9 +125,12 @@ fn patch_pairs_join_bridges() {
     let (a, _b) = (host_on(&ns, &sw, 1), host(&ns, 2));
     add_bridge(&sw, "br1");
     vsctl(&sw, "add-port br1 v2");
-    add(&sw, "p0", "type=patch options:peer=p1");
+    vsctl(&sw, "add-port br0 p0 -- set interface p0 type=patch options:peer=p1");
+    let missing = "No usable peer 'p1' exists in 'netdev' datapath.";
+    assert_eq!(iface(&sw, "p0", "error"), missing);
     vsctl(&sw, "add-port br1 p1 -- set interface p1 type=patch options:peer=p0");
     ping(&a, 2);
+    wait_for("a peer", || iface(&sw, "p0", "error") == "[]");
     for p in ["p0", "p1"] {
         assert_eq!(iface(&sw, p, "link_state"), "up");
         assert_eq!(iface(&sw, p, "admin_state"), "up");
@@ -314,6 +317,7 @@ fn bad_values_are_errors_of_their_interface_only() {
         ("c1", "type=dpdkvhostuserclient", "vhost-server-path"),
         ("x1", "type=afxdp", "x1"),
         ("pp", "type=patch", "peer"),
+        ("pq", "type=patch options:peer=pq", "patch peer must not be self"),
         ("lo", "type=internal", "lo"),
         ("a-name-of-more-than-15", "type=internal", "a-name-of-more-than-15"),
     ];

@@ -4,14 +4,17 @@ use super::{Command, command};
 use crate::bonds;
 use crate::state::State;
 
-/// All of them.
+/// All of them. Those with `slave` are older names, which ovs-vswitchd has, too.
 pub const COMMANDS: &[Command] = &[
-    command("bond/disable-member", "port member", 2, 2, |s, args| force(s, args, false)),
-    command("bond/enable-member", "port member", 2, 2, |s, args| force(s, args, true)),
+    command("bond/disable-member", "port member", 2, 2, disable),
+    command("bond/disable-slave", "port member", 2, 2, disable),
+    command("bond/enable-member", "port member", 2, 2, enable),
+    command("bond/enable-slave", "port member", 2, 2, enable),
     command("bond/hash", "mac [vlan] [basis]", 1, 3, hash),
     command("bond/list", "", 0, 0, list),
     command("bond/migrate", "port hash member", 3, 3, migrate),
     command("bond/set-active-member", "port member", 2, 2, set_active),
+    command("bond/set-active-slave", "port member", 2, 2, set_active),
     command("bond/show", "[port]", 0, 1, show),
     command("lacp/show", "[port]", 0, 1, show_lacp),
     command("lacp/show-stats", "[port]", 0, 1, show_lacp_stats),
@@ -56,8 +59,12 @@ fn change(
     Ok(answer.into())
 }
 
-fn force(s: &mut State, args: &[String], enabled: bool) -> Result<String, String> {
-    change(s, &args[0], |bond| bond.force(&args[1], enabled))
+fn enable(s: &mut State, args: &[String]) -> Result<String, String> {
+    change(s, &args[0], |bond| bond.force(&args[1], true))
+}
+
+fn disable(s: &mut State, args: &[String]) -> Result<String, String> {
+    change(s, &args[0], |bond| bond.force(&args[1], false))
 }
 
 fn migrate(s: &mut State, args: &[String]) -> Result<String, String> {

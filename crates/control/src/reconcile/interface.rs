@@ -83,7 +83,7 @@ pub(super) fn remove_ifaces(s: &mut State, conf: &BridgeConf) -> Vec<flow::PortN
 /// Can the port stay open under the new configuration (what it applies live aside)?
 fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     let old = &iface.conf;
-    let patch = new.kind == "patch" && new.options.contains_key("peer");
+    let patch = new.kind == "patch" && new.options.get("peer").is_some_and(|p| *p != new.name);
     let same_options = patch || !iface.is_virtual() || old.options == new.options;
     old.kind == new.kind && same_options
 }
@@ -220,10 +220,13 @@ fn attach(
     }
     let (of_port, next_port) = of_number(bridge, br, conf)?;
     let dp_port = if conf.kind == "patch" {
-        if !conf.options.contains_key("peer") {
-            return Err(format!("{}: patch type requires valid 'peer' argument", conf.name));
+        match conf.options.get("peer") {
+            Some(peer) if *peer != conf.name => None,
+            Some(_) => return Err(format!("{}: patch peer must not be self", conf.name)),
+            None => {
+                return Err(format!("{}: patch type requires valid 'peer' argument", conf.name));
+            }
         }
-        None
     } else if is_tunnel(&conf.kind) {
         Some(tunnels::attach(s, conf)?)
     } else {
