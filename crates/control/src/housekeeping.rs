@@ -167,6 +167,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     links::look_at_guests(s);
     crate::vhost_async::tick(s);
     capture::keep(s);
+    crate::failed_translations::log(s);
     flow_log::turn(s);
     polling_log::log(s);
     underlay::solicit(s);

@@ -19,6 +19,7 @@ mod ct_walk;
 pub mod daemon;
 mod engines;
 mod export;
+mod failed_translations;
 mod housekeeping;
 mod in_band;
 mod links;

@@ -63,6 +63,7 @@ pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;
 pub use trace::{Options, TraceStyle};
 pub use transaction::{BundleItem, Change, Items, Outcome};
+pub use translate::failure::Failure;
 pub use translate::{
     BfdContext, CfmContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext,
     SampleContext, Sampled, SetNote, SflowNote, TreeContext,

@@ -9,6 +9,7 @@ use crate::meter_table::Meters;
 use crate::mirroring::{MirrorView, Mirrored};
 use crate::tables::table::Tables;
 use crate::tables::tlv::{Masks, TlvTable};
+use crate::translate::failure::FailureSlot;
 use crate::translate::frozen_store::States;
 use crate::tunnel::{Tunnels, Underlay};
 use crate::types::{BondSpec, BridgeConfig, McastPort, PortSpec, PriorityTags, VlanMode};
@@ -32,6 +33,8 @@ pub(crate) struct Shared {
     pub instance: u64,
     /// The underlay of tunnels.
     pub underlay: Published<Underlay>,
+    /// A translation that failed, for the log.
+    pub failures: FailureSlot,
 }
 
 impl Shared {

@@ -146,6 +146,8 @@ pub struct Recent {
     pub reported: [u64; 2],
     /// What the log said of PMD threads.
     pub said: PollingSaid,
+    /// When a failed translation was logged last, and with its trace.
+    pub failures_ms: [Option<u64>; 2],
     /// When cached flows were logged last.
     pub flows_logged_ms: u64,
 }

@@ -37,6 +37,7 @@ use crate::tables::table::N_TABLES;
 use crate::trace::StateNumbers;
 use crate::transaction::Changes;
 use crate::translate::effects::Effects;
+use crate::translate::failure::{Failure, FailureSlot};
 use crate::translate::frozen_store::{States, Sweep};
 use crate::translate::pipe::Pipe;
 use crate::tunnel::neighbours::Neighbours;
@@ -102,6 +103,7 @@ impl Switch {
             underlay: Published::new(domain, Default::default()),
             version: AtomicU64::new(1),
             frozen: States::default(),
+            failures: FailureSlot::default(),
         };
         Switch {
             shared: Arc::new(shared),
@@ -143,6 +145,12 @@ impl Switch {
     /// more.
     pub fn free_retired(&mut self) {
         self.writer.reclaim();
+    }
+
+    /// Takes a translation that failed since the last call. While it is not taken, no other one is
+    /// kept.
+    pub fn take_failure(&self) -> Option<Box<Failure>> {
+        self.shared.failures.take()
     }
 
     /// Takes the counters of table misses that are handled otherwise since the last call: megaflows

@@ -282,8 +282,36 @@ fn resubmits_end_as_in_ovs() {
     let text = trace(&mut lab, "in_port=1,tcp");
     assert!(text.contains(" >>>> over 4096 resubmit actions <<<<\n"));
     assert!(text.ends_with("\nTranslation failed (Too many resubmits), packet is dropped.\n"));
+    assert!(lab.sw.take_failure().is_none(), "a trace is no packet");
     let (n, d) = steps(|| lab.decide(&packet("in_port=1,tcp")));
     is_refused(n, &d);
+}
+
+/// The log hears of one packet, and of another one only when it has taken the first.
+#[test]
+fn one_failed_translation_is_kept_for_the_log() {
+    let mut lab = Lab::new();
+    let again = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
+    lab.add(flow(0, 1, "udp", apply(vec![again(0)])));
+    let to = openflow::Subfield { field: flow::Field::EthDst, ofs: 0, bits: 48 };
+    lab.add(flow(0, 1, "tcp", apply(vec![Action::Pop(to), out(2)])));
+    for p in ["in_port=1,udp", "in_port=1,tcp", "in_port=1,icmp"] {
+        lab.decide(&packet(p));
+    }
+    let failure = lab.sw.take_failure().unwrap();
+    let text = "over max translation depth 64 on bridge br0 while processing udp,in_port=1,";
+    assert!(failure.text.starts_with(text), "{}", failure.text);
+    let (bridge, key, options) = failure.received.unwrap();
+    let trace = lab
+        .sw
+        .trace(bridge, &key, &Options::Bytes(options), &crate::TraceStyle::default())
+        .unwrap();
+    assert!(trace.ends_with("(Recursion too deep), packet is dropped.\n"), "{trace}");
+    assert!(lab.sw.take_failure().is_none());
+    lab.decide(&packet("in_port=1,tcp"));
+    let failure = lab.sw.take_failure().unwrap();
+    assert!(failure.text.starts_with("stack underflow on bridge br0 while processing tcp,"));
+    assert!(failure.received.is_none(), "it was not dropped");
 }
 
 #[test]

@@ -263,7 +263,10 @@ impl<'a> Xlate<'a, '_> {
                 self.write_bits(d, value);
                 self.now(d);
             }
-            None => self.trace_warning(|| "tried to pop from an empty stack".into()),
+            None => {
+                self.note_failure("stack underflow");
+                self.trace_refusal(|| "stack underflow".into());
+            }
         }
     }
 

@@ -86,7 +86,9 @@ impl Xlate<'_, '_> {
     /// Drops the packet: the bridge has as many frozen states as it may have.
     pub(super) fn too_many_states(&mut self) {
         if self.end.failed.is_none() {
-            self.trace_error("No recirculation context", || "no recirculation id is free".into());
+            let text = "no recirculation id is free";
+            self.note_failure(text);
+            self.trace_error("No recirculation context", || text.into());
             self.fail(Drop::RecircLimit);
         }
     }
@@ -98,7 +100,9 @@ impl Xlate<'_, '_> {
                 Drop::StackLimit => "Stack too deep",
                 _ => "Too many resubmits",
             };
-            self.trace_error(name, text);
+            let text = text();
+            self.note_failure(&text);
+            self.trace_error(name, || text);
             self.fail(why);
         }
     }

@@ -19,7 +19,7 @@
 //!   meanwhile: `frozen`, kept in `frozen_store` with ids of `frozen_ids`
 //! - the decision: `commit` (header changes become operations), `effects` (what the control side
 //!   hears of), `own` (bits that the mask leaves out, because actions wrote them)
-//! - limits: `budget`
+//! - limits: `budget`; what the log says of translations that exceed them: `failure`
 
 mod actions;
 mod bond;
@@ -32,6 +32,7 @@ mod dhcp;
 pub(crate) mod effects;
 mod encap;
 mod export;
+pub(crate) mod failure;
 pub(crate) mod frozen;
 mod frozen_ids;
 pub(crate) mod frozen_store;

@@ -3,6 +3,7 @@
 use crate::action_text::{actions_text, instructions_text, metadata_text};
 use crate::tables::table::{FlowRule, match_of, priority_of};
 use crate::trace::recorder::{Fork, StepKind};
+use crate::translate::failure::Failure;
 use crate::translate::frozen::State;
 use crate::translate::frozen_store::Kept;
 use crate::translate::xlate::Xlate;
@@ -34,6 +35,16 @@ impl Xlate<'_, '_> {
         self.leaf(StepKind::Error, text);
         if let Some(r) = self.recorder() {
             r.failed.get_or_insert(name);
+        }
+    }
+
+    /// Notes for the log what went wrong. Traces show it themselves.
+    #[cold]
+    pub(super) fn note_failure(&mut self, what: &str) {
+        let is_kept = self.recorder().is_none() && self.snapshot.shared.failures.has_room();
+        if is_kept && self.end.failure.is_none() {
+            let text = format!("{what} on bridge {}", self.bridge.name);
+            self.end.failure = Some(Box::new(Failure { text, received: None }));
         }
     }
 

@@ -4,6 +4,7 @@ use super::plain;
 use super::xlate::Xlate;
 use crate::published::{PublishedState, Shared, View};
 use crate::trace::recorder::Recorder;
+use crate::types::BridgeId;
 use action::{Decision, Pipeline, Request};
 use flow::{Key, at};
 use std::sync::Arc;
@@ -116,6 +117,14 @@ pub(crate) fn resolve(
         None => x.start(),
     }
     x.finish();
+    if let Some(mut failure) = x.end.failure.take() {
+        let mut key = *key;
+        key.set_u32(at::OF_IN_PORT, in_port);
+        if x.end.failed.is_some() && frozen.is_none() {
+            failure.received = Some((BridgeId(bridge.id), key, request.options.to_vec()));
+        }
+        shared.failures.keep(failure, &key);
+    }
 }
 
 fn drop_all(published: &PublishedState, key: &Key, out: &mut Decision, why: Drop) {

@@ -2,6 +2,7 @@
 //! all.
 
 use super::effects::Effects;
+use super::failure::Failure;
 use super::frozen;
 use super::frozen_store::Kept;
 use crate::published::{PublishedState, Shared};
@@ -79,6 +80,8 @@ pub(super) struct End<'a> {
     pub failed: Option<Drop>,
     /// Instructions for after the recirculation, collected while lists end.
     pub rest: Option<Vec<Instruction>>,
+    /// What the log is to say of this translation.
+    pub failure: Option<Box<Failure>>,
     /// By what the pipeline is paused, until a controller resumes it.
     pub paused: Option<Pause<'a>>,
 }
