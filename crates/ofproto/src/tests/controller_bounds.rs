@@ -228,3 +228,30 @@ fn states_of_a_bridge_are_bounded_by_bytes() {
     }
     assert!((1000..1200).contains(&kept), "{kept} of 60 kB are kept, {refused} are not");
 }
+
+#[test]
+fn a_trace_is_no_longer_than_it_may_be() {
+    const MOST: usize = 17 << 20;
+    let trace = |lab: &Lab| {
+        let style = TraceStyle::default();
+        lab.sw.trace(lab.br, &packet("in_port=1,udp"), &Options::default(), &style).unwrap()
+    };
+    // Text of 180 kB for each of 2,048 times.
+    let mut lab = Lab::new();
+    tree(&mut lab, vec![Action::Note(vec![1; 60_000])]);
+    let text = trace(&lab);
+    assert!((15 << 20..MOST).contains(&text.len()), "{}", text.len());
+    assert!(text.contains("\nThe rest of the trace is not shown: it is too long.\n"));
+    assert!(text.contains("\nDatapath actions: drop\n"), "what comes of it is shown");
+    // 200 lookups in each other, and many actions in the last one: all would be indented.
+    let mut lab = Lab::new();
+    let to = |table| Action::Resubmit { in_port: None, table: Some(table), ct: false };
+    for table in 0..200u8 {
+        lab.add(flow(table, 1, "", apply(vec![to(table + 1), Action::SetIpTtl(3)])));
+    }
+    lab.add(flow(200, 1, "", apply(vec![Action::SetIpTtl(3); 20_000])));
+    let text = trace(&lab);
+    assert!(text.len() < MOST && text.contains("\nThe rest of the trace"), "{}", text.len());
+    lab.add(flow(200, 1, "", apply(vec![out(2)])));
+    assert!(!trace(&lab).contains("The rest of the trace"));
+}

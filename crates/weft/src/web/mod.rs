@@ -3,18 +3,18 @@
 //! answers no page of another site.
 
 mod answer;
+mod connections;
 mod guard;
 mod metrics;
-mod places;
 mod sampler;
 
 use crate::dirs::Dirs;
 use answer::Site;
 use anyhow::{Context, Result};
+use connections::{WebConnection, WebConnections};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use places::{Place, Places};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ async fn serve(dirs: &Dirs, options: &WebArgs) -> Result<()> {
     let at = listener.local_addr()?;
     println!("weft: http://{at}/ shows the switch, http://{at}/metrics is for Prometheus");
     let site = Arc::new(Site::new(dirs, guard::Hosts::new(at, &options.host)));
-    let places = Places::new(CONNECTIONS_MAX);
+    let places = WebConnections::new(CONNECTIONS_MAX);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors: some will be free again.
@@ -69,7 +69,7 @@ async fn serve(dirs: &Dirs, options: &WebArgs) -> Result<()> {
     }
 }
 
-async fn connection(stream: TcpStream, site: Arc<Site>, place: Arc<Place>) {
+async fn connection(stream: TcpStream, site: Arc<Site>, place: Arc<WebConnection>) {
     let service = service_fn(move |request| {
         let (site, place) = (site.clone(), place.clone());
         async move {

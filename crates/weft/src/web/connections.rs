@@ -1,4 +1,4 @@
-//! Places of connections: when all are taken, a connection that comes gets the place of another one.
+//! Connections that are served: when all places are taken, one that comes gets another one's.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,13 +22,13 @@ struct All {
 
 /// All places.
 #[derive(Clone)]
-pub struct Places {
+pub struct WebConnections {
     all: Arc<Mutex<All>>,
     most: usize,
 }
 
 /// One connection's; free again when dropped.
-pub struct Place {
+pub struct WebConnection {
     all: Arc<Mutex<All>>,
     id: u64,
     end: Arc<Notify>,
@@ -38,15 +38,15 @@ fn lock(all: &Mutex<All>) -> MutexGuard<'_, All> {
     all.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-impl Places {
+impl WebConnections {
     /// So many places.
-    pub fn new(most: usize) -> Places {
-        Places { all: Arc::default(), most }
+    pub fn new(most: usize) -> WebConnections {
+        WebConnections { all: Arc::default(), most }
     }
 
     /// A place. If none is free, the connection ends that has been silent for longest, or else the
     /// one whose request takes longest.
-    pub fn take(&self) -> Place {
+    pub fn take(&self) -> WebConnection {
         let mut all = lock(&self.all);
         if all.taken.len() >= self.most {
             let longest = all.taken.iter().min_by_key(|(_, t)| (t.busy, t.since));
@@ -58,11 +58,11 @@ impl Places {
         let id = all.last;
         let end = Arc::<Notify>::default();
         all.taken.insert(id, Taken { since: id, busy: false, end: end.clone() });
-        Place { all: self.all.clone(), id, end }
+        WebConnection { all: self.all.clone(), id, end }
     }
 }
 
-impl Place {
+impl WebConnection {
     /// Returns when another connection has got the place.
     pub async fn lost(&self) {
         self.end.notified().await;
@@ -79,7 +79,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WebConnection {
     fn drop(&mut self) {
         lock(&self.all).taken.remove(&self.id);
     }
@@ -91,9 +91,9 @@ mod tests {
 
     #[test]
     fn who_is_silent_for_longest_makes_room() {
-        let places = Places::new(3);
-        let all: Vec<Place> = (0..3).map(|_| places.take()).collect();
-        let there = |place: &Place| lock(&places.all).taken.contains_key(&place.id);
+        let places = WebConnections::new(3);
+        let all: Vec<WebConnection> = (0..3).map(|_| places.take()).collect();
+        let there = |place: &WebConnection| lock(&places.all).taken.contains_key(&place.id);
         all[0].set_busy(true);
         let one = places.take();
         assert!([0, 2].iter().all(|i| there(&all[*i])) && !there(&all[1]), "the first is busy");
