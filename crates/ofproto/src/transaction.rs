@@ -4,6 +4,7 @@ use crate::events::{Regions, StagedPacket};
 use crate::groups::group::GroupRec;
 use crate::groups::liveness::Groups;
 use crate::learned::Place;
+use crate::published::BridgeView;
 use crate::tables::counters::FlowRec;
 use crate::tables::table::{FlowRule, Tables};
 use crate::types::{BridgeId, PortSpec};
@@ -119,6 +120,8 @@ pub(crate) struct Txn {
     pub monitor_events: Vec<MonitorEvent>,
     pub packets: Vec<StagedPacket>,
     pub remaining: Remaining,
+    /// The bridge as this slice's packets see it, but for its groups.
+    pub view: Option<Box<BridgeView>>,
     /// Steps that the last items took beyond one each.
     pub cost: usize,
     /// All of them.

@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering;
 const CLEANUP_FLOWS_MAX: usize = 64;
 /// How many rules ahead the memory of rules to be removed is prefetched.
 const PREFETCH_RULES: usize = 8;
+/// Steps that telling all connections of a bridge about a port takes.
+const PORT_MOD_STEPS: usize = 64;
 /// Steps of one change beyond one for each item and each flow that it changes, at most: of
 /// searches, translations and groups' buckets. No other change begins meanwhile, and no flow times
 /// out.
@@ -114,6 +116,7 @@ impl Switch {
             monitor_events: Vec::new(),
             packets: Vec::new(),
             remaining: Remaining::Nothing,
+            view: None,
             cost: 0,
             extra_steps: 0,
             packet_bytes: 0,
@@ -165,6 +168,8 @@ impl Switch {
     /// Stages about as many steps; true: nothing is left. An item takes a step, and more if it has
     /// much to do.
     fn stage_some(&mut self, open: &mut Open, steps: &mut usize) -> Result<bool, OfError> {
+        // Others may have changed ports since the last slice.
+        open.txn.view = None;
         while *steps > 0 {
             *steps -= 1;
             if self.stage_remaining(&mut open.txn)? {
@@ -188,11 +193,17 @@ impl Switch {
             BundleItem::Port(m) => {
                 let old = self.port(txn.bridge, m.port).ok_or(OfError::PortModBadPort)?.clone();
                 txn.undo.push(Undo::Port(Box::new(old)));
-                txn.cost += self.of_bridge(txn.bridge)?.ports.len();
+                txn.cost += self.ports_steps() + PORT_MOD_STEPS;
+                txn.view = None;
                 self.port_mod(txn.bridge, m)
             }
             BundleItem::PacketOut(p) => self.stage_packet(txn, &p.0, &p.1),
         }
+    }
+
+    /// Steps of making what packets see of all ports.
+    pub(crate) fn ports_steps(&self) -> usize {
+        self.bridges.iter().flatten().map(|b| b.ports.len()).sum()
     }
 
     /// Changes the next flow that the current item selects, or looks for these; false: nothing is

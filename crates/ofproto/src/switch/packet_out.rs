@@ -44,13 +44,20 @@ impl Switch {
     ) -> Result<(), OfError> {
         self.check_packet_out(txn.bridge, p, key)?;
         let b = self.of_bridge(txn.bridge)?;
-        let mut view = self.view(b);
+        let mut view = match txn.view.take() {
+            Some(view) => view,
+            None => {
+                txn.cost += self.ports_steps();
+                Box::new(self.view(b))
+            }
+        };
         let mut groups = txn.groups.as_ref().unwrap_or(&b.groups.shown).clone();
         groups.see_ports(b.groups.port_changes, |p| b.is_live(p));
         let groups = Box::new([(txn.version, Arc::new(groups))]);
         view.groups = Arc::new(Published::new(self.shared.domain.clone(), groups));
         let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching, key };
         let (decision, steps) = self.run_on(run, &p.actions, &mut None);
+        txn.view = Some(view);
         txn.cost += steps / TRANSLATION_STEPS_STEP;
         txn.packet_bytes += p.data.len() + steps * STEP_BYTES;
         if txn.packet_bytes > PACKETS_BYTES_MAX {

@@ -255,3 +255,29 @@ fn a_trace_is_no_longer_than_it_may_be() {
     lab.add(flow(200, 1, "", apply(vec![out(2)])));
     assert!(!trace(&lab).contains("The rest of the trace"));
 }
+
+#[test]
+fn port_mods_of_a_bundle_go_in_slices() {
+    let mut lab = Lab::new();
+    let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
+    for n in 1..=1000u32 {
+        let name = format!("o{n}");
+        let (bundle, dp_port) = (name.clone(), Some(n as u16 + 100));
+        let spec = PortSpec { of_port: n, name, bundle, dp_port, ..PortSpec::default() };
+        lab.sw.add_port(other, spec).unwrap();
+    }
+    let item = |config| {
+        let (mask, hw_addr) = (port_config::NO_FLOOD, lab.sw.port(lab.br, 1).unwrap().hw_addr);
+        BundleItem::Port(PortMod { port: 1, hw_addr, config, mask, advertise: 0 })
+    };
+    let items: Vec<_> = (0..20).map(|i| item([0, port_config::NO_FLOOD][i % 2])).collect();
+    let change = lab.sw.begin(lab.br, Box::new(items.into_iter().map(Ok)), 0).unwrap();
+    for slices in 1.. {
+        let (taken, outcome) = steps(|| lab.sw.advance(&change, SLICE));
+        assert!(taken < 4 * SLICE, "{taken} steps, though other bridges have many ports");
+        if let Some(outcome) = outcome {
+            assert_eq!((outcome, slices > 8), (Ok(()), true));
+            return;
+        }
+    }
+}
