@@ -364,35 +364,36 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         all.then_some(out)
     }
 
-    /// All rules of all versions with this priority that share at least one packet with
-    /// (`key`,`mask`) (OpenFlow's CHECK_OVERLAP; a rule with the same match counts).
+    /// True if `want` accepts a rule, of any version, with this priority that shares at least one
+    /// packet with (`key`,`mask`) (OpenFlow's CHECK_OVERLAP; a rule with the same match counts).
+    /// None if that takes examining more than `looks` rules, from which examined rules are
+    /// subtracted. `want` is called under the writer's lock, so it must not call the classifier.
     pub fn overlapping(
         &self,
         key: &Key,
         mask: &Mask,
         priority: u16,
-    ) -> impl Iterator<Item = Arc<Rule<T>>> + use<T> {
+        looks: &mut usize,
+        want: impl Fn(&Rule<T>) -> bool,
+    ) -> Option<bool> {
         let writer = self.lock();
-        let mut out = Vec::new();
-        let mut pick = |r: Handle<'_, T>| {
-            if r.priority() == priority && r.overlaps(key, mask) {
-                out.push(r.share());
-            }
+        let (mut found, mut too_many) = (false, false);
+        let mut goes_on = |r: Handle<'_, T>| {
+            too_many = *looks == 0;
+            *looks = looks.saturating_sub(1);
+            found = !too_many && r.priority() == priority && r.overlaps(key, mask) && want(&r);
+            !found && !too_many
         };
-        if writer.priorities.has(priority) {
-            let mut each = |r: Handle<'_, T>| {
-                pick(r);
-                true
-            };
-            self.prefix_trie.around(writer.guard(), key, mask, &mut each);
-        }
+        let mut all = !writer.priorities.has(priority)
+            || self.prefix_trie.around(writer.guard(), key, mask, &mut goes_on);
         for owned in writer.by_mask.values().filter(|o| o.priorities.has(priority)) {
-            match owned.shared.mask.subset_of(mask) {
-                true => owned.same(key).for_each(&mut pick),
-                false => owned.all().for_each(&mut pick),
-            }
+            all = all
+                && match owned.shared.mask.subset_of(mask) {
+                    true => owned.same(key).all(&mut goes_on),
+                    false => owned.all().all(&mut goes_on),
+                };
         }
-        out.into_iter()
+        (!too_many).then_some(!all)
     }
 
     /// The matching rule of the highest priority visible at `version`, if any. Sets in `wildcards`

@@ -138,6 +138,20 @@ pub fn poll_datapath(s: &mut State) -> bool {
     turn(s, TURN_EVENTS_MAX)
 }
 
+/// Turns in which [`take_in`] gives up: more events than the queues of many ports hold.
+const TAKE_IN_TURNS_MAX: usize = 256;
+
+/// Takes in what packets taught until now, some events at a time, and others have their turn in
+/// between.
+pub async fn take_in(state: &Shared) {
+    for _ in 0..TAKE_IN_TURNS_MAX {
+        if !poll_datapath(&mut state.borrow_mut()) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Empties the packet side's queues, as far as they are full now.
 pub fn poll_datapath_fully(s: &mut State) {
     turn(s, usize::MAX);

@@ -2,7 +2,7 @@
 //! its flows say, and what is known of the way to them.
 
 use crate::config::Desired;
-use crate::of::change::wait_until_idle;
+use crate::of::change::finished;
 use crate::state::{Bridge, Remotes, Shared, State};
 use crate::vlog;
 use ::port::Snapshot;
@@ -40,7 +40,7 @@ pub fn configure(s: &mut State, desired: &Desired) {
 /// way.
 pub async fn follow(state: &Shared) {
     if state.borrow().bridges.values().any(|b| b.in_band.is_used()) {
-        wait_until_idle(state).await;
+        finished(state).await;
         refresh(&mut state.borrow_mut());
     }
 }

@@ -32,12 +32,12 @@ struct Lab {
     bridge: BridgeId,
     bundle: Vec<BundleItem>,
     now: u64,
-    /// The bridge's name in continuations.
-    name: [u8; 16],
+    /// The bridge's name in continuations, and the port that goes with it.
+    name: ([u8; 16], u32),
 }
 
-/// How a packet that pauses calls its bridge.
-fn name(sw: &mut Switch, bridge: BridgeId) -> [u8; 16] {
+/// How a packet that pauses calls its bridge, and the datapath port that it came in by.
+fn name(sw: &mut Switch, bridge: BridgeId) -> ([u8; 16], u32) {
     let pause = Action::Controller {
         max_len: 64,
         reason: Reason::Action,
@@ -55,7 +55,8 @@ fn name(sw: &mut Switch, bridge: BridgeId) -> [u8; 16] {
         Op::Punt(p) => p.context.downcast_ref::<PacketInContext>(),
         _ => None,
     });
-    paused.and_then(|c| c.continuation.as_ref()).expect("it pauses").bridge
+    let continuation = paused.and_then(|c| c.continuation.as_ref()).expect("it pauses");
+    (continuation.bridge, continuation.odp_port)
 }
 
 impl Lab {
@@ -139,7 +140,7 @@ impl Lab {
 
     /// Its pipeline paused on the bridge, whatever it says.
     fn resume(&mut self, mut m: Resume) -> Result<(), openflow::OfError> {
-        m.continuation.bridge = self.name;
+        (m.continuation.bridge, m.continuation.odp_port) = self.name;
         let Some(key) = datapath::extract(&m.data, 11, 1) else { return Ok(()) };
         let decision = self.sw.resume(self.bridge, &m, &key)?;
         if let Some(effects) = &decision.effects {

@@ -4,7 +4,7 @@ use crate::types::BridgeId;
 use flow::PortNo;
 use openflow::FlowMod;
 use rpds::HashTrieMapSync;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use sync::{Domain, Published};
@@ -46,6 +46,8 @@ pub(crate) type Counts = HashTrieMapSync<Place, Arc<AtomicU32>>;
 pub(crate) struct Learning {
     /// Number of flows that own what they taught: it is deleted with them.
     pub owners: HashMap<Place, u32>,
+    /// Number of learn actions that limit a place's flows.
+    pub limits: HashMap<Place, u32>,
     pub counts: Counts,
     pub published: Arc<Published<Counts>>,
 }
@@ -53,7 +55,12 @@ pub(crate) struct Learning {
 impl Learning {
     pub fn new(domain: Domain) -> Learning {
         let published = Arc::new(Published::new(domain, Counts::default()));
-        Learning { owners: HashMap::new(), counts: Counts::default(), published }
+        Learning {
+            owners: HashMap::new(),
+            limits: HashMap::new(),
+            counts: Counts::default(),
+            published,
+        }
     }
 }
 
@@ -101,10 +108,11 @@ impl Deferred {
     }
 
     /// Forgets the flows of learn actions that were removed.
-    pub fn forget(&mut self, bridge: BridgeId, (table, cookie): Place) {
+    pub fn forget(&mut self, bridge: BridgeId, places: &BTreeSet<Place>) {
         let by_port = &mut self.by_port;
         self.flows.retain(|(l, _)| {
-            let goes = (l.bridge, l.flow.table, l.flow.cookie) == (bridge.0, table, cookie);
+            let place = (l.flow.table, l.flow.cookie);
+            let goes = l.bridge == bridge.0 && places.contains(&place);
             if goes {
                 *by_port.entry(l.port).or_default() -= 1;
             }
@@ -124,6 +132,8 @@ pub(crate) struct Learned {
     pub dead: Vec<(BridgeId, Place)>,
     /// Places that have lost their last owner by the flow-mod that is staged.
     pub unowned: Vec<(BridgeId, Place)>,
+    /// Places whose flows are counted, maybe for no learn action any more.
+    pub unlimited: Vec<(BridgeId, Place)>,
 }
 
 impl Learned {

@@ -58,6 +58,7 @@ pub use switch::Switch;
 pub use switch::flow_mod::check_table;
 pub use switch::flow_search::FLOWS_TURN_MAX;
 pub use switch::piece::Piece;
+pub use switch::selecting::concerns_many;
 pub use switch::stats::{Aggregate, Dump};
 pub use tables::instructions::{outputs_to, uses_group};
 pub use tables::table::N_TABLES;

@@ -17,6 +17,7 @@ use action::Meter;
 use flow::{Key, PortNo, at};
 use openflow::OfPort;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{Domain, Guard, Published};
@@ -29,8 +30,8 @@ pub(crate) struct Shared {
     /// The version of the flow tables that packets see.
     pub version: AtomicU64,
     pub frozen: States,
-    /// A random number that distinguishes this daemon's continuations from others'.
-    pub instance: u64,
+    /// The key by which this daemon knows its own continuations again.
+    pub continuations: RandomState,
     /// The underlay of tunnels.
     pub underlay: Published<Underlay>,
     /// A translation that failed, for the log.
@@ -38,16 +39,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// A bridge's name in continuations.
-    pub fn name_of(&self, bridge: u32) -> [u8; 16] {
-        (u128::from(self.instance) << 64 | u128::from(bridge)).to_be_bytes()
+    /// The name, in continuations, of a bridge in which a packet that came in by a datapath port
+    /// paused. A controller cannot make one up: what the packet causes is charged to that port.
+    pub fn name_of(&self, bridge: u32, port: u32) -> [u8; 16] {
+        let sealed = self.continuations.hash_one((bridge, port));
+        (u128::from(sealed) << 64 | u128::from(bridge)).to_be_bytes()
     }
 
-    /// The bridge of this name; None: this daemon has none.
-    pub fn bridge_of(&self, name: [u8; 16]) -> Option<u32> {
-        let name = u128::from_be_bytes(name);
-        let own = (name >> 64) as u64 == self.instance;
-        u32::try_from(name as u64).ok().filter(|_| own)
+    /// The bridge of this name, for packets of this port; None: this daemon has none.
+    pub fn bridge_of(&self, name: [u8; 16], port: u32) -> Option<u32> {
+        let bridge = u32::try_from(u128::from_be_bytes(name) as u64).ok()?;
+        (self.name_of(bridge, port) == name).then_some(bridge)
     }
 
     /// The version of the flow tables that packets see now.

@@ -3,6 +3,8 @@
 use crate::events::{Regions, StagedPacket};
 use crate::groups::group::GroupRec;
 use crate::groups::liveness::Groups;
+use crate::learned::Place;
+use crate::published::BridgeView;
 use crate::tables::counters::FlowRec;
 use crate::tables::table::{FlowRule, Tables};
 use crate::types::{BridgeId, PortSpec};
@@ -10,7 +12,8 @@ use openflow::{
     FlowMod, GROUP_ANY, GroupMod, Instruction, Match, OfError, OfPort, PortMod, Removed, TABLE_ALL,
     port,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use sync::Grace;
 
@@ -72,6 +75,35 @@ pub(crate) enum Remaining {
     Nothing,
     Remove(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Removed),
     Modify(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Rewrite),
+    /// They are being searched.
+    Select(Box<Selecting>),
+}
+
+/// What a search is for.
+pub(crate) enum Purpose {
+    /// The flows that this flow-mod, for this table, concerns; its match as rules have it.
+    FlowMod(Box<FlowMod>, u8, Box<Match>),
+    /// The flows at these places, which are to go.
+    Unlearn(BTreeSet<Place>),
+}
+
+/// What a search found.
+#[derive(Default)]
+pub(crate) struct Concerned {
+    /// The selected flows, with their tables.
+    pub rules: Vec<(u8, Arc<FlowRule>)>,
+    /// Does the flow-mod's match overlap another flow of its priority?
+    pub overlaps: bool,
+    /// How many flows there are at each place.
+    pub places: BTreeMap<Place, u32>,
+}
+
+/// A search through all flows.
+pub(crate) struct Selecting {
+    pub purpose: Purpose,
+    pub found: Concerned,
+    /// The records that are left.
+    pub numbers: Range<u32>,
 }
 
 /// Changes of one bridge, staged for the next version.
@@ -88,6 +120,14 @@ pub(crate) struct Txn {
     pub monitor_events: Vec<MonitorEvent>,
     pub packets: Vec<StagedPacket>,
     pub remaining: Remaining,
+    /// The bridge as this slice's packets see it, but for its groups.
+    pub view: Option<Box<BridgeView>>,
+    /// Steps that the last items took beyond one each.
+    pub cost: usize,
+    /// All of them.
+    pub extra_steps: usize,
+    /// Bytes that the packets keep, about.
+    pub packet_bytes: usize,
     /// The groups after the change, if it changes any.
     pub groups: Option<Groups>,
 }

@@ -436,3 +436,46 @@ fn who_reads_late_misses_nothing_and_disturbs_nobody() {
     }
     late.barrier();
 }
+
+#[test]
+fn others_are_answered_while_a_big_table_is_dumped() {
+    if !privileged() {
+        return;
+    }
+    const FLOWS: usize = 60_000;
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let line = |i| {
+        format!(
+            "udp,tp_dst={},nw_tos={} actions=note:{}02\n",
+            i % 50_000,
+            i / 50_000 * 4,
+            "01.".repeat(100)
+        )
+    };
+    let file = lab.path("flows");
+    std::fs::write(&file, (0..FLOWS).map(line).collect::<String>()).unwrap();
+    lab.ofctl(&format!("--bundle add-flows br0 {}", file.display()));
+    let timed = |words: &[&str]| {
+        let start = Instant::now();
+        (lab.sw.appctl(words).unwrap(), start.elapsed())
+    };
+    let (done, longest) =
+        (std::sync::atomic::AtomicBool::new(false), std::sync::Mutex::new(Duration::ZERO));
+    let (text, took) = std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let (_, took) = timed(&["version"]);
+                let mut longest = longest.lock().unwrap();
+                *longest = took.max(*longest);
+            }
+        });
+        let dump = timed(&["bridge/dump-flows", "br0"]);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        dump
+    });
+    assert_eq!(text.lines().count(), FLOWS);
+    let longest = *longest.lock().unwrap();
+    println!("dump {took:?}, version at most {longest:?}");
+    assert!(longest < took / 3, "others waited {longest:?} of {took:?}");
+}

@@ -140,3 +140,25 @@ fn foreign_pages_and_a_switch_that_left_get_a_sentence() {
     assert!(said["error"].as_str().unwrap().starts_with("no switch runs here"), "{said}");
     assert!(web.get("/metrics").ends_with("\nweft_up 0\n"));
 }
+
+#[test]
+fn silent_connections_hold_nobody_up() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    ns.ip("link set lo up").unwrap();
+    let web = web(&ns, &sw);
+    let connect = || TcpStream::connect(&web.at).unwrap();
+    let mut silent: Vec<TcpStream> = ns.run(|| (0..64).map(|_| connect()).collect());
+    let begun = std::time::Instant::now();
+    assert!(web.get("/").starts_with("HTTP/1.1 200"));
+    // The head of a request may take five seconds.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(3), "{:?}", begun.elapsed());
+    let mut byte = [0];
+    assert_eq!(silent[0].read(&mut byte).unwrap_or(0), 0, "who was silent for longest is gone");
+    silent[63].set_nonblocking(true).unwrap();
+    let later = silent[63].read(&mut byte).map_err(|e| e.kind());
+    assert_eq!(later, Err(std::io::ErrorKind::WouldBlock), "others are not");
+}

@@ -22,20 +22,20 @@ fn fragments_wait_for_all_of_their_datagram_in_any_order() {
     let (mut store, settings) = store();
     let mut out = Vec::new();
     assert_eq!(
-        store.gather(&settings, piece(1, 800, 900, false), PORT, 3, 0, &mut out),
+        store.gather(&settings, piece(1, 800, 900, false), PORT, 3, 0, &mut out, &mut Vec::new()),
         Gathered::Waits
     );
     assert_eq!(
-        store.gather(&settings, piece(1, 0, 400, true), PORT, 1, 0, &mut out),
+        store.gather(&settings, piece(1, 0, 400, true), PORT, 1, 0, &mut out, &mut Vec::new()),
         Gathered::Waits
     );
     assert_eq!(
-        store.gather(&settings, piece(2, 400, 800, true), PORT, 9, 0, &mut out),
+        store.gather(&settings, piece(2, 400, 800, true), PORT, 9, 0, &mut out, &mut Vec::new()),
         Gathered::Waits
     );
     assert_eq!(settings.held(), 3);
     assert_eq!(
-        store.gather(&settings, piece(1, 400, 800, true), PORT, 2, 0, &mut out),
+        store.gather(&settings, piece(1, 400, 800, true), PORT, 2, 0, &mut out, &mut Vec::new()),
         Gathered::Complete
     );
     assert_eq!(out.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [1, 2, 3]);
@@ -52,10 +52,11 @@ fn fragments_wait_for_all_of_their_datagram_in_any_order() {
 fn what_does_not_fit_is_not_held() {
     let (mut store, settings) = store();
     let mut out = Vec::new();
-    let mut unheld = |f: Fragment| match store.gather(&settings, f, PORT, 0, 0, &mut out) {
-        Gathered::Unheld(_, why) => Some(why),
-        _ => None,
-    };
+    let mut unheld =
+        |f: Fragment| match store.gather(&settings, f, PORT, 0, 0, &mut out, &mut Vec::new()) {
+            Gathered::Unheld(_, why) => Some(why),
+            _ => None,
+        };
     assert_eq!(unheld(piece(1, 400, 800, true)), None);
     assert_eq!(unheld(piece(1, 400, 800, true)), Some(Unheld::Overlaps));
     assert_eq!(unheld(piece(1, 792, 1600, true)), Some(Unheld::Overlaps));
@@ -74,7 +75,8 @@ fn a_port_leaves_room_for_others_and_a_datagram_is_bounded() {
     let (mut store, settings) = store();
     let mut out = Vec::new();
     let mut waits = |id, port| {
-        store.gather(&settings, piece(id, 400, 800, true), port, 0, 0, &mut out) == Gathered::Waits
+        store.gather(&settings, piece(id, 400, 800, true), port, 0, 0, &mut out, &mut Vec::new())
+            == Gathered::Waits
     };
     let flood = (0..5000).filter(|id| waits(*id, PORT)).count() as u32;
     assert_eq!(flood, FRAGMENTS_COUNT_DEFAULT / PORT_SHARE);
@@ -84,10 +86,36 @@ fn a_port_leaves_room_for_others_and_a_datagram_is_bounded() {
     settings.set_most(FRAGMENTS_COUNT_MAX);
     let held = |i: u32| {
         let f = piece(1, 400 * i, 400 * (i + 1), true);
-        store.gather(&settings, f, PORT, 0, 0, &mut out) == Gathered::Waits
+        store.gather(&settings, f, PORT, 0, 0, &mut out, &mut Vec::new()) == Gathered::Waits
     };
     let held = (1..1000).map(held).filter(|held| *held).count();
     assert_eq!(held, FRAGMENTS_OF_DATAGRAM_COUNT_MAX);
+}
+
+#[test]
+fn in_a_full_store_the_port_that_has_most_gives_way() {
+    let (mut store, settings) = store();
+    let (mut out, mut evicted) = (Vec::new(), Vec::new());
+    let mut wait = |id, port: u16, start: u32| {
+        let f = piece(id, start, start + 400, true);
+        store.gather(&settings, f, port, port.into(), 0, &mut out, &mut evicted) == Gathered::Waits
+    };
+    // Four ports of one tenant take all places.
+    let flood = (0..4000).filter(|id| wait(*id, (*id % 4) as u16, 400)).count();
+    assert_eq!(flood as u32, FRAGMENTS_COUNT_DEFAULT);
+    // Another port's fragments find room, until it has as much as each of these.
+    let others = (10_000..11_000).filter(|id| wait(*id, 9, 400)).count();
+    assert_eq!(others as u32, FRAGMENTS_COUNT_DEFAULT / 5);
+    assert!(!wait(20_000, 0, 400) && !wait(20_000, 9, 400), "all have as much");
+    assert!(wait(20_000, 10, 400), "who has none");
+    assert_eq!(evicted.len(), others + 1);
+    assert!(evicted.iter().all(|(_, port)| *port < 4 || *port == 9));
+    let oldest: Vec<u32> = evicted.iter().take(4).map(|(f, _)| f.datagram.id).collect();
+    assert!(oldest.iter().all(|id| *id < 4), "the oldest go first: {oldest:?}");
+    assert_eq!(settings.held(), FRAGMENTS_COUNT_DEFAULT);
+    assert_eq!(settings.counted(false, Purged), others as u64 + 1);
+    store.expire(&settings, u64::MAX, usize::MAX, &mut out);
+    assert_eq!((settings.held(), (0..11).map(|p| store.shares.of(p)).sum::<u32>()), (0, 0));
 }
 
 /// A packet: Ethernet's 14 bytes, a header, some of a payload.
@@ -165,7 +193,7 @@ proptest! {
             let p = packet(v6, &payload, range.clone());
             let f = read(&p, 14, 0, 0, false).unwrap();
             let fits = taken[range.clone()].iter().all(|t| *t == 0);
-            let gathered = store.gather(&settings, f, PORT, p, 0, &mut out);
+            let gathered = store.gather(&settings, f, PORT, p, 0, &mut out, &mut Vec::new());
             prop_assert_eq!(fits, !matches!(gathered, Gathered::Unheld(..)));
             if fits { taken[range].fill(1); }
             let whole = taken.iter().all(|t| *t == 1);

@@ -1,13 +1,15 @@
 //! Fragments of IP datagrams that wait for the rest of theirs (OVS's ipf). A datagram goes through
 //! connection tracking once, as a whole; what that says holds for each of its fragments.
 //!
-//! What waits is bounded: per datagram, per port, in all, and in time. All memory is taken at the
-//! start.
+//! What waits is bounded: per datagram, per port, in all, and in time. Where as many wait as may,
+//! the port that has most gives its oldest datagram up to one that has fewer. All memory but for
+//! the order of ports is taken at the start.
 
 mod fragment;
 #[cfg(test)]
 mod ipf_tests;
 mod settings;
+mod shares;
 
 pub use fragment::{DATAGRAM_BYTES_MAX, Datagram, Fragment, assemble, read, spread};
 pub use settings::{
@@ -16,6 +18,7 @@ pub use settings::{
 };
 
 use FragmentCount::*;
+use shares::Shares;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,7 +38,8 @@ pub enum Unheld {
     TooSmall,
     /// It has bytes that another one has.
     Overlaps,
-    /// As many wait as may: of the datagram, of the port, or in all.
+    /// As many wait as may: of the datagram, of the port, or in all, of which no port has more than
+    /// its own.
     Full,
 }
 
@@ -54,6 +58,8 @@ pub enum Gathered<T> {
 struct Slot<T> {
     held: Option<(Fragment, T)>,
     port: u16,
+    /// The list that it is in.
+    list: u32,
     next: u32,
 }
 
@@ -77,7 +83,7 @@ pub struct Fragments<T> {
     lists: Vec<List>,
     free_lists: Vec<u32>,
     by_datagram: HashMap<Datagram, u32>,
-    by_port: HashMap<u16, u32>,
+    shares: Shares,
     oldest: u32,
     newest: u32,
 }
@@ -91,7 +97,7 @@ impl<T> Default for Fragments<T> {
             lists: Vec::with_capacity(most),
             free_lists: Vec::with_capacity(most),
             by_datagram: HashMap::with_capacity(most),
-            by_port: HashMap::with_capacity(most),
+            shares: Shares::new(most),
             oldest: END,
             newest: END,
         }
@@ -100,7 +106,8 @@ impl<T> Default for Fragments<T> {
 
 impl<T> Fragments<T> {
     /// Has a fragment of a port wait, unless it completes its datagram. `now` in milliseconds;
-    /// `out` is for a complete datagram's.
+    /// `out` is for a complete datagram's, `evicted` for those that give way.
+    #[allow(clippy::too_many_arguments)]
     pub fn gather(
         &mut self,
         settings: &FragmentSettings,
@@ -109,9 +116,11 @@ impl<T> Fragments<T> {
         what: T,
         now: u64,
         out: &mut Vec<(Fragment, T)>,
+        evicted: &mut Vec<(Fragment, T)>,
     ) -> Gathered<T> {
         let v6 = fragment.datagram.v6;
-        if let Err(why) = self.admit(settings, &fragment, port) {
+        let admitted = self.admit(settings, &fragment, port);
+        if let Err(why) = admitted.and_then(|()| self.make_room(settings, port, evicted)) {
             match why {
                 Unheld::TooSmall => settings.count(v6, TooSmall, 1),
                 Unheld::Overlaps => settings.count(v6, Overlapped, 1),
@@ -184,11 +193,30 @@ impl<T> Fragments<T> {
                 return Err(Unheld::Full);
             }
         }
-        let of_port = self.by_port.get(&port).copied().unwrap_or(0);
-        match settings.held() < most && of_port < (most / PORT_SHARE).max(1) {
+        match self.shares.of(port) < (most / PORT_SHARE).max(1) {
             true => Ok(()),
             false => Err(Unheld::Full),
         }
+    }
+
+    /// Makes room for a fragment of a port, if there is none: by the oldest datagram of the port
+    /// that has most.
+    fn make_room(
+        &mut self,
+        settings: &FragmentSettings,
+        port: u16,
+        evicted: &mut Vec<(Fragment, T)>,
+    ) -> Result<(), Unheld> {
+        if settings.held() < settings.most() {
+            return Ok(());
+        }
+        let at = self.shares.victim(port).ok_or(Unheld::Full)?;
+        let n = self.slots[at as usize].list;
+        let v6 = self.lists[n as usize].datagram.v6;
+        let count = self.end(settings, n, evicted);
+        settings.count(v6, Purged, count as u64);
+        // Fewer may be allowed since they came.
+        if settings.held() < settings.most() { Ok(()) } else { Err(Unheld::Full) }
     }
 
     fn of<'a>(&'a self, list: &'a List) -> impl Iterator<Item = &'a Fragment> {
@@ -236,13 +264,13 @@ impl<T> Fragments<T> {
         if !fragment.more {
             list.whole = Some(fragment.end);
         }
-        let slot = Slot { held: Some((fragment, what)), port, next };
+        let slot = Slot { held: Some((fragment, what)), port, list: n, next };
         let at = take(&mut self.slots, &mut self.free_slots, slot);
         match before {
             END => self.lists[n as usize].first = at,
             before => self.slots[before as usize].next = at,
         }
-        *self.by_port.entry(port).or_insert(0) += 1;
+        self.shares.enter(port, at);
     }
 
     /// Takes a list out with all its fragments; how many those are.
@@ -264,20 +292,11 @@ impl<T> Fragments<T> {
             out.extend(slot.held.take());
             let (port, next) = (slot.port, slot.next);
             self.free_slots.push(at);
-            self.leave(port);
+            self.shares.leave(port, at);
             at = next;
         }
         settings.held.fetch_sub(count as u32, Relaxed);
         count
-    }
-
-    fn leave(&mut self, port: u16) {
-        if let Some(n) = self.by_port.get_mut(&port) {
-            *n -= 1;
-            if *n == 0 {
-                self.by_port.remove(&port);
-            }
-        }
     }
 }
 

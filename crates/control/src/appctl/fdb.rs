@@ -1,15 +1,40 @@
 //! `fdb/*`, `ofproto/list`, `bridge/*`.
 
-use super::bridge;
-use crate::state::State;
-use ofproto::instructions_text;
+use super::command::{Handler, Job, bridge};
+use super::flow_dump::in_turns;
+use crate::housekeeping::take_in;
+use crate::state::{State, collect};
+use ofproto::{BridgeId, instructions_text};
 use openflow::{FlowSelect, FlowStats};
 use std::fmt::Write;
 
+/// Flows that a piece of a dump is made of at a time, how often, and bytes after which it ends:
+/// a flow may have 200 kB of text.
+const PART_FLOWS: usize = 16;
+const PIECE_PARTS_MAX: usize = 32;
+const PIECE_BYTES: usize = 1 << 16;
+
 /// Learned addresses.
-pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
+pub fn show(s: &mut State, args: &[String]) -> Result<Job, String> {
+    bridge(s, &args[0])?;
+    Ok(collected(args, shown))
+}
+
+/// A command that is carried out when what packets taught so far is known.
+pub(super) fn collected(args: &[String], run: Handler) -> Job {
+    let args = args.to_vec();
+    Box::new(move |state, reply| {
+        Box::pin(async move {
+            take_in(&state).await;
+            collect(&state).await;
+            let answer = run(&mut state.borrow_mut(), &args);
+            reply.send(answer);
+        })
+    })
+}
+
+fn shown(s: &mut State, args: &[String]) -> Result<String, String> {
     let id = bridge(s, &args[0])?;
-    s.collect();
     let now = s.now_ns();
     let mut out = String::from(" port  VLAN  MAC                Age\n");
     for e in s.ofproto.fdb(id).map_err(|e| e.to_string())? {
@@ -35,14 +60,16 @@ pub fn number(port: u32) -> String {
 }
 
 /// Forgets learned addresses.
-pub fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
+pub fn flush(s: &mut State, args: &[String]) -> Result<Job, String> {
+    args.first().map(|name| bridge(s, name)).transpose()?;
+    Ok(collected(args, flushed))
+}
+
+fn flushed(s: &mut State, args: &[String]) -> Result<String, String> {
     let ids = match args.first() {
         Some(name) => vec![bridge(s, name)?],
         None => s.bridges.values().map(|b| b.id).collect(),
     };
-    // What packets before the command taught is forgotten too.
-    crate::housekeeping::poll_datapath_fully(s);
-    s.collect();
     for id in ids {
         let _ = s.ofproto.fdb_flush(id);
     }
@@ -127,26 +154,58 @@ pub fn reconnect(s: &mut State, args: &[String]) -> Result<String, String> {
 }
 
 /// All flows of a bridge, hidden ones included.
-pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<String, String> {
+pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<Job, String> {
     let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
     let id = bridge(s, name).map_err(|_| "Unknown bridge")?;
-    let now = s.now_ns();
-    s.collect();
+    let mut dump = None;
+    let turn = move |s: &mut State| match &mut dump {
+        None => match s.ofproto.dump(id, &FlowSelect::default()) {
+            Ok(begun) => {
+                dump = Some(begun);
+                (before_flows(s, id), true)
+            }
+            Err(e) => (format!("{e}\n"), false),
+        },
+        Some(dump) => next_flows(s, dump),
+    };
+    Ok(Box::new(move |state, reply| {
+        Box::pin(async move {
+            collect(&state).await;
+            let job = in_turns(&state.borrow(), None, turn);
+            job(state, reply).await;
+        })
+    }))
+}
+
+/// What comes before the flows that controllers see.
+fn before_flows(s: &State, id: BridgeId) -> String {
     let mut out = String::new();
     if s.ofproto.bridge_config(id).is_some_and(|c| c.fail_open) {
         out.push_str("duration=0s, n_packets=0, n_bytes=0, priority=15790320,actions=NORMAL\n");
     }
-    let mut write = |priority: u32, f: &FlowStats| {
-        let seconds = f.duration_ns / 1_000_000_000;
-        let (packets, bytes, line) = (f.packets, f.bytes, flow_line(priority, f));
-        let _ = writeln!(out, "duration={seconds}s, n_packets={packets}, n_bytes={bytes}, {line}");
-    };
-    for (priority, f) in s.ofproto.hidden_flows(id, now) {
-        write(priority, &f);
+    for (priority, f) in s.ofproto.hidden_flows(id, s.now_ns()) {
+        write_flow(priority, &f, &mut out);
     }
-    let each = &mut |f: FlowStats| write(f.priority.into(), &f);
-    s.ofproto.each_flow(id, &FlowSelect::default(), now, each).map_err(|e| e.to_string())?;
-    Ok(out)
+    out
+}
+
+/// Some of the next flows; true: there are more.
+fn next_flows(s: &State, dump: &mut ofproto::Dump) -> (String, bool) {
+    let (mut out, mut more, now) = (String::new(), true, s.now_ns());
+    for _ in 0..PIECE_PARTS_MAX {
+        let each = &mut |f: FlowStats| write_flow(f.priority.into(), &f, &mut out);
+        more = s.ofproto.dump_next(dump, PART_FLOWS, now, each);
+        if !more || out.is_empty() || out.len() >= PIECE_BYTES {
+            break;
+        }
+    }
+    (out, more)
+}
+
+fn write_flow(priority: u32, f: &FlowStats, out: &mut String) {
+    let seconds = f.duration_ns / 1_000_000_000;
+    let (packets, bytes, line) = (f.packets, f.bytes, flow_line(priority, f));
+    let _ = writeln!(out, "duration={seconds}s, n_packets={packets}, n_bytes={bytes}, {line}");
 }
 
 /// The priority that is not printed.

@@ -113,7 +113,7 @@ pub(super) fn survey<T: 'static>(
 }
 
 /// A job whose turns make the pieces of its answer: true, there are more.
-fn in_turns(
+pub(super) fn in_turns(
     s: &State,
     none: Option<&'static str>,
     mut turn: impl FnMut(&mut State) -> (String, bool) + 'static,

@@ -1,17 +1,20 @@
 //! `mdb/*`: members of multicast groups, of bridges that snoop.
 
-use super::bridge;
-use super::fdb::number;
+use super::command::{Job, bridge};
+use super::fdb::{collected, number};
 use crate::state::State;
 use std::fmt::Write;
 
 const DISABLED: &str = "multicast snooping is disabled";
 
 /// Members and routers.
-pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
+pub fn show(s: &mut State, args: &[String]) -> Result<Job, String> {
+    bridge(s, &args[0])?;
+    Ok(collected(args, shown))
+}
+
+fn shown(s: &mut State, args: &[String]) -> Result<String, String> {
     let id = bridge(s, &args[0])?;
-    // What packets before the command taught is shown.
-    crate::housekeeping::poll_datapath_fully(s);
     let now = s.now_ns();
     let mut out = String::from(" port  VLAN  GROUP                Age\n");
     for e in s.ofproto.mdb(id).ok_or(DISABLED)? {
@@ -26,8 +29,11 @@ pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
 }
 
 /// Forgets members and routers.
-pub fn flush(s: &mut State, args: &[String]) -> Result<String, String> {
-    crate::housekeeping::poll_datapath_fully(s);
+pub fn flush(_: &mut State, args: &[String]) -> Result<Job, String> {
+    Ok(collected(args, flushed))
+}
+
+fn flushed(s: &mut State, args: &[String]) -> Result<String, String> {
     match args.first() {
         Some(name) => {
             let id = bridge(s, name)?;

@@ -36,7 +36,7 @@ use command::{Job, admin_state, bridge, command, later, ports_of_kind};
 
 /// All of them.
 pub const COMMANDS: &[Command] = &[
-    command("bridge/dump-flows", "[--offload-stats] bridge", 1, 2, fdb::bridge_dump_flows),
+    later("bridge/dump-flows", "[--offload-stats] bridge", 1, 2, fdb::bridge_dump_flows),
     command("bridge/reconnect", "[bridge]", 0, 1, fdb::reconnect),
     command("coverage/read-counter", "COUNTER", 1, 1, coverage::read_counter),
     command("coverage/show", "", 0, 0, coverage::show),
@@ -118,8 +118,8 @@ pub const COMMANDS: &[Command] = &[
     command("dpif/dump-dps", "", 0, 0, dpctl::dump_bridges),
     later("dpif/dump-flows", "[-m] [--names | --no-names] bridge", 1, 4, flow_dump::of_bridge),
     command("dpif/show", "", 0, 0, dpctl::dpif_show),
-    command("fdb/flush", "[bridge]", 0, 1, fdb::flush),
-    command("fdb/show", "bridge", 1, 1, fdb::show),
+    later("fdb/flush", "[bridge]", 0, 1, fdb::flush),
+    later("fdb/show", "bridge", 1, 1, fdb::show),
     command("fdb/stats-clear", "[bridge]", 0, 1, fdb::stats_clear),
     command("fdb/stats-show", "bridge", 1, 1, fdb::stats_show),
     command("memory/show", "", 0, 0, coverage::memory),
@@ -155,8 +155,8 @@ pub const COMMANDS: &[Command] = &[
     command("tnl/neigh/set", "BRIDGE IP MAC", 3, 3, tunnel_commands::set_neighbour),
     command("tnl/neigh/show", "", 0, 0, tunnel_commands::neighbours),
     command("tnl/ports/show", "-v", 0, 1, tunnel_commands::ports),
-    command("mdb/flush", "[bridge]", 0, 1, mdb::flush),
-    command("mdb/show", "bridge", 1, 1, mdb::show),
+    later("mdb/flush", "[bridge]", 0, 1, mdb::flush),
+    later("mdb/show", "bridge", 1, 1, mdb::show),
     command("ofproto/list", "", 0, 0, fdb::list),
     command(
         "ofproto/trace",

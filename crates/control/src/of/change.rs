@@ -1,6 +1,7 @@
 //! Changes of many flows: a slice at a time, so that everything else has its turn.
 
 use super::async_msgs::Origin;
+use super::turns::Waiting;
 use crate::state::Shared;
 use ofproto::{BridgeId, Change, Items, Outcome};
 use openflow::OfError;
@@ -19,7 +20,7 @@ pub fn slice_flows(watches: usize) -> usize {
 /// Executes the items as one change. Once begun it goes on to its end, whatever becomes of the
 /// connection that asked for it.
 pub async fn run(state: &Shared, origin: Origin, bridge: BridgeId, items: Items) -> Outcome {
-    wait_until_idle(state).await;
+    finished(state).await;
     let change = {
         let mut s = state.borrow_mut();
         let now = s.now_ns();
@@ -48,9 +49,29 @@ fn run_slice(state: &Shared, bridge: BridgeId, change: &Change, origin: Origin) 
     outcome
 }
 
-/// Waits until no change is under way.
-pub async fn wait_until_idle(state: &Shared) {
+/// Waits until no change is under way, of whatever bridge.
+pub async fn finished(state: &Shared) {
     while state.borrow().ofproto.busy() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until no change of a bridge is under way.
+pub async fn finished_in(state: &Shared, bridge: BridgeId) {
+    while state.borrow().ofproto.busy_bridge() == Some(bridge) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until no change is under way and it is the bridge's turn to be changed: bridges of which
+/// connections wait have their turns one after the other, however many wait of each.
+pub async fn turn(state: &Shared, bridge: BridgeId) {
+    let turns = state.borrow().pending.turns.clone();
+    if !state.borrow().ofproto.busy() && turns.borrow().is_empty() {
+        return;
+    }
+    let waiting = Waiting::new(turns, bridge);
+    while state.borrow().ofproto.busy() || !waiting.is_first() {
         tokio::task::yield_now().await;
     }
 }

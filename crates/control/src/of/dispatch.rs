@@ -1,9 +1,10 @@
 //! What each request does, and what is answered.
 
+use super::change::SLICE_FLOWS_MAX;
 use super::{ConnId, async_msgs, bundle, change, multipart, queues, role};
 use crate::state::{Shared, State};
 use crate::vlog;
-use ofproto::{BridgeId, BundleItem};
+use ofproto::{BridgeId, BundleItem, StagedPacket};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
     BundleStep, CtFlush, CtTuple, FlowFormat, FlowMod, FlowModCommand, MultipartRequest, NO_BUFFER,
@@ -72,7 +73,14 @@ async fn perform(
     bytes: &[u8],
 ) -> Result<Option<Reply>, OfError> {
     if is_write(&request) {
-        change::wait_until_idle(state).await;
+        let bridge = state.borrow().bridge_id(id);
+        if let Some(bridge) = bridge {
+            match request {
+                // It changes no flow but those that it teaches, which wait by themselves.
+                Request::PacketOut(_) => change::finished_in(state, bridge).await,
+                _ => change::turn(state, bridge).await,
+            }
+        }
         let s = state.borrow();
         if s.conns.get(&id).is_some_and(|c| c.role == Role::Secondary) {
             return Err(OfError::IsSlave);
@@ -97,7 +105,7 @@ async fn perform(
         Request::Multipart(MultipartRequest::FlowMonitor(requests)) => {
             multipart::monitor(state, id, to, requests).await.map(|()| None)
         }
-        Request::FlowMod(fm) if is_non_strict(&fm) => {
+        Request::FlowMod(fm) if ofproto::concerns_many(&fm) => {
             flow_mod_sliced(state, id, to.xid, fm).await.map(|()| None)
         }
         Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
@@ -374,11 +382,6 @@ fn table_mod(
     }
 }
 
-/// May a flow-mod change many flows?
-fn is_non_strict(fm: &FlowMod) -> bool {
-    matches!(fm.command, FlowModCommand::Modify | FlowModCommand::Delete)
-}
-
 fn flow_mod(s: &mut State, id: ConnId, fm: &FlowMod, now: u64) -> Result<(), OfError> {
     let bridge = s.bridge_id(id).ok_or(OfError::BadType)?;
     check(version(s, id)?, fm)?;
@@ -429,14 +432,17 @@ async fn commit(
     let vlan_limit = state.borrow().dp.settings().vlan_limit;
     let items = Box::new(messages.clone().items(dialect, vlan_limit, fits));
     let outcome = change::run(state, Some((id, xid)), bridge, items).await;
-    let mut s = state.borrow_mut();
     match outcome {
         Ok(()) => {
-            s.flush_changes();
-            let packets = s.ofproto.take_packets();
-            packets.iter().try_for_each(|p| s.send_packet(bridge, &p.packet_out, &p.decision))
+            let packets = {
+                let mut s = state.borrow_mut();
+                s.flush_changes();
+                s.ofproto.take_packets()
+            };
+            send_packets(state, bridge, packets).await
         }
         Err((index, error)) => {
+            let mut s = state.borrow_mut();
             if let Some((xid, data)) = messages.describe(index) {
                 log_error_reply(&s, id, error, &data);
                 s.reply(id, xid, &Reply::Error { error, data });
@@ -444,6 +450,25 @@ async fn commit(
             Err(OfError::BundleMsgFailed)
         }
     }
+}
+
+/// Sends the packets of a bundle, some of them a turn.
+async fn send_packets(
+    state: &Shared,
+    bridge: BridgeId,
+    packets: Vec<StagedPacket>,
+) -> Result<(), OfError> {
+    let mut left = SLICE_FLOWS_MAX;
+    for p in packets {
+        let parts = 1 + p.decision.ops.len() + p.decision.credits.len();
+        if parts > left {
+            tokio::task::yield_now().await;
+            left = SLICE_FLOWS_MAX;
+        }
+        left = left.saturating_sub(parts);
+        state.borrow_mut().send_packet(bridge, &p.packet_out, &p.decision)?;
+    }
+    Ok(())
 }
 
 fn version(s: &State, id: ConnId) -> Result<Version, OfError> {

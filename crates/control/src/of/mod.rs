@@ -17,5 +17,6 @@ pub mod server;
 pub mod snoop;
 pub mod snoops;
 pub mod table_features;
+pub mod turns;
 
 pub use conn::{Conn, ConnId, Kind};

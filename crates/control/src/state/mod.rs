@@ -64,6 +64,8 @@ pub struct Pending {
     pub progress: Rc<tokio::sync::Notify>,
     /// Held by the task that brings counters up to date, some at a time; the next one waits for it.
     collecting: Rc<tokio::sync::Mutex<()>>,
+    /// Bridges of which connections wait to change them.
+    pub turns: Rc<RefCell<crate::of::turns::Turns>>,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
     /// Invalidations that were done before those.

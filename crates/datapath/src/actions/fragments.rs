@@ -11,7 +11,7 @@ use crate::parse::frame::Frame;
 use action::{Ct, Op};
 use conntrack::ipf::{DATAGRAM_BYTES_MAX, FRAGMENTS_OF_DATAGRAM_COUNT_MAX, assemble, spread};
 use conntrack::ipf::{Fragment, Fragments, Gathered, Unheld};
-use conntrack::{Arrival, At, Count, Store, state};
+use conntrack::{Arrival, At, Count, Meta, Store, state};
 use packet::Packet;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -103,6 +103,8 @@ pub(crate) struct Gatherer {
     /// Fragments that were just taken from the store: those of a complete datagram, or expired
     /// ones.
     taken: Vec<(Fragment, Held)>,
+    /// Fragments that gave way to another port's.
+    evicted: Vec<(Fragment, Held)>,
     /// Fragments whose operations are continued now.
     ready: VecDeque<Held>,
     /// Memory in which a datagram is reassembled.
@@ -116,6 +118,7 @@ impl Gatherer {
         Gatherer {
             waiting: waiting.clone(),
             taken: Vec::with_capacity(most),
+            evicted: Vec::with_capacity(most),
             ready: VecDeque::with_capacity(most),
             whole: Box::new([0; DATAGRAM_BYTES_MAX]),
         }
@@ -136,8 +139,10 @@ impl Gatherer {
             return Some(held);
         };
         let (settings, port) = (&worker.table().fragments, held.frame.in_port());
-        let gathered = waiting.gather(settings, fragment, port, held, now, &mut self.taken);
+        let (taken, evicted) = (&mut self.taken, &mut self.evicted);
+        let gathered = waiting.gather(settings, fragment, port, held, now, taken, evicted);
         drop(waiting);
+        self.give_up(worker);
         match gathered {
             Gathered::Waits => {}
             Gathered::Complete => self.track(worker, ct, now),
@@ -149,6 +154,17 @@ impl Gatherer {
             }
         }
         None
+    }
+
+    /// Has fragments that gave way go on as invalid, as those that never waited.
+    fn give_up(&mut self, worker: &mut conntrack::Worker) {
+        for (fragment, mut held) in self.evicted.drain(..) {
+            worker.count(Count::FragmentFull);
+            let (f, zone) = (&mut held.frame, fragment.datagram.zone);
+            f.ct = Meta { state: state::INV | state::TRK, zone, ..Meta::default() };
+            ct::write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
+            self.ready.push_back(held);
+        }
     }
 
     /// Tracks a complete datagram.

@@ -241,7 +241,7 @@ impl Datapath {
         let mut left = most;
         for w in self.workers.iter_mut().flatten() {
             match w.flows.collect(left, each) {
-                Some(n) => left -= n,
+                Some(n) => left = left.saturating_sub(n),
                 None => return true,
             }
         }

@@ -6,6 +6,9 @@ use crate::messages::Effects;
 use crate::messages::{Credits, UncachedReport};
 use std::collections::{HashMap, VecDeque};
 
+/// Counters of an account that take as long to credit as handing it over does.
+const ENTRY_COUNTERS: usize = 16;
+
 #[derive(Default)]
 struct Account {
     credits: Credits,
@@ -140,14 +143,17 @@ impl FlowStats {
         self.due = (self.used.len(), self.counted.len());
     }
 
-    /// Hands over traffic of this round, at most `most` accounts and counters. Returns how many
-    /// entries the last ones were; None: there are more.
+    /// Hands over traffic of this round, at most `most` accounts and counters, fewer if accounts
+    /// have many counters. Returns how many entries the last ones were; None: there are more.
     pub fn collect(&mut self, most: usize, each: &mut dyn FnMut(Used<'_>)) -> Option<usize> {
-        for n in 0..most {
+        let mut n = 0;
+        while n < most {
+            n += 1;
             if self.due.0 > 0
                 && let Some(id) = self.used.pop_front()
             {
                 self.due.0 -= 1;
+                n += self.list[id as usize].credits.len() / ENTRY_COUNTERS;
                 self.hand_over(id, each);
             } else if self.due.1 > 0
                 && let Some(counter) = self.counted.pop_front()
@@ -158,7 +164,7 @@ impl FlowStats {
                 let Total { packets, bytes, used_ms } = t;
                 each(Used { credits, effects, reported: false, packets, bytes, used_ms });
             } else {
-                return Some(n);
+                return Some(n - 1);
             }
         }
         None
@@ -247,6 +253,22 @@ mod tests {
         assert_eq!(all.collect(10, &mut |u| seen.extend(u.credits)), Some(0));
         assert!(seen.into_iter().eq((0..100).chain(200..250)), "each once, in order");
         assert_eq!(collected(&mut all), [(vec![1000], 15, 3)]);
+    }
+
+    #[test]
+    fn accounts_of_many_counters_are_fewer_in_a_piece() {
+        let mut all = FlowStats::new();
+        for i in 0..10u32 {
+            let id = all.open((i * 1000..i * 1000 + 800).collect::<Vec<u32>>()[..].into(), None);
+            all.credit(id, 2, 100, 1);
+        }
+        let (mut pieces, mut seen) = (0, 0);
+        all.begin();
+        while all.collect(100, &mut |u| seen += u.credits.len()).is_none() {
+            pieces += 1;
+            assert!(seen <= pieces * 2 * 800, "{seen} in {pieces}");
+        }
+        assert_eq!((pieces, seen), (5, 8000));
     }
 
     #[test]

@@ -22,6 +22,12 @@ use std::sync::atomic::Ordering;
 const CLEANUP_FLOWS_MAX: usize = 64;
 /// How many rules ahead the memory of rules to be removed is prefetched.
 const PREFETCH_RULES: usize = 8;
+/// Steps that telling all connections of a bridge about a port takes.
+const PORT_MOD_STEPS: usize = 64;
+/// Steps of one change beyond one for each item and each flow that it changes, at most: of
+/// searches, translations and groups' buckets. No other change begins meanwhile, and no flow times
+/// out.
+const EXTRA_STEPS_MAX: usize = 1 << 20;
 /// Number of changes after which retired memory is freed.
 const RECLAIM_INTERVAL_CHANGES: u32 = 256;
 
@@ -61,6 +67,11 @@ impl Switch {
         self.changes.open.is_some()
     }
 
+    /// The bridge of which a change is open.
+    pub fn busy_bridge(&self) -> Option<BridgeId> {
+        self.changes.open.as_ref().map(|open| open.txn.bridge)
+    }
+
     /// Runs the open change to its end; the caller that began it gets the outcome later.
     pub(crate) fn finish(&mut self) {
         if let Some(change) = self.changes.open.as_ref().map(|o| o.change)
@@ -90,7 +101,11 @@ impl Switch {
         self.of_bridge(bridge)?;
         self.finish();
         self.reclaim(CLEANUP_FLOWS_MAX);
-        Ok(Txn {
+        Ok(self.next_txn(bridge, now))
+    }
+
+    fn next_txn(&mut self, bridge: BridgeId, now: u64) -> Txn {
+        Txn {
             bridge,
             version: self.version() + 1,
             now,
@@ -101,8 +116,12 @@ impl Switch {
             monitor_events: Vec::new(),
             packets: Vec::new(),
             remaining: Remaining::Nothing,
+            view: None,
+            cost: 0,
+            extra_steps: 0,
+            packet_bytes: 0,
             groups: None,
-        })
+        }
     }
 
     fn open(&mut self, txn: Txn, items: Items) -> Change {
@@ -115,38 +134,54 @@ impl Switch {
     }
 
     fn step(&mut self, mut steps: usize) -> Option<Outcome> {
-        let mut open = self.changes.open.take()?;
-        if !open.committed {
-            match self.stage_some(&mut open, &mut steps) {
-                Err(e) => {
-                    self.roll_back(open.txn);
-                    return Some(Err((open.taken.saturating_sub(1), e)));
+        loop {
+            let mut open = self.changes.open.take()?;
+            if !open.committed {
+                match self.stage_some(&mut open, &mut steps) {
+                    Err(e) => {
+                        self.roll_back(open.txn);
+                        return Some(Err((open.taken.saturating_sub(1), e)));
+                    }
+                    Ok(true) => self.commit(&mut open),
+                    Ok(false) => {}
                 }
-                Ok(true) => self.commit(&mut open),
-                Ok(false) => {}
             }
+            if !open.committed || !self.notify_some(&mut open, &mut steps) {
+                self.changes.open = Some(open);
+                return None;
+            }
+            let Open { change, txn, items, taken, .. } = open;
+            let now = txn.now;
+            self.defer_frees(txn);
+            self.stop_counting();
+            let Some((bridge, places)) = self.next_dead() else { return Some(Ok(())) };
+            // What its last owner has left behind goes, by the same change.
+            let mut txn = self.next_txn(bridge, now);
+            txn.remaining = self.unlearning(places);
+            let (monitor_events, removed) = Default::default();
+            let committed = false;
+            self.changes.open =
+                Some(Open { change, txn, items, taken, committed, monitor_events, removed });
         }
-        if !open.committed || !self.notify_some(&mut open, &mut steps) {
-            self.changes.open = Some(open);
-            return None;
-        }
-        let now = open.txn.now;
-        self.defer_frees(open.txn);
-        self.after_change(now);
-        Some(Ok(()))
     }
 
-    /// Stages at most `steps` steps; true: nothing is left.
+    /// Stages about as many steps; true: nothing is left. An item takes a step, and more if it has
+    /// much to do.
     fn stage_some(&mut self, open: &mut Open, steps: &mut usize) -> Result<bool, OfError> {
+        // Others may have changed ports since the last slice.
+        open.txn.view = None;
         while *steps > 0 {
             *steps -= 1;
-            if self.stage_remaining(&mut open.txn) {
+            if self.stage_remaining(&mut open.txn)? {
                 continue;
             }
             self.settle_owners();
             let Some(item) = open.items.next() else { return Ok(true) };
             open.taken += 1;
             self.stage(&mut open.txn, &item?)?;
+            let cost = std::mem::take(&mut open.txn.cost);
+            *steps = steps.saturating_sub(cost);
+            open.txn.spend(cost)?;
         }
         Ok(false)
     }
@@ -158,17 +193,30 @@ impl Switch {
             BundleItem::Port(m) => {
                 let old = self.port(txn.bridge, m.port).ok_or(OfError::PortModBadPort)?.clone();
                 txn.undo.push(Undo::Port(Box::new(old)));
+                txn.cost += self.ports_steps() + PORT_MOD_STEPS;
+                txn.view = None;
                 self.port_mod(txn.bridge, m)
             }
             BundleItem::PacketOut(p) => self.stage_packet(txn, &p.0, &p.1),
         }
     }
 
-    /// Changes the next flow that the current item selects; false: there is none left.
-    fn stage_remaining(&mut self, txn: &mut Txn) -> bool {
+    /// Steps of making what packets see of all ports.
+    pub(crate) fn ports_steps(&self) -> usize {
+        self.bridges.iter().flatten().map(|b| b.ports.len()).sum()
+    }
+
+    /// Changes the next flow that the current item selects, or looks for these; false: nothing is
+    /// left.
+    fn stage_remaining(&mut self, txn: &mut Txn) -> Result<bool, OfError> {
         let mut remaining = std::mem::replace(&mut txn.remaining, Remaining::Nothing);
         let more = match &mut remaining {
             Remaining::Nothing => false,
+            Remaining::Select(_) => {
+                let Remaining::Select(search) = remaining else { return Ok(false) };
+                txn.spend(1)?;
+                return self.select_on(txn, search);
+            }
             Remaining::Remove(rules, reason) => {
                 if let Some((_, later)) = rules.as_slice().get(PREFETCH_RULES) {
                     later.prefetch();
@@ -186,7 +234,7 @@ impl Switch {
         } else {
             txn.covered = false;
         }
-        more
+        Ok(more)
     }
 
     /// Makes the change visible to packets.
@@ -319,6 +367,7 @@ impl Switch {
             }
         }
         self.keep_owners();
+        self.stop_counting();
     }
 
     fn undo_add(&mut self, bridge: BridgeId, table: u8, rule: Arc<FlowRule>, now: u64) {
@@ -329,6 +378,17 @@ impl Switch {
         let mine = |r: &FlowRec| Arc::ptr_eq(&r.rule, &rule);
         if self.slots.flow(rule.value().id).is_some_and(mine) {
             self.slots.release(rule.value().id, now);
+        }
+    }
+}
+
+impl Txn {
+    /// Takes steps beyond one for each item and flow.
+    fn spend(&mut self, steps: usize) -> Result<(), OfError> {
+        self.extra_steps += steps;
+        match self.extra_steps <= EXTRA_STEPS_MAX {
+            true => Ok(()),
+            false => Err(OfError::BundleMsgTooMany),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::check;
 use crate::switch::Switch;
+use crate::switch::selecting::concerns_many;
 use crate::tables::counters::{Counter, FlowRec, Slot};
 use crate::tables::instructions::{for_each_group, outputs_to, uses_group};
 use crate::tables::table::{Flow, FlowRule, N_TABLES, Table, within};
@@ -56,28 +57,21 @@ impl Switch {
         use FlowModCommand as C;
         check_table(m)?;
         let table = if m.command == C::Add && m.table == TABLE_ALL { 0 } else { m.table };
+        // What needs no search is found by the match itself.
         match m.command {
-            C::Add => self.stage_add(txn, m, table),
-            C::Modify | C::ModifyStrict => self.stage_modify(txn, m, table),
-            C::Delete | C::DeleteStrict => {
-                let select = Select {
-                    table,
-                    matching: &m.matching,
-                    priority: (m.command == C::DeleteStrict).then_some(m.priority),
-                    cookie: m.cookie_old,
-                    cookie_mask: m.cookie_mask,
-                    out_port: m.out_port,
-                    out_group: m.out_group,
-                };
-                let rules = self.select(txn.bridge, &select, txn.version)?;
-                self.cover(txn, &m.matching, rules.len());
-                txn.remaining = Remaining::Remove(rules.into_iter(), Removed::Delete);
-                Ok(())
-            }
+            C::Add if !concerns_many(m) => self.stage_add(txn, m, table, false),
+            _ => self.stage_selected(txn, m, table),
         }
     }
 
-    fn stage_add(&mut self, txn: &mut Txn, m: &FlowMod, table: u8) -> Result<(), OfError> {
+    /// `overlaps`: another flow of the same priority may match the same packets.
+    pub(crate) fn stage_add(
+        &mut self,
+        txn: &mut Txn,
+        m: &FlowMod,
+        table: u8,
+        overlaps: bool,
+    ) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
         let matching = tlv::fitted(&b.options.tlv, &m.matching)?;
         check::instructions(b, table, &matching, &m.instructions)?;
@@ -87,10 +81,7 @@ impl Switch {
         let (key, mask) = tlv::in_rule(&matching);
         let t = b.tables.make(table);
         let old = t.find_exact(&key, &mask, m.priority, txn.version);
-        if old.is_none()
-            && m.flags & flow_flag::CHECK_OVERLAP != 0
-            && t.overlaps(&matching, m.priority, txn.version)
-        {
+        if old.is_none() && overlaps {
             return Err(OfError::FlowOverlap);
         }
         if old.is_none() && b.full(table) {
@@ -162,7 +153,7 @@ impl Switch {
     }
 
     /// Adds one region for `n` flows within a match, of any table, if these are many.
-    fn cover(&mut self, txn: &mut Txn, m: &Match, n: usize) {
+    pub(crate) fn cover(&mut self, txn: &mut Txn, m: &Match, n: usize) {
         let Ok(b) = self.bridge(txn.bridge) else { return };
         txn.covered = n > REGION_FLOWS_MAX;
         for table in [0, 1].iter().filter(|_| n > REGION_FLOWS_MAX) {
@@ -196,23 +187,20 @@ impl Switch {
         }
     }
 
-    fn stage_modify(&mut self, txn: &mut Txn, m: &FlowMod, table: u8) -> Result<(), OfError> {
+    pub(crate) fn stage_modify(
+        &mut self,
+        txn: &mut Txn,
+        m: &FlowMod,
+        table: u8,
+        rules: Vec<(u8, Arc<FlowRule>)>,
+    ) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
         let from = if table == TABLE_ALL { 0 } else { table };
         check::instructions(b, from, &m.matching, &m.instructions)?;
-        let strict = m.command == FlowModCommand::ModifyStrict;
-        let select = Select {
-            table,
-            priority: strict.then_some(m.priority),
-            cookie: m.cookie_old,
-            cookie_mask: m.cookie_mask,
-            ..Select::all(&m.matching)
-        };
-        let rules = self.select(txn.bridge, &select, txn.version)?;
         // In OpenFlow 1.0 and 1.1 a modification adds the flow if there is none; in later versions
         // it has no new cookie, which is how it is recognized.
         if rules.is_empty() && m.cookie_mask == 0 && m.cookie != u64::MAX {
-            return self.stage_add(txn, m, from);
+            return self.stage_add(txn, m, from, false);
         }
         // By table, so that each table is checked once.
         for same in rules.chunk_by(|(a, _), (b, _)| a == b) {

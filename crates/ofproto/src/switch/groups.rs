@@ -65,7 +65,7 @@ impl Switch {
     }
 
     fn put_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
-        self.check_group(txn, m)?;
+        txn.cost += self.check_group(txn, m)? + m.buckets.len();
         let mut taken = Vec::new();
         let mut id = |s: &mut Switch| {
             let id = s.slots.alloc(Slot::Count(Counter::default()), txn.now);
@@ -86,12 +86,14 @@ impl Switch {
         let created = b.groups.by_id.get(&group).map_or(now, |o| o.created);
         b.staged_groups(&mut txn.groups).insert(group, view.clone(), |p| b.is_live(p));
         let old = b.groups.by_id.insert(group, GroupRec { spec: m.clone(), created, view });
-        let freed = old.iter().flat_map(|o| o.credits()).collect();
+        let freed: Vec<u32> = old.iter().flat_map(|o| o.credits()).collect();
+        txn.cost += freed.len();
         Switch::push_group_undo(txn, GroupUndo { id: group, old, taken, freed });
         Ok(())
     }
 
-    fn check_group(&self, txn: &Txn, m: &GroupMod) -> Result<(), OfError> {
+    /// Returns the number of buckets of other groups that were visited.
+    fn check_group(&self, txn: &Txn, m: &GroupMod) -> Result<usize, OfError> {
         let b = self.of_bridge(txn.bridge)?;
         if m.buckets.len() > GROUP_BUCKETS_MAX {
             return Err(OfError::GroupOutOfBuckets);
@@ -113,9 +115,10 @@ impl Switch {
         };
         let named = |b: &Bucket, out: &mut Vec<u32>| names(&b.actions, out);
         let used = txn.groups.as_ref().unwrap_or(&b.groups.shown).is_used(m.id);
-        match loops(b, m, used, named) || loops(b, m, used, watched) {
+        let mut visited = 0;
+        match loops(b, m, used, named, &mut visited) || loops(b, m, used, watched, &mut visited) {
             true => Err(OfError::GroupLoop),
-            false => Ok(()),
+            false => Ok(visited),
         }
     }
 
@@ -132,7 +135,8 @@ impl Switch {
         }
         let users = b.groups.users.of(gone.keys().copied());
         for (id, old) in gone {
-            let freed = old.credits().collect();
+            let freed: Vec<u32> = old.credits().collect();
+            txn.cost += freed.len();
             let undo = GroupUndo { id, old: Some(old), taken: Vec::new(), freed };
             Switch::push_group_undo(txn, undo);
         }
@@ -229,8 +233,15 @@ impl Switch {
 }
 
 /// True if a group would lead back to itself; `next` says to which groups a bucket leads. Visits
-/// each group at most once, and none but the group itself if no other uses it (`used`).
-fn loops(b: &Bridge, m: &GroupMod, used: bool, next: impl Fn(&Bucket, &mut Vec<u32>)) -> bool {
+/// each group at most once, and none but the group itself if no other uses it (`used`). Adds the
+/// number of its visits to buckets of others to `visited`.
+fn loops(
+    b: &Bridge,
+    m: &GroupMod,
+    used: bool,
+    next: impl Fn(&Bucket, &mut Vec<u32>),
+    visited: &mut usize,
+) -> bool {
     let (mut todo, mut seen) = (Vec::new(), HashSet::new());
     m.buckets.iter().for_each(|b| next(b, &mut todo));
     if !used {
@@ -244,6 +255,7 @@ fn loops(b: &Bridge, m: &GroupMod, used: bool, next: impl Fn(&Bucket, &mut Vec<u
             && let Some(group) = b.groups.by_id.get(&g)
         {
             step();
+            *visited += group.spec.buckets.len();
             group.spec.buckets.iter().for_each(|b| next(b, &mut todo));
         }
     }

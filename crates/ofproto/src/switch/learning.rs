@@ -11,7 +11,8 @@ use crate::tables::counters::FlowRec;
 use crate::tables::instructions::learns;
 use crate::tables::table::Flow;
 use crate::types::BridgeId;
-use openflow::{FlowMod, FlowModCommand, Match, TABLE_ALL, learn_flag};
+use openflow::{TABLE_ALL, learn_flag};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -116,12 +117,22 @@ impl Switch {
         }
         for l in learns(&flow.instructions) {
             let place = (l.table, l.cookie);
-            if added && l.limit > 0 {
-                self.count_from_now_on(id, place);
+            if l.limit > 0 {
+                self.note_limit(id, place, added);
             }
             if l.flags & learn_flag::DELETE_LEARNED != 0 {
                 self.note_owner(id, place, added);
             }
+        }
+    }
+
+    fn note_limit(&mut self, id: BridgeId, place: Place, added: bool) {
+        let Ok(b) = self.bridge_mut(id) else { return };
+        let n = b.learning.limits.entry(place).or_default();
+        *n = if added { *n + 1 } else { n.saturating_sub(1) };
+        if *n == 0 {
+            b.learning.limits.remove(&place);
+            self.learned.unlimited.push((id, place));
         }
     }
 
@@ -152,33 +163,50 @@ impl Switch {
         self.learned.dead.clear();
     }
 
-    /// Begins to count the flows of a place, which a learn action limits.
-    fn count_from_now_on(&mut self, id: BridgeId, place: Place) {
-        let version = self.version() + 1;
+    /// Begins to count the flows of places, which learn actions limit; how many there are now.
+    pub(crate) fn begin_counting(&mut self, id: BridgeId, places: &BTreeMap<Place, u32>) {
         let Ok(b) = self.bridge_mut(id) else { return };
-        if b.learning.counts.contains_key(&place) {
-            return;
+        for (place, n) in places {
+            b.learning.counts.insert_mut(*place, Arc::new(AtomicU32::new(*n)));
         }
-        let any = Match::default();
-        let of_cookie = |t: &crate::tables::table::Table| {
-            t.within(&any, version, |r| r.value().cookie == place.1).len()
-        };
-        let n = b.tables.get(place.0).map_or(0, of_cookie);
-        b.learning.counts.insert_mut(place, Arc::new(AtomicU32::new(n as u32)));
-        b.learning.published.publish(b.learning.counts.clone());
+        if !places.is_empty() {
+            b.learning.published.publish(b.learning.counts.clone());
+        }
+        // The flow may be refused still.
+        self.learned.unlimited.extend(places.keys().map(|place| (id, *place)));
     }
 
-    /// After a change: removes the flows that removed flows had taught, and does not learn them any
-    /// more.
-    pub(crate) fn after_change(&mut self, now: u64) {
-        for (id, (table, cookie)) in std::mem::take(&mut self.learned.dead) {
-            if table == TABLE_ALL {
-                continue;
+    /// After a change: does not count the flows of places that no learn action limits any more.
+    pub(crate) fn stop_counting(&mut self) {
+        let mut changed = BTreeSet::new();
+        for (id, place) in std::mem::take(&mut self.learned.unlimited) {
+            if let Ok(b) = self.bridge_mut(id)
+                && !b.learning.limits.contains_key(&place)
+                && b.learning.counts.remove_mut(&place)
+            {
+                changed.insert(id.0);
             }
-            self.learned.deferred.forget(id, (table, cookie));
-            let all = FlowMod::new(FlowModCommand::Delete, table, Match::default());
-            let all = FlowMod { cookie_old: cookie, cookie_mask: u64::MAX, ..all };
-            let _ = self.flow_mod(id, &all, now);
         }
+        for id in changed {
+            if let Ok(b) = self.bridge_mut(BridgeId(id)) {
+                b.learning.published.publish(b.learning.counts.clone());
+            }
+        }
+    }
+
+    /// After a change: the places of a bridge whose last owner it removed. Their flows are to go,
+    /// and are not learned any more.
+    pub(crate) fn next_dead(&mut self) -> Option<(BridgeId, BTreeSet<Place>)> {
+        let dead = std::mem::take(&mut self.learned.dead);
+        let there =
+            |(id, (table, _)): &(BridgeId, Place)| *table != TABLE_ALL && self.bridge(*id).is_ok();
+        let mut dead: Vec<_> = dead.into_iter().filter(there).collect();
+        let bridge = dead.first()?.0;
+        let own = |(id, _): &(BridgeId, Place)| *id == bridge;
+        let places: BTreeSet<Place> = dead.iter().filter(|d| own(d)).map(|(_, p)| *p).collect();
+        dead.retain(|d| !own(d));
+        self.learned.dead = dead;
+        self.learned.deferred.forget(bridge, &places);
+        Some((bridge, places))
     }
 }

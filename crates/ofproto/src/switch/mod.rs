@@ -19,6 +19,7 @@ mod packet_out;
 pub(crate) mod piece;
 mod ports;
 mod publish;
+pub(crate) mod selecting;
 pub(crate) mod stats;
 mod table_names;
 mod trace;
@@ -48,7 +49,7 @@ use openflow::OfError;
 use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -99,7 +100,7 @@ impl Switch {
         let shared = Shared {
             domain: domain.clone(),
             published: Published::new(domain.clone(), PublishedState::default()),
-            instance: RandomState::new().hash_one(0),
+            continuations: RandomState::new(),
             underlay: Published::new(domain, Default::default()),
             version: AtomicU64::new(1),
             frozen: States::default(),

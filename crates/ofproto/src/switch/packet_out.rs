@@ -18,6 +18,13 @@ use openflow::{
 use std::sync::Arc;
 use sync::Published;
 
+/// Steps of a translation that take as long as changing a flow does.
+const TRANSLATION_STEPS_STEP: usize = 8;
+/// Bytes that the packets of one change may keep until they are sent, about.
+const PACKETS_BYTES_MAX: usize = 64 << 20;
+/// Bytes of what a step of a translation adds to a decision, at most, about.
+const STEP_BYTES: usize = 64;
+
 /// Where and when a controller's packet is decided about.
 struct Run<'a> {
     bridge: &'a BridgeView,
@@ -37,13 +44,25 @@ impl Switch {
     ) -> Result<(), OfError> {
         self.check_packet_out(txn.bridge, p, key)?;
         let b = self.of_bridge(txn.bridge)?;
-        let mut view = self.view(b);
+        let mut view = match txn.view.take() {
+            Some(view) => view,
+            None => {
+                txn.cost += self.ports_steps();
+                Box::new(self.view(b))
+            }
+        };
         let mut groups = txn.groups.as_ref().unwrap_or(&b.groups.shown).clone();
         groups.see_ports(b.groups.port_changes, |p| b.is_live(p));
         let groups = Box::new([(txn.version, Arc::new(groups))]);
         view.groups = Arc::new(Published::new(self.shared.domain.clone(), groups));
         let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching, key };
-        let decision = self.run_on(run, &p.actions, &mut None);
+        let (decision, steps) = self.run_on(run, &p.actions, &mut None);
+        txn.view = Some(view);
+        txn.cost += steps / TRANSLATION_STEPS_STEP;
+        txn.packet_bytes += p.data.len() + steps * STEP_BYTES;
+        if txn.packet_bytes > PACKETS_BYTES_MAX {
+            return Err(OfError::BundleMsgTooMany);
+        }
         txn.packets.push(StagedPacket { packet_out: p.clone(), decision });
         Ok(())
     }
@@ -94,15 +113,16 @@ impl Switch {
         let view = self.reading();
         let Some(bridge) = view.published.bridge(id.0) else { return Decision::default() };
         let run = Run { bridge, version: self.version(), pipeline, key };
-        self.run_on(run, actions, trace)
+        self.run_on(run, actions, trace).0
     }
 
+    /// The decision, and the steps of the translation.
     fn run_on(
         &self,
         run: Run<'_>,
         actions: &[Action],
         trace: &mut Option<crate::trace::recorder::Recorder>,
-    ) -> Decision {
+    ) -> (Decision, usize) {
         let mut out = Decision::default();
         let view = self.reading();
         let mut packet = *run.key;
@@ -117,8 +137,9 @@ impl Switch {
         x.pipeline(&pipeline.words[PACKET_LINES * 8..]);
         x.set_options(&run.pipeline.tun);
         x.packet_out(actions);
+        let steps = x.steps();
         out.cacheable = false;
-        out
+        (out, steps)
     }
 
     /// Decides about a packet that a controller of bridge `on` resumes, from where its pipeline was
@@ -126,13 +147,14 @@ impl Switch {
     /// count.
     ///
     /// Errors: [`OfError::ResumeStale`] if the pipeline was not paused in that bridge during this
-    /// daemon's life, `BadPacket` for a packet without Ethernet header, and those of [`check_any`].
-    /// These are checked because a controller writes the continuation, and could name another
-    /// bridge.
+    /// daemon's life, for a packet that came in by the port that the continuation names;
+    /// `BadPacket` for a packet without Ethernet header, and those of [`check_any`]. These are
+    /// checked because a controller writes the continuation, and could name another bridge, or a
+    /// port that would pay for what the packet causes.
     pub fn resume(&self, on: BridgeId, r: &Resume, key: &Key) -> Result<Decision, OfError> {
         let c = &r.continuation;
         let view = self.reading();
-        let named = self.shared.bridge_of(c.bridge).filter(|id| *id == on.0);
+        let named = self.shared.bridge_of(c.bridge, c.odp_port).filter(|id| *id == on.0);
         let id = named.ok_or(OfError::ResumeStale)?;
         let bridge = view.published.bridge(id).ok_or(OfError::ResumeStale)?;
         ethernet(&r.matching)?;

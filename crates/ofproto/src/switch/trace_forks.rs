@@ -23,11 +23,14 @@ impl Switch {
     ) -> String {
         let mut text = self.report(key, out, &mut r);
         let mut next = ct_next.iter().copied();
-        while let Some(fork) = r.forks.pop_front() {
+        while !r.is_full()
+            && let Some(fork) = r.forks.pop_front()
+        {
             let key = announce(&fork, next.next(), &mut text);
             let mut again =
                 Recorder { learning: r.learning, names: r.names, ..Recorder::default() };
             (again.forks, again.forks_left) = (std::mem::take(&mut r.forks), r.forks_left);
+            again.bytes = r.bytes;
             let (mut out, mut recorder) = (Decision::default(), Some(again));
             out.clear();
             self.trace_frozen(&key, &mut out, &mut recorder);

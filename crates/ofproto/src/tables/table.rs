@@ -372,11 +372,22 @@ impl Table {
         Some(found)
     }
 
-    /// True if a rule of this priority can match the same packets as the match.
-    pub fn overlaps(&self, m: &Match, priority: u16, version: u64) -> bool {
-        let mut rules =
-            self.all().into_iter().flat_map(|c| c.overlapping(&m.key, &m.mask, priority));
-        rules.any(|r| r.visible(version) && overlap(&r, &m.tun))
+    /// True if a rule of this priority can match the same packets as the match; None if more than
+    /// `looks` rules would have to be examined. Subtracts the examined rules from `looks`.
+    pub fn overlaps(
+        &self,
+        m: &Match,
+        priority: u16,
+        version: u64,
+        looks: &mut usize,
+    ) -> Option<bool> {
+        let want = |r: &FlowRule| r.visible(version) && overlap(r, &m.tun);
+        for c in self.all() {
+            if c.overlapping(&m.key, &m.mask, priority, looks, want)? {
+                return Some(true);
+            }
+        }
+        Some(false)
     }
 }
 

@@ -214,10 +214,15 @@ fn a_controller_has_no_pipeline_of_another_bridge_go_on() {
     let mut r = Resume { data: vec![0; 64], matching: context.matching.clone(), continuation };
     let ops = |d: &::action::Decision| ::action::ops_text(&d.ops);
     assert_eq!(ops(&lab.sw.resume(lab.br, &r, &key).unwrap()), "12");
-    // A controller of br1 got the paused packet, or one of br0 names br1, whose number it tries.
+    // A controller of br1 got the paused packet, or one of br0 names another bridge or port.
     assert_eq!(lab.sw.resume(other, &r, &key).err(), Some(OfError::ResumeStale));
     let last = &mut r.continuation.bridge[15];
     *last ^= (lab.br.0 ^ other.0) as u8;
     assert_eq!(lab.sw.resume(lab.br, &r, &key).err(), Some(OfError::ResumeStale));
-    assert!(lab.sw.resume(other, &r, &key).is_ok(), "that is br1's name");
+    assert_eq!(lab.sw.resume(other, &r, &key).err(), Some(OfError::ResumeStale), "made up");
+    r.continuation.bridge = context.continuation.clone().unwrap().bridge;
+    assert!(lab.sw.resume(lab.br, &r, &key).is_ok());
+    r.continuation.odp_port += 1;
+    let forged = lab.sw.resume(lab.br, &r, &key).err();
+    assert_eq!(forged, Some(OfError::ResumeStale), "another port would be charged");
 }

@@ -1,6 +1,7 @@
 //! Tests of the whole switch, without I/O.
 
 mod bounds;
+mod controller_bounds;
 mod encap_tests;
 mod erspan_tests;
 mod eviction_tests;

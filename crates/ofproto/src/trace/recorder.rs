@@ -10,6 +10,12 @@ use std::sync::Arc;
 /// Lookups after connection tracking that one trace shows, at most.
 pub(crate) const FORKS_MAX: usize = 64;
 
+/// Bytes of one trace's text with all indents that there may be, at most, but for the step that
+/// reaches that. Steps of deep pipelines are indented much, and flows may have actions of 64 kB.
+pub(crate) const TRACE_BYTES_MAX: usize = 16 << 20;
+/// Bytes by which a step may be indented more than the one around it.
+const INDENT_BYTES: usize = 8;
+
 /// A step. Steps that are bridges and tables contain other steps.
 pub(crate) struct Node {
     pub text: String,
@@ -50,6 +56,10 @@ pub(crate) struct Recorder {
     pub forks: VecDeque<Fork>,
     /// How many more copies this trace may look up; at first [`FORKS_MAX`].
     pub forks_left: usize,
+    /// Bytes of the steps so far.
+    pub bytes: usize,
+    /// Steps that are not ended and not shown.
+    pub hidden: usize,
 }
 
 impl Recorder {
@@ -64,22 +74,45 @@ impl Recorder {
         }
     }
 
-    pub fn leaf(&mut self, kind: StepKind, text: String) {
-        self.list().push(Node { text, kind, subs: Vec::new() });
+    /// Is the trace as long as it may be?
+    pub fn is_full(&self) -> bool {
+        self.bytes >= TRACE_BYTES_MAX
     }
 
-    pub fn open(&mut self, kind: StepKind, text: String) {
-        self.open.push(Node { text, kind, subs: Vec::new() });
+    /// A step that contains no others yet; None: the trace is as long as it may be.
+    fn node(&mut self, kind: StepKind, text: impl FnOnce() -> String) -> Option<Node> {
+        if self.is_full() {
+            return None;
+        }
+        let text = text();
+        self.bytes += text.len() + INDENT_BYTES * (self.open.len() + 1);
+        Some(Node { text, kind, subs: Vec::new() })
+    }
+
+    pub fn leaf(&mut self, kind: StepKind, text: impl FnOnce() -> String) {
+        let node = self.node(kind, text);
+        self.list().extend(node);
+    }
+
+    pub fn open(&mut self, kind: StepKind, text: impl FnOnce() -> String) {
+        match self.node(kind, text) {
+            Some(node) => self.open.push(node),
+            None => self.hidden += 1,
+        }
     }
 
     pub fn close(&mut self) {
+        if self.hidden > 0 {
+            self.hidden -= 1;
+            return;
+        }
         if let Some(node) = self.open.pop() {
             self.list().push(node);
         }
     }
 
     /// Records a step that contains no others.
-    pub fn step(&mut self, text: String) {
+    pub fn step(&mut self, text: impl FnOnce() -> String) {
         self.open(StepKind::Table, text);
         self.close();
     }
@@ -90,6 +123,9 @@ impl Recorder {
         }
         let mut out = String::new();
         print(&self.done, 0, &mut out);
+        if self.is_full() {
+            out.push_str("The rest of the trace is not shown: it is too long.\n");
+        }
         out
     }
 }

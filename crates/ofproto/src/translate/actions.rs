@@ -37,8 +37,8 @@ impl<'a> Xlate<'a, '_> {
             }
             if wait || self.end.rest.is_some() {
                 let first = wait.then_some(a).into_iter();
-                let left: Vec<_> = first.chain(list).map(|a| self.bound(a)).collect();
-                if self.spend(left.len()) {
+                if self.spend_on_copies(first.clone().chain(list.clone())) {
+                    let left: Vec<_> = first.chain(list).map(|a| self.bound(a)).collect();
                     self.end.rest.get_or_insert_default().push(Instruction::Apply(left));
                 }
                 return false;

@@ -1,10 +1,12 @@
 //! Limits of what one packet may cause. A translation that exceeds them drops the packet
 //! ([`Drop::DepthLimit`], [`Drop::ResubmitLimit`], [`Drop::StackLimit`]).
 
+use crate::translate::bytes::bytes_of;
 use crate::translate::state::DEPTH_MAX;
 use crate::translate::xlate::Xlate;
 use crate::work;
 use action::Op;
+use openflow::Action;
 use telemetry::Drop;
 
 /// Depth of nested lookups, in whatever direction. With OVN there are some 30 for each logical
@@ -23,6 +25,15 @@ const OPS_MAX: usize = 4096;
 const CREDITS_MAX: usize = 2 * RESUBMITS_MAX;
 /// Values on the stack, at most: OVS ends at 64 kB of them, 16 bytes each.
 const STACK_VALUES_MAX: usize = 4096;
+/// Flows that one packet may teach or shorten the timeouts of, at most. The control side makes
+/// them, for each packet and in each second in which a cached decision is used.
+const TAUGHT_FLOWS_MAX: usize = 32;
+/// Decisions that teach more than this are not cached, as each would keep the flows.
+const TAUGHT_CACHED_MAX: usize = 4;
+/// Steps of making what tells controllers of a packet, or a learned flow.
+const MESSAGE_STEPS: usize = 8;
+/// Bytes that are copied in one step.
+const STEP_BYTES: usize = 16;
 /// Entries of the action set and the stack that are copied or searched in one step.
 const STEP_ENTRIES_MAX: usize = 16;
 
@@ -56,6 +67,28 @@ impl Xlate<'_, '_> {
     /// As [`Xlate::spend`], for searching or copying the action set and the stack.
     pub(super) fn spend_on_lists(&mut self) -> bool {
         self.spend((self.packet.set.len() + self.packet.stack.len()) / STEP_ENTRIES_MAX)
+    }
+
+    /// As [`Xlate::spend`], for a message with so many bytes.
+    pub(super) fn spend_on_message(&mut self, bytes: usize) -> bool {
+        self.spend(MESSAGE_STEPS + bytes / STEP_BYTES)
+    }
+
+    /// As [`Xlate::spend`], for copies of actions.
+    pub(super) fn spend_on_copies<'b>(&mut self, list: impl Iterator<Item = &'b Action>) -> bool {
+        self.spend(list.map(|a| 1 + bytes_of(a) / STEP_BYTES).sum())
+    }
+
+    /// True if the packet may teach another flow, or shorten the timeouts of one.
+    pub(super) fn may_teach(&mut self) -> bool {
+        let taught = self.answer.effects.flows.len() + self.answer.effects.fins.len();
+        if taught >= TAUGHT_FLOWS_MAX {
+            self.give_up(Drop::ResubmitLimit, || {
+                format!("over {TAUGHT_FLOWS_MAX} flows that a packet teaches")
+            });
+        }
+        self.answer.decision.cacheable &= taught < TAUGHT_CACHED_MAX;
+        self.end.failed.is_none()
     }
 
     /// True if the stack has room.

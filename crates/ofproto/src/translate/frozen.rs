@@ -1,5 +1,6 @@
 //! Frozen state: the state of a translation that waits for the packet to be looked up again.
 
+use super::bytes::bytes_of_all;
 use flow::{PACKET_LINES, TunMetadata, at};
 use openflow::{Action, Instruction, OfPort};
 
@@ -67,6 +68,20 @@ impl State {
         packet.set_u32(at::CT_MARK, fields.u32(at::CT_MARK));
         let tracked = at::CT_LABEL / 8..PACKET_LINES * 8;
         packet.words[tracked.clone()].copy_from_slice(&fields.words[tracked]);
+    }
+
+    /// Bytes that it takes, about.
+    pub fn bytes(&self) -> usize {
+        let instruction = |i: &Instruction| match i {
+            Instruction::Apply(a) | Instruction::Write(a) => bytes_of_all(a),
+            _ => 0,
+        };
+        size_of::<State>()
+            + bytes_of_all(&self.set)
+            + size_of_val(&*self.stack)
+            + size_of_val(&*self.tun)
+            + size_of_val(&*self.rest)
+            + self.rest.iter().map(instruction).sum::<usize>()
     }
 
     /// The table in which the packet is looked up; 0 if actions are executed instead.

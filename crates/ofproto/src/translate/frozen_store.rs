@@ -9,7 +9,7 @@ use super::frozen::State;
 use super::frozen_ids::{Ids, Where};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::{Domain, Grace, Guard, Slot};
 
@@ -18,6 +18,8 @@ const PLACES: usize = 1 << 15;
 /// States of one bridge at a time, at most: half of its places, so that a free one is found in
 /// [`PLACE_PROBES`].
 const STATES_MAX: u32 = PLACES as u32 / 2;
+/// Bytes of one bridge's states, at most, about.
+const STATES_BYTES_MAX: usize = 64 << 20;
 /// Number of regions. If there are more bridges than regions, bridges share them.
 const REGIONS: usize = 1 << 10;
 /// Places that are searched for a state, from the one that its hash names.
@@ -60,11 +62,29 @@ type Place = Slot<Arc<Kept>>;
 struct Region {
     places: Box<[Place]>,
     used: AtomicU32,
+    bytes: AtomicUsize,
 }
 
 impl Region {
     fn new() -> Region {
-        Region { places: (0..PLACES).map(|_| Place::default()).collect(), used: AtomicU32::new(0) }
+        let places = (0..PLACES).map(|_| Place::default()).collect();
+        Region { places, used: AtomicU32::new(0), bytes: AtomicUsize::new(0) }
+    }
+
+    /// Makes room for a state of so many bytes; false: there is none.
+    fn enter(&self, bytes: usize) -> bool {
+        let has_room = self.used.fetch_add(1, Ordering::Relaxed) < STATES_MAX;
+        let held = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = has_room && held.saturating_add(bytes) <= STATES_BYTES_MAX;
+        if !fits {
+            self.leave(bytes);
+        }
+        fits
+    }
+
+    fn leave(&self, bytes: usize) {
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -122,8 +142,8 @@ impl States {
                 return Some(kept.clone());
             }
         }
-        if region.used.fetch_add(1, Ordering::Relaxed) >= STATES_MAX {
-            region.used.fetch_sub(1, Ordering::Relaxed);
+        let bytes = state.bytes();
+        if !region.enter(bytes) {
             return None;
         }
         let new = |id, state| Kept {
@@ -151,12 +171,12 @@ impl States {
             }
             // Another thread may have stored an equal state meanwhile.
             if let Some(theirs) = there.filter(|t| t.is(hash, &kept.state)) {
-                region.used.fetch_sub(1, Ordering::Relaxed);
+                region.leave(bytes);
                 theirs.touch();
                 return Some(theirs.clone());
             }
         }
-        region.used.fetch_sub(1, Ordering::Relaxed);
+        region.leave(bytes);
         None
     }
 
@@ -227,8 +247,9 @@ impl Sweep {
                 kept.unused_since.store(0, Ordering::Relaxed);
                 kept.leaving.store(false, Ordering::Release);
             } else if l.last {
+                let bytes = kept.state.bytes();
                 place.clear(domain);
-                region.used.fetch_sub(1, Ordering::Relaxed);
+                region.leave(bytes);
             } else {
                 (l.grace, l.last) = (domain.grace(), true);
                 self.leaving.push_back(l);

@@ -15,7 +15,7 @@ const ENDS: u8 = 0b101;
 
 impl<'a> Xlate<'a, '_> {
     pub(super) fn learn_flow(&mut self, l: &'a Learn) {
-        if !self.spend(l.specs.len()) {
+        if !self.spend_on_message(0) || !self.spend(l.specs.len()) {
             return;
         }
         let flow = self.learned_flow(l);
@@ -33,6 +33,9 @@ impl<'a> Xlate<'a, '_> {
         }
         if limited {
             return self.trace_detail(|| "Limit exceeded, learn failed".into());
+        }
+        if !self.may_teach() {
+            return;
         }
         let (bridge, port) = (self.bridge.id, self.base.u16(at::IN_PORT));
         self.answer.effects.flows.push(LearnedFlow { bridge, port, limit: l.limit, flow });
@@ -77,7 +80,10 @@ impl<'a> Xlate<'a, '_> {
             return;
         }
         Field::TcpFlags.set_masked(&mut self.wc, ENDS.into(), ENDS.into());
-        if Field::TcpFlags.get(&self.key) & u128::from(ENDS) != 0 && !self.suppresses() {
+        if Field::TcpFlags.get(&self.key) & u128::from(ENDS) != 0
+            && !self.suppresses()
+            && self.may_teach()
+        {
             self.answer.effects.fins.push(Fin { rule, idle, hard });
         }
     }

@@ -25,6 +25,7 @@ mod actions;
 mod bond;
 mod buckets;
 mod budget;
+mod bytes;
 mod choose;
 mod commit;
 pub(crate) mod ct;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 impl Xlate<'_, '_> {
     fn leaf(&mut self, kind: StepKind, text: impl FnOnce() -> String) {
         if let Some(r) = self.recorder() {
-            r.leaf(kind, text());
+            r.leaf(kind, text);
         }
     }
 
@@ -88,13 +88,13 @@ impl Xlate<'_, '_> {
     pub(crate) fn note_bridge(&mut self) {
         let bridge = self.bridge();
         if let Some(r) = self.recorder() {
-            r.open(StepKind::Bridge, format!("bridge(\"{}\")", bridge.name));
+            r.open(StepKind::Bridge, || format!("bridge(\"{}\")", bridge.name));
         }
     }
 
     pub(crate) fn note_table(&mut self, text: impl FnOnce() -> String) {
         if let Some(r) = self.recorder() {
-            r.open(StepKind::Table, text());
+            r.open(StepKind::Table, text);
         }
     }
 
@@ -105,7 +105,7 @@ impl Xlate<'_, '_> {
 
     pub(crate) fn note_bucket(&mut self, id: u32) {
         if let Some(r) = self.recorder() {
-            r.open(StepKind::Bucket, format!("bucket {id}"));
+            r.open(StepKind::Bucket, || format!("bucket {id}"));
         }
     }
 
@@ -153,7 +153,7 @@ impl Xlate<'_, '_> {
     pub(crate) fn note_fork(&mut self, kept: &Arc<Kept>, table: u8, zone: u16, list: &[Action]) {
         let mut key = *self.key();
         let Some(r) = self.recorder() else { return };
-        if r.forks_left == 0 {
+        if r.forks_left == 0 || r.is_full() {
             let id = kept.id;
             let text = "Failed to trace the conntrack forked pipeline with recirc_id";
             return self.trace_detail(|| format!("{text} = {id}."));
@@ -173,13 +173,13 @@ impl Xlate<'_, '_> {
     /// Records that a translation continues where one was frozen.
     pub(crate) fn note_thaw(&mut self, state: &State) {
         let Some(r) = self.recorder() else { return };
-        r.open(StepKind::Table, "thaw".into());
-        r.step(format!("Resuming from table {}", state.resumed_at()));
+        r.open(StepKind::Table, || "thaw".into());
+        r.step(|| format!("Resuming from table {}", state.resumed_at()));
         if !state.set.is_empty() {
-            r.step(format!("Restoring action set: {}", actions_text(&state.set)));
+            r.step(|| format!("Restoring action set: {}", actions_text(&state.set)));
         }
         if !state.rest.is_empty() {
-            r.step(format!("Restoring actions: {}", instructions_text(&state.rest)));
+            r.step(|| format!("Restoring actions: {}", instructions_text(&state.rest)));
         }
         r.close();
     }

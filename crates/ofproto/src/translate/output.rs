@@ -218,9 +218,16 @@ impl<'a> Xlate<'a, '_> {
         if !self.is_ethernet() {
             return self.unsupported("a pause");
         }
+        let set = std::mem::take(&mut self.packet.set);
+        let room = self.spend_on_copies(set.iter().copied()) && self.spend(self.packet.stack.len());
+        self.packet.set = set;
+        if !room {
+            return;
+        }
         self.commit();
+        let odp_port = self.key.u16(at::IN_PORT).into();
         let continuation = Continuation {
-            bridge: self.snapshot.shared.name_of(self.bridge.id),
+            bridge: self.snapshot.shared.name_of(self.bridge.id, odp_port),
             stack: self.packet.stack.clone(),
             mirrors: self.mirror.met,
             conntracked: self.packet.ct.tracked,
@@ -228,7 +235,7 @@ impl<'a> Xlate<'a, '_> {
             cookie: self.run.cookie,
             rest,
             set: self.packet.set.iter().map(|a| (*a).clone()).collect(),
-            odp_port: self.key.u16(at::IN_PORT).into(),
+            odp_port,
         };
         let (max_len, id, reason, meter) = (*max_len, *id, *reason, *meter);
         let to = ToController { max_len, id, reason, userdata, meter };
@@ -241,6 +248,9 @@ impl<'a> Xlate<'a, '_> {
     }
 
     fn tell(&mut self, to: &ToController<'_>, continuation: Option<Continuation>) {
+        if !self.spend_on_message(to.userdata.len()) {
+            return;
+        }
         self.commit();
         // All packets of a megaflow bring controllers the same fields.
         self.look_at_received();

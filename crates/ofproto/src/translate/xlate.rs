@@ -230,11 +230,11 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     /// Keeps instructions for after the recirculation.
     pub(super) fn keep(&mut self, list: &[Instruction]) {
-        let size = |i: &Instruction| match i {
-            Instruction::Apply(a) | Instruction::Write(a) => a.len(),
-            _ => 1,
-        };
-        if self.spend(list.iter().map(size).sum()) {
+        let lists = list.iter().map(|i| match i {
+            Instruction::Apply(a) | Instruction::Write(a) => a.as_slice(),
+            _ => &[],
+        });
+        if self.spend(list.len()) && self.spend_on_copies(lists.flatten()) {
             self.end.rest.get_or_insert_default().extend(list.iter().cloned());
         }
     }
@@ -328,6 +328,11 @@ impl<'a, 'o> Xlate<'a, 'o> {
             wc.set_u16(at::VLAN, wc.u16(at::VLAN) | fields::VLAN_PRESENT);
         }
         self.answer.decision.mask = *wc;
+    }
+
+    /// Steps that it took.
+    pub fn steps(&self) -> usize {
+        self.spent.steps
     }
 
     pub fn key(&self) -> &Key {

@@ -3,6 +3,7 @@
 //! answers no page of another site.
 
 mod answer;
+mod connections;
 mod guard;
 mod metrics;
 mod sampler;
@@ -10,6 +11,7 @@ mod sampler;
 use crate::dirs::Dirs;
 use answer::Site;
 use anyhow::{Context, Result};
+use connections::{WebConnection, WebConnections};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -17,9 +19,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
-/// Connections that are served at once; others wait.
+/// Connections that are served at once; beyond, one that comes has another one end.
 const CONNECTIONS_MAX: usize = 64;
 /// How long a peer may take to say what it wants, and then to take the answer.
 const PEER_SECONDS_MAX: u64 = 30;
@@ -50,27 +51,33 @@ async fn serve(dirs: &Dirs, options: &WebArgs) -> Result<()> {
     let at = listener.local_addr()?;
     println!("weft: http://{at}/ shows the switch, http://{at}/metrics is for Prometheus");
     let site = Arc::new(Site::new(dirs, guard::Hosts::new(at, &options.host)));
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = WebConnections::new(CONNECTIONS_MAX);
     loop {
-        let place = places.clone().acquire_owned().await?;
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors: some will be free again.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let site = site.clone();
+        let (site, place) = (site.clone(), Arc::new(places.take()));
         tokio::spawn(async move {
             let most = Duration::from_secs(PEER_SECONDS_MAX);
-            let _ = tokio::time::timeout(most, connection(stream, site)).await;
-            drop(place);
+            tokio::select! {
+                _ = tokio::time::timeout(most, connection(stream, site, place.clone())) => {}
+                () = place.lost() => {}
+            }
         });
     }
 }
 
-async fn connection(stream: TcpStream, site: Arc<Site>) {
+async fn connection(stream: TcpStream, site: Arc<Site>, place: Arc<WebConnection>) {
     let service = service_fn(move |request| {
-        let site = site.clone();
-        async move { Ok::<_, std::convert::Infallible>(site.answer(request).await) }
+        let (site, place) = (site.clone(), place.clone());
+        async move {
+            place.set_busy(true);
+            let answer = site.answer(request).await;
+            place.set_busy(false);
+            Ok::<_, std::convert::Infallible>(answer)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
