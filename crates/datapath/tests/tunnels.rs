@@ -4,7 +4,7 @@ mod common;
 mod generate;
 
 use ::packet::HEADROOM;
-use action::{Op, TunnelKind, TunnelPush};
+use action::{Op, Payload, TunnelKind, TunnelPush};
 use common::*;
 use datapath::{Perf, Settings};
 use flow::{Field, Key, at, flag};
@@ -271,7 +271,8 @@ fn template(r: &mut Rng) -> Arc<TunnelPush> {
         _ => h.extend([0, 0, 0x12, 0xb5, 0, 0, sum, sum, 8, 0, 0, 0, 0, 0, 42, 0]),
     }
     let (header, source_ports) = (h.into(), (40000, 40100));
-    Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+    let payload = Payload::Frame;
+    Arc::new(TunnelPush { kind, payload, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
 }
 
 /// Takes out of frames what is each packet's own in ERSPAN: sequence number and time.
@@ -454,7 +455,8 @@ fn gtpu_template(v6: bool) -> Arc<TunnelPush> {
     h.extend([0, 0, 8, 0x68, 0, 0, sum, sum, 0x30, 255, 0, 0, 0xde, 0xad, 0xbe, 0xef]);
     let (kind, header) = (TunnelKind::Gtpu, h.into());
     let source_ports = (40000, 40100);
-    Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+    let payload = Payload::Popped;
+    Arc::new(TunnelPush { kind, payload, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
 }
 
 /// IP packets lose their Ethernet header, and come out with one without addresses; others end.

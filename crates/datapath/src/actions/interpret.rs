@@ -255,6 +255,7 @@ impl<S: Sink> Run<'_, S> {
                 match tunnel::pop(&mut p, *port, *kind, options, f) {
                     Ok(()) => {
                         self.ends += 1;
+                        f.mark_bare();
                         self.sink.recirculate(0, p, f);
                         None
                     }
@@ -288,7 +289,7 @@ impl<S: Sink> Run<'_, S> {
 fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     let place = Place { line: &f.line, layout: f.layout };
     match op {
-        Op::Set(rw) => return set(rw, p, f),
+        Op::Set(rw) | Op::PushEth(rw) => return set(rw, p, f),
         Op::PushVlan { tpid, tci } => {
             rewrite::push_vlan(p, *tpid, *tci)?;
             f.tags = f.tags.saturating_add(1);

@@ -124,15 +124,21 @@ fn a_packet_stays_without_header_when_it_is_parsed_again() {
     // The addresses in memory mean nothing.
     let mut again = packet(&format!("{UDP},nw_src=10.0.0.1"));
     again.set_u32(at::RECIRC, id);
-    let zero = "set(eth(src=00:00:00:00:00:00,dst=00:00:00:00:00:00))";
+    let zero = "push_eth(src=00:00:00:00:00:00,dst=00:00:00:00:00:00)";
     assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},12"));
     again.set_u32(at::IP_SRC, 5);
     assert_eq!(ops_text(&lab.decide(&again).ops), "drop");
-    // Flows that name no type, and that name others, are not about it.
-    lab.add(flow(1, 6, "", apply(vec![out(4)])));
-    assert_eq!(ops_text(&lab.decide(&again).ops), "drop");
+    // Flows on headers that name no type, and those that name others, are not about it. Flows on no
+    // header are.
+    lab.add(flow(1, 6, "reg0=0", apply(vec![ETHERNET, out(4)])));
+    assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},14"));
+    lab.add(flow(1, 8, "in_port=1", apply(vec![ETHERNET, out(2)])));
+    assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},12"));
+    again.set(at::IP_SRC, [10, 0, 0, 1]);
+    lab.add(flow(1, 5, "", apply(vec![ETHERNET, out(4)])));
+    assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},12"));
     let dump = lab.dump();
-    assert_eq!(dump.len(), 5);
+    assert_eq!(dump.len(), 7);
     assert_eq!(lab.send("in_port=1,udp"), "drop");
 }
 
@@ -252,7 +258,7 @@ fn a_packet_is_as_long_as_what_is_left_of_it() {
 fn a_trace_shows_the_packet_s_type() {
     let mut lab = Lab::new();
     lab.add(flow(0, 100, "", apply(vec![Decap(None), out(2)])));
-    lab.add(flow(0, 9, "packet_type=(1,0x8847)", apply(vec![Decap(None), Decap(None)])));
+    lab.add(flow(0, 101, "packet_type=(1,0x8847)", apply(vec![Decap(None), Decap(None)])));
     let trace = |text: &str| {
         lab.sw
             .trace(lab.br, &packet(text), &crate::Options::default(), &crate::TraceStyle::default())
@@ -264,7 +270,7 @@ fn a_trace_shows_the_packet_s_type() {
         "{text}"
     );
     let text = trace("in_port=1,packet_type=(1,0x8847)");
-    assert!(text.contains("\n 0. packet_type=(1,0x8847), priority 9\n    decap()\n"), "{text}");
+    assert!(text.contains("\n 0. packet_type=(1,0x8847), priority 101\n    decap()\n"), "{text}");
     let end = "\nTranslation failed (Unsupported packet type), packet is dropped.\n";
     assert!(trace("in_port=1,udp,dl_vlan=3").ends_with(end));
 }

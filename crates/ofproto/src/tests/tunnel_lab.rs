@@ -17,6 +17,8 @@ pub(crate) fn lab_with(kind: TunnelKind, erspan: ErspanSpec) -> Lab {
     let mut lab = Lab::new();
     let tunnel = TunnelSpec {
         kind,
+        mode: if kind == TunnelKind::Gtpu { PacketMode::LegacyL3 } else { PacketMode::LegacyL2 },
+        gpe: false,
         dst_port: if kind.is_gre() { 0 } else { 6081 },
         remote: Remote::Flow,
         local: Local::Any,
