@@ -434,6 +434,7 @@ mod tests {
                 "remote_ip=10.0.0.1 packet_type=legacy_l3",
                 "v: legacy_l3 configured on VXLAN (without GPE) tunnel that cannot carry L3 traffic",
             ),
+            ("remote_ip=10.0.0.1 exts=gpe packet_type=l3", "v: unknown packet_type 'l3'"),
             ("remote_ip=10.0.0.1 dst_port=65536", "v: bad vxlan 'dst_port'"),
         ] {
             assert_eq!(read(options).unwrap_err(), error, "{options}");
@@ -470,6 +471,9 @@ mod tests {
             ("csum=zzz df_default=maybe foo=bar", ""),
             ("egress_pkt_mark=x", "egress_pkt_mark=0"),
             ("dst_port=8472 exts=gbp", "dst_port=8472"),
+            ("packet_type=legacy_l2 exts=gpe", ""),
+            ("packet_type=legacy_l3 exts=gpe", "packet_type=legacy_l3"),
+            ("packet_type=ptap", "packet_type=ptap"),
         ] {
             let mut want: Vec<&str> = want.split_whitespace().collect();
             want.push("remote_ip=1.1.2.92");
@@ -540,8 +544,23 @@ mod tests {
             read("gtpu", "remote_ip=10.0.0.2 packet_type=legacy_l2").unwrap_err(),
             "v: legacy_l2 configured on gtpu tunnel that cannot carry L2 traffic"
         );
-        let t = read("ip6gre", "remote_ip=fd00::2").unwrap();
-        assert!(!t.keyed && !t.sequence);
+        assert_eq!(t.mode, PacketMode::LegacyL3);
+        assert_eq!(
+            read("gtpu", "remote_ip=10.0.0.2 packet_type=ptap").unwrap_err(),
+            "v: packet_type 'ptap' is not supported"
+        );
+        let t = read("gre", "remote_ip=10.0.0.2 packet_type=legacy_l3").unwrap();
+        assert!(t.mode == PacketMode::LegacyL3 && !t.gpe);
+        let t = read("vxlan", "remote_ip=10.0.0.2 packet_type=ptap exts=gpe").unwrap();
+        assert!(t.mode == PacketMode::Aware && t.gpe && t.kind == TunnelKind::Vxlan);
+        let t = read("gre", "remote_ip=10.0.0.2 exts=gpe").unwrap();
+        assert!(t.mode == PacketMode::LegacyL2 && !t.gpe);
+        assert_eq!(
+            read("ip6gre", "remote_ip=fd00::2 packet_type=legacy_l3").unwrap_err(),
+            "v: legacy_l3 configured on ip6gre tunnel that cannot carry L3 traffic"
+        );
+        let t = read("ip6gre", "remote_ip=fd00::2 packet_type=ptap").unwrap();
+        assert!(!t.keyed && !t.sequence && t.mode == PacketMode::Aware);
         assert_eq!(
             read("geneve", "key=9").unwrap_err(),
             "v: geneve type requires valid 'remote_ip' argument"

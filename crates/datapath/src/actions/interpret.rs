@@ -255,7 +255,6 @@ impl<S: Sink> Run<'_, S> {
                 match tunnel::pop(&mut p, *port, *kind, options, f) {
                     Ok(()) => {
                         self.ends += 1;
-                        f.mark_bare();
                         self.sink.recirculate(0, p, f);
                         None
                     }

@@ -83,8 +83,8 @@ impl Frame {
     /// an Ethernet header or goes into a tunnel.
     pub fn unseen_bytes(&self) -> u16 {
         let line = bytes(&self.line);
-        let fresh = line[at::RECIRC..at::RECIRC + 4] == [0; 4];
-        if fresh && line[at::FLAGS] & flag::BARE != 0 { ETHERNET } else { 0 }
+        let came_bare = line[at::FLAGS] & flag::BARE != 0;
+        if came_bare && line[at::RECIRC..at::RECIRC + 4] == [0; 4] { ETHERNET } else { 0 }
     }
 
     /// The whole key.

@@ -227,12 +227,36 @@ pub(crate) fn pop(
         outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
         outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
     }
-    if let Some(ethertype) = outer.ethertype {
-        let from = outer.inner.start - ETHERNET;
-        p.data_mut()[from..from + 12].fill(0);
-        p.data_mut()[from + 12..outer.inner.start].copy_from_slice(&ethertype.to_be_bytes());
-        outer.inner.start = from;
+    match outer.ethertype {
+        None => enter(p, port, &outer, f),
+        Some(ethertype) => enter_bare(p, port, outer, ethertype, f),
     }
+}
+
+/// As [`enter`], for a packet without an Ethernet header, which gets one in memory.
+#[inline(never)]
+fn enter_bare(
+    p: &mut Packet,
+    port: PortNo,
+    mut outer: Outer,
+    ethertype: u16,
+    f: &mut Frame,
+) -> Result<(), Drop> {
+    let from = outer.inner.start - ETHERNET;
+    p.data_mut()[from..from + 12].fill(0);
+    p.data_mut()[from + 12..outer.inner.start].copy_from_slice(&ethertype.to_be_bytes());
+    outer.inner.start = from;
+    enter(p, port, &outer, f)?;
+    if outer.bare {
+        bytes_mut(&mut f.line)[at::FLAGS] |= flag::BARE;
+        f.mark_bare();
+    }
+    Ok(())
+}
+
+/// Makes the packet the inner frame, received on tunnel port `port`, and `f` that frame.
+#[inline(always)]
+fn enter(p: &mut Packet, port: PortNo, outer: &Outer, f: &mut Frame) -> Result<(), Drop> {
     let (start, end) = (outer.inner.start, outer.inner.end);
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let limit = f.vlan_limit;
@@ -241,7 +265,7 @@ pub(crate) fn pop(
     let fits = p.set_len(end) && p.pull_front(start);
     debug_assert!(fits, "inside the packet");
     let l0 = bytes_mut(&mut line);
-    l0[at::FLAGS] |= flags_of(&outer.ext2) | if outer.bare { flag::BARE } else { 0 };
+    l0[at::FLAGS] |= flags_of(&outer.ext2);
     l0[at::TUN_ID..at::TUN_SRC].copy_from_slice(&outer.id.to_be_bytes());
     l0[at::TUN_SRC..at::PAYLOAD].copy_from_slice(&outer.src);
     ext[1] = outer.ext2;

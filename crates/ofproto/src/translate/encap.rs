@@ -10,8 +10,10 @@
 //! have added one.
 
 use crate::fields::{self, VLAN_PRESENT};
+use crate::published::PortView;
 use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
+use crate::tunnel::{PacketMode, TunnelSpec};
 use action::Op;
 use flow::{Field, at, flag};
 use openflow::{Header, packet_type};
@@ -45,11 +47,22 @@ impl Xlate<'_, '_> {
         if self.is_ethernet() { 0 } else { ETHERNET_BYTES }
     }
 
-    /// True if the packet has an Ethernet header, which it needs where it is to be sent. Other
-    /// outputs of the packet continue.
-    pub(super) fn may_leave(&mut self) -> bool {
+    /// True if the packet has an Ethernet header, which it needs for NORMAL. Other outputs of the
+    /// packet continue.
+    pub(super) fn may_switch(&mut self) -> bool {
+        self.needs_ethernet("the packet has no Ethernet header, skipping output")
+    }
+
+    /// True if the packet is of a type that the port takes: all but tunnels take frames only.
+    pub(super) fn is_taken(&mut self, p: &PortView) -> bool {
+        let frames = |t: &TunnelSpec| t.mode == PacketMode::LegacyL2;
+        let why = "Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.";
+        !p.spec.tunnel.as_ref().is_none_or(frames) || self.needs_ethernet(why)
+    }
+
+    fn needs_ethernet(&mut self, why: &str) -> bool {
         if !self.is_ethernet() {
-            self.trace_warning(|| "the packet has no Ethernet header, skipping output".into());
+            self.trace_warning(|| why.into());
             self.answer.decision.drop.get_or_insert(Drop::PacketType);
         }
         self.is_ethernet()

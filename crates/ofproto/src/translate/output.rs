@@ -5,7 +5,6 @@ use crate::translate::effects::PacketInContext;
 use crate::translate::state::{Miss, Pause};
 use crate::translate::tunnel::OAM;
 use crate::translate::xlate::{ToController, Xlate};
-use crate::tunnel::PacketMode;
 use crate::types::BridgeId;
 use action::{Meter, Op, Punt, PuntClass, TunnelKind};
 use flow::{FIELDS, Field, Key, PACKET_LINES, PortNo, at};
@@ -73,9 +72,7 @@ impl<'a> Xlate<'a, '_> {
             p.counts.iter().for_each(|base| self.credit(base + 1));
             return self.patch(peer, peer_port);
         }
-        if p.spec.tunnel.as_ref().is_none_or(|t| t.mode == PacketMode::LegacyL2)
-            && !self.may_leave()
-        {
+        if !self.is_taken(p) {
             return;
         }
         let Some(dp) = p.spec.dp_port else {
