@@ -468,9 +468,12 @@ fn ovs_understands_our_gtpu() {
     });
 }
 
-/// Tunnels for packets without an Ethernet header: types and options, and which of the peer's frames
-/// are theirs.
-const L3_TUNNELS: [(&str, fn(&[u8]) -> bool); 2] = [
+/// Is it a frame of this kind?
+type IsFrame = fn(&[u8]) -> bool;
+
+/// Tunnels for packets without an Ethernet header: types and options, and which of the peer's
+/// frames are theirs.
+const L3_TUNNELS: [(&str, IsFrame); 2] = [
     ("gre", |f| f[23] == 47 && f[36..38] == [8, 0]),
     ("vxlan options:exts=gpe", |f| f[36..38] == [0x12, 0xb5] && f[42..46] == [0xc, 0, 0, 1]),
 ];

@@ -144,7 +144,8 @@ fn tunnel_key(id: u128, addresses: &[u8; 8]) -> Key {
     k
 }
 
-/// A frame, or a packet with this Ethertype, to which an Ethernet header without addresses is added.
+/// A frame, or a packet with this Ethertype, to which an Ethernet header without addresses is
+/// added.
 fn inside(mut k: Key, ethertype: Option<u16>, d: &[u8]) -> Option<(Key, Vec<u8>)> {
     let Some(ethertype) = ethertype else { return (d.len() >= 14).then(|| (k, d.to_vec())) };
     k.set_u8(at::FLAGS, flow::flag::BARE);

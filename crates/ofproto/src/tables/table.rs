@@ -277,8 +277,8 @@ impl Table {
         self.rules.prepare(guard, keys)
     }
 
-    /// The best rule for a packet without an Ethernet header: one that matches on its type, or on no
-    /// header at all. As in OVS, all other rules are for packets with one.
+    /// The best rule for a packet without an Ethernet header: one that matches on its type, or on
+    /// no header at all. As in OVS, all other rules are for packets with one.
     pub fn lookup_bare<'a>(
         &'a self,
         guard: Guard<'a>,

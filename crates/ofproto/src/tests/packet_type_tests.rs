@@ -75,7 +75,7 @@ fn sent(kind: TunnelKind, mode: PacketMode, actions: &[Action], text: &str) -> (
     let to = vec![tunnel_to([10, 0, 0, 5])];
     let ports =
         ["in_port=1", "in_port=5"].map(|from| flow(0, 9, from, apply([&to, actions].concat())));
-    ports.into_iter().for_each(|f| drop(lab.add(f)));
+    ports.into_iter().for_each(|f| lab.add(f));
     let key = if text.starts_with("tunnel") { came(UDP) } else { packet(text) };
     let d = lab.decide(&key);
     let flat = d.ops.iter().flat_map(|op| match op {

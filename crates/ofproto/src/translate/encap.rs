@@ -1,10 +1,11 @@
 //! `encap` and `decap`: between actions a packet may be bare, that is without an Ethernet header.
 //!
 //! `packet_type` in the key says that a packet is bare. Its addresses in the key are zero then,
-//! lookups find only flows that match on the packet type, and no port takes the packet but that of a
-//! tunnel. In memory it keeps an Ethernet header, of which only the type is valid, so every
-//! operation works on it as on any packet. A header is really added or removed only where a whole
-//! frame is the payload of an MPLS label stack entry, and in front of a tunnel's header.
+//! lookups find only flows that match on the packet type or on no header, and no port takes the
+//! packet but that of a tunnel. In memory it keeps an Ethernet header, of which only the type is
+//! valid, so every operation works on it as on any packet. A header is really added or removed only
+//! where a whole frame is the payload of an MPLS label stack entry, and in front of a tunnel's
+//! header.
 //!
 //! `packet_type` in `base` says whether the packet came in with its Ethernet header, or operations
 //! have added one.
