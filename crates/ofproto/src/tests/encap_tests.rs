@@ -210,7 +210,7 @@ fn an_action_set_takes_off_before_it_puts_on() {
 }
 
 #[test]
-fn controllers_see_the_packet_s_type_and_send_frames() {
+fn controllers_see_the_packet_s_type() {
     let mut lab = Lab::new();
     let to = Action::Controller {
         max_len: 0xffff,
@@ -229,12 +229,30 @@ fn controllers_see_the_packet_s_type_and_send_frames() {
     });
     let types: Vec<u32> = types.collect();
     assert_eq!(types, [packet_type::ETHERNET, packet_type::of_ethertype(0x800)]);
-    let mut matching = Match::default();
-    matching.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(0x800));
-    let actions = vec![out(2)];
-    let p = PacketOut { buffer_id: NO_BUFFER, matching, actions, data: vec![0; 60] };
-    let refused = lab.sw.packet_out(lab.br, &p, &packet(UDP)).err();
-    assert_eq!(refused, Some(OfError::BadPacket));
+}
+
+/// Also those without an Ethernet header, if it is known what they are.
+#[test]
+fn controllers_send_packets_of_any_type() {
+    let mut lab = Lab::new();
+    let mut send = |ethertype: u16, actions: &[Action]| {
+        let (mut matching, actions) = (Match::default(), actions.to_vec());
+        matching.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
+        let p = PacketOut { buffer_id: NO_BUFFER, matching, actions, data: vec![9; 60] };
+        let p = p.in_memory();
+        assert_eq!(p.data[..12], [0; 12]);
+        assert_eq!((&p.data[12..14], &p.data[14..]), (&ethertype.to_be_bytes()[..], &[9; 60][..]));
+        let mut key = packet(UDP);
+        key.set(at::ETH_DST, [0; 12]);
+        lab.sw.packet_out(lab.br, &p, &key).map(|d| ops_text(&d.ops))
+    };
+    assert_eq!(send(0x800, &[out(2)]), Ok("drop".into()));
+    let header = [ETHERNET, Action::SetEthDst([9; 6]), out(2)];
+    let want = "push_eth(src=00:00:00:00:00:00,dst=09:09:09:09:09:09),12";
+    assert_eq!(send(0x800, &header), Ok(want.into()));
+    for ethertype in [0, 5, 0x8100, 0x88a8] {
+        assert_eq!(send(ethertype, &header), Err(OfError::BadPacket));
+    }
 }
 
 #[test]

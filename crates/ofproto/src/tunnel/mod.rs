@@ -136,7 +136,7 @@ impl TunnelSpec {
     /// Can the tunnel's headers say that they are in front of a packet with this Ethertype?
     pub(crate) fn can_carry(&self, ethertype: u16) -> bool {
         match self.kind {
-            TunnelKind::Gre => ethertype >= ETHERTYPE_LEAST && !fields::is_vlan(ethertype),
+            TunnelKind::Gre => is_packet(ethertype),
             TunnelKind::Gtpu => fields::is_ip(ethertype),
             TunnelKind::Vxlan | TunnelKind::VxlanGbp => self.gpe && fields::is_ip(ethertype),
             TunnelKind::Geneve | TunnelKind::Erspan => false,
@@ -260,6 +260,11 @@ impl Tunnels {
         let found = all.min_by_key(|(_, l)| (l.six != six, l.kind != TunnelKind::Gre));
         found.map(|(dp, l)| (*dp, l.kind))
     }
+}
+
+/// True if this is the Ethertype of a packet of its own, and neither a length nor that of a tag.
+pub(crate) fn is_packet(ethertype: u16) -> bool {
+    ethertype >= ETHERTYPE_LEAST && !fields::is_vlan(ethertype)
 }
 
 /// Removes tunnel fields from `wc`: a packet that came out of no tunnel has none.
