@@ -7,7 +7,7 @@
 
 mod memory;
 
-use action::{Decision, Op, Pipeline, Request, TunnelKind, TunnelPush};
+use action::{Decision, Op, Payload, Pipeline, Request, TunnelKind, TunnelPush};
 use datapath::{Config, Datapath, RxAffinity, Settings, WorkerId};
 use flow::{Field, at};
 use memory::{Borrowed, Mem, cpu_ns, packet};
@@ -110,6 +110,7 @@ fn tunnelled(pool: &dyn Pool, header: &[u8]) -> Packet {
 fn datapath(kind: TunnelKind, words: u8, push: bool, one_pass: bool) -> Datapath {
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
     let template = |n: u8| TunnelPush {
+        payload: Payload::Frame,
         kind,
         tunnel_port: TUNNEL,
         out_port: PHY,

@@ -22,4 +22,4 @@ pub use meter::{
 };
 pub use op::*;
 pub use text::{OpsText, ops_text, ops_text_with};
-pub use tunnel::{TunnelKind, TunnelPush, erspan, gre, gtpu};
+pub use tunnel::{Payload, TunnelKind, TunnelPush, erspan, gre, gtpu, vxlan};

@@ -18,6 +18,9 @@ pub enum Op {
     /// and the top MPLS entry; checksums follow (incremental). One protocol group per Op so that it
     /// prints as OVS's `set(...)`.
     Set(Box<Rewrite>),
+    /// Put an Ethernet header in front of a packet that came without one. In memory it has one
+    /// already, so this writes both addresses and is otherwise a rewrite.
+    PushEth(Box<Rewrite>),
     /// Insert an outer VLAN tag behind the MAC addresses.
     PushVlan {
         /// Ethertype of the tag.

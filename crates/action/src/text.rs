@@ -45,6 +45,10 @@ fn op_text(op: &Op, style: &OpsText<'_>) -> String {
         }
         Op::Output(port) => port_text(*port, style),
         Op::Set(r) => set_text(r),
+        Op::PushEth(r) => {
+            let b = r.key.bytes();
+            format!("push_eth(src={},dst={})", mac(&b[at::ETH_SRC..][..6]), mac(&b[..6]))
+        }
         Op::PushVlan { tpid, tci } => {
             let (vid, pcp) = (tci & 0xfff, tci >> 13);
             match *tpid {

@@ -10,9 +10,9 @@ const ETHERNET: usize = 14;
 /// What is between the outer IP header and the inner Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TunnelKind {
-    /// UDP and VXLAN (RFC 7348).
+    /// UDP and VXLAN (RFC 7348), also with the header of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe).
     Vxlan,
-    /// UDP and VXLAN, of which the group policy extension may be in use.
+    /// The same, of which the group policy extension may be in use.
     VxlanGbp,
     /// UDP and Geneve (RFC 8926).
     Geneve,
@@ -21,8 +21,8 @@ pub enum TunnelKind {
     /// GRE with a sequence number and an ERSPAN header (draft-foschiano-erspan-03), type II
     /// (version 1) or III (version 2).
     Erspan,
-    /// UDP and GTP-U (3GPP TS 29.281) around an IP packet: its Ethernet header is removed, and one
-    /// without addresses is added to what comes out.
+    /// UDP and GTP-U (3GPP TS 29.281) around an IP packet. What comes out gets an Ethernet header
+    /// without addresses.
     Gtpu,
 }
 
@@ -40,6 +40,17 @@ impl TunnelKind {
     }
 }
 
+/// What of a packet is behind an outer header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Payload {
+    /// The whole frame.
+    Frame,
+    /// What is behind its Ethernet header and tags.
+    Popped,
+    /// The same, of a packet that has its Ethernet header only in memory.
+    Bare,
+}
+
 /// An outer header: Ethernet, IPv4 or IPv6 without options, and what [`TunnelKind`] says.
 ///
 /// Each packet fills in: the lengths of IP and UDP, IPv4's checksum, the UDP source port, the UDP
@@ -49,6 +60,8 @@ impl TunnelKind {
 pub struct TunnelPush {
     /// What kind of tunnel.
     pub kind: TunnelKind,
+    /// What of the packet is sent.
+    pub payload: Payload,
     /// Datapath number of the tunnel port.
     pub tunnel_port: PortNo,
     /// Datapath number of the port on whose bridge the outer packet goes on.
@@ -57,6 +70,20 @@ pub struct TunnelPush {
     pub header: Box<[u8]>,
     /// UDP source ports: from the first up to but not including the second.
     pub source_ports: (u16, u16),
+}
+
+/// First word of a VXLAN header.
+pub mod vxlan {
+    /// The VNI is valid (RFC 7348, section 5).
+    pub const VALID: u32 = 0x0800_0000;
+    /// The last byte says what the payload is (VXLAN-GPE, draft-ietf-nvo3-vxlan-gpe).
+    pub const GPE: u32 = 0x0400_0000;
+    /// Payloads of VXLAN-GPE.
+    pub const IPV4: u32 = 1;
+    /// As above.
+    pub const IPV6: u32 = 2;
+    /// As above.
+    pub const ETHERNET: u32 = 3;
 }
 
 /// Flags of a GRE header: what is there besides.
@@ -123,6 +150,13 @@ impl TunnelPush {
         }
     }
 
+    /// Is it a VXLAN header that says what the payload is?
+    #[inline]
+    pub fn is_gpe(&self) -> bool {
+        let is_vxlan = matches!(self.kind, TunnelKind::Vxlan | TunnelKind::VxlanGbp);
+        is_vxlan && self.be32(self.l4() + 8) & vxlan::GPE != 0
+    }
+
     /// Does the GRE header get a sequence number?
     #[inline]
     pub fn sequence(&self) -> bool {
@@ -155,7 +189,7 @@ impl TunnelPush {
             _ => (4, self.udp_text(&self.vxlan_text())),
         };
         let (tunnel_port, out_port) = (port(self.tunnel_port), port(self.out_port));
-        let before = if self.kind == TunnelKind::Gtpu { "pop_eth," } else { "" };
+        let before = if self.payload == Payload::Popped { "pop_eth," } else { "" };
         format!(
             "{before}tnl_push(tnl_port({tunnel_port}),header(size={},type={kind},eth(dst={},src={},dl_type={:#06x}),\
              {ip},{l4}),out_port({out_port}))",

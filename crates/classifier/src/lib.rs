@@ -432,21 +432,31 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     /// `version`, in no order. Sets in `wildcards` the bits of `key` that decided which these are.
     ///
     /// # Panics
-    ///
-    /// The classifier may have rules in its prefix trie.
-    ///
-    /// # Panics
     /// Of a classifier that may have rules in its prefix trie.
-    pub fn lookup_each(
-        &self,
-        guard: Guard<'_>,
+    pub fn lookup_each<'a>(
+        &'a self,
+        guard: Guard<'a>,
         key: &Key,
         version: u64,
         least: u32,
         wildcards: &mut Mask,
-        each: &mut dyn FnMut(&Rule<T>),
+        each: &mut dyn FnMut(&'a Rule<T>),
     ) {
         assert!(!self.by_prefix_trie, "made without a prefix trie");
+        self.each_in_subtables(guard, key, version, least, wildcards, each);
+    }
+
+    /// As [`Classifier::lookup_each`], without the rules in the prefix trie: those that match on
+    /// headers of IPv4 and on nothing else.
+    pub fn each_in_subtables<'a>(
+        &'a self,
+        guard: Guard<'a>,
+        key: &Key,
+        version: u64,
+        least: u32,
+        wildcards: &mut Mask,
+        each: &mut dyn FnMut(&'a Rule<T>),
+    ) {
         let mut prefixes = Prefixes::new(&self.tries);
         let want = Wanted { key, version, least };
         let list = self.list.read(guard);

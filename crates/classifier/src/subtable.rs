@@ -111,7 +111,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
         want: &Wanted<'_>,
         prefixes: &mut Prefixes<'a>,
         wildcards: &mut Mask,
-        each: &mut dyn FnMut(&Rule<T>),
+        each: &mut dyn FnMut(&'a Rule<T>),
     ) {
         chain(self.head(guard, want.key, prefixes, wildcards))
             .take_while(|r| u32::from(r.priority()) >= want.least)

@@ -3,7 +3,7 @@
 use crate::config::IfaceConf;
 use crate::vlog;
 use action::TunnelKind;
-use ofproto::{ErspanSpec, Local, Remote, TunnelSpec};
+use ofproto::{ErspanSpec, Local, PacketMode, Remote, TunnelSpec};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -56,24 +56,10 @@ pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
         }
         _ => {}
     }
-    let usual = if o.kind() == TunnelKind::Gtpu { "legacy_l3" } else { "legacy_l2" };
-    if let Some(kind) = o.get("packet_type").filter(|k| *k != usual) {
-        return match (kind, conf.kind.as_str()) {
-            ("legacy_l2", kind) => o.fail(&format!(
-                "legacy_l2 configured on {kind} tunnel that cannot carry L2 traffic"
-            )),
-            ("legacy_l3", "vxlan" | "geneve") => {
-                let kind = if o.is_vxlan() { "VXLAN (without GPE)" } else { "geneve" };
-                o.fail(&format!(
-                    "legacy_l3 configured on {kind} tunnel that cannot carry L3 traffic"
-                ))
-            }
-            ("legacy_l3" | "ptap", _) => o.fail(&format!("packet_type '{kind}' is not supported")),
-            _ => o.fail(&format!("unknown packet_type '{kind}'")),
-        };
-    }
     Ok(TunnelSpec {
         kind: o.kind(),
+        mode: o.mode()?,
+        gpe: o.has_extension("gpe"),
         dst_port: o.dst_port()?,
         remote,
         local,
@@ -129,13 +115,57 @@ impl<'a> Options<'a> {
             "gre" | "ip6gre" => TunnelKind::Gre,
             "erspan" | "ip6erspan" => TunnelKind::Erspan,
             "gtpu" => TunnelKind::Gtpu,
-            _ if self.extensions().any(|e| e == "gbp") => TunnelKind::VxlanGbp,
+            _ if self.has_extension("gbp") => TunnelKind::VxlanGbp,
             _ => TunnelKind::Vxlan,
         }
     }
 
-    fn is_vxlan(&self) -> bool {
-        self.0.kind == "vxlan"
+    /// `packet_type`, as the type of tunnel can have it.
+    fn mode(&self) -> Result<PacketMode, String> {
+        let (l2, l3) = (self.0.kind != "gtpu", self.carries_l3());
+        let cannot = |mode: &str, layer: &str| {
+            let kind = match self.0.kind.as_str() {
+                "vxlan" if self.has_extension("gpe") => "VXLAN-GPE",
+                "vxlan" => "VXLAN (without GPE)",
+                kind => kind,
+            };
+            self.fail(&format!(
+                "{mode} configured on {kind} tunnel that cannot carry {layer} traffic"
+            ))
+        };
+        match self.get("packet_type") {
+            None => Ok(self.usual_mode()),
+            Some("legacy_l2") if l2 => Ok(PacketMode::LegacyL2),
+            Some("legacy_l2") => cannot("legacy_l2", "L2"),
+            Some("legacy_l3") if l3 => Ok(PacketMode::LegacyL3),
+            Some("legacy_l3") => cannot("legacy_l3", "L3"),
+            Some("ptap") if self.0.kind == "gtpu" => {
+                self.fail("packet_type 'ptap' is not supported")
+            }
+            Some("ptap") => Ok(PacketMode::Aware),
+            Some(kind) => self.fail(&format!("unknown packet_type '{kind}'")),
+        }
+    }
+
+    /// Can a port be one for packets without an Ethernet header only?
+    fn carries_l3(&self) -> bool {
+        match self.0.kind.as_str() {
+            "gre" | "gtpu" => true,
+            "vxlan" => self.has_extension("gpe"),
+            _ => false,
+        }
+    }
+
+    fn usual_mode(&self) -> PacketMode {
+        match self.kind() {
+            TunnelKind::Gtpu => PacketMode::LegacyL3,
+            _ => PacketMode::LegacyL2,
+        }
+    }
+
+    /// Is it VXLAN with this extension?
+    fn has_extension(&self, name: &str) -> bool {
+        self.0.kind == "vxlan" && self.extensions().any(|e| e == name)
     }
 
     fn dst_port(&self) -> Result<u16, String> {
@@ -246,7 +276,7 @@ impl<'a> Options<'a> {
         for unknown in self.0.options.keys().filter(|k| !known(k)) {
             vlog::warn!(MODULE, "{name}: unknown {kind} argument '{unknown}'");
         }
-        for unknown in self.extensions().filter(|e| *e != "gbp") {
+        for unknown in self.extensions().filter(|e| !matches!(*e, "gbp" | "gpe")) {
             vlog::warn!(MODULE, "{name}: unknown extension '{unknown}'");
         }
         if let Some(tos) = self.get("tos").filter(|t| *t != "inherit" && self.tos().is_none()) {
@@ -320,6 +350,8 @@ pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
     let ttl = |n: u8| (n != TTL).then(|| n.to_string());
     show("ttl", t.ttl.map_or(text("inherit"), ttl));
     show("dst_port", (t.dst_port != usual_port(&conf.kind)).then(|| t.dst_port.to_string()));
+    let mode = (t.mode != o.usual_mode()).then(|| mode_text(t.mode).to_string());
+    show("packet_type", mode);
     show("csum", t.csum.then(|| "true".into()));
     show("seq", t.sequence.then(|| "true".into()));
     show("df_default", (!t.df).then(|| "false".into()));
@@ -328,6 +360,15 @@ pub fn shown_options(conf: &IfaceConf) -> Option<StrMap> {
         shown.extend(shown_erspan(&t.erspan));
     }
     Some(shown)
+}
+
+/// `packet_type`'s word for it.
+pub(crate) fn mode_text(mode: PacketMode) -> &'static str {
+    match mode {
+        PacketMode::LegacyL2 => "legacy_l2",
+        PacketMode::LegacyL3 => "legacy_l3",
+        PacketMode::Aware => "ptap",
+    }
 }
 
 /// ERSPAN's options: those that its version has.
@@ -393,6 +434,7 @@ mod tests {
                 "remote_ip=10.0.0.1 packet_type=legacy_l3",
                 "v: legacy_l3 configured on VXLAN (without GPE) tunnel that cannot carry L3 traffic",
             ),
+            ("remote_ip=10.0.0.1 exts=gpe packet_type=l3", "v: unknown packet_type 'l3'"),
             ("remote_ip=10.0.0.1 dst_port=65536", "v: bad vxlan 'dst_port'"),
         ] {
             assert_eq!(read(options).unwrap_err(), error, "{options}");
@@ -429,6 +471,9 @@ mod tests {
             ("csum=zzz df_default=maybe foo=bar", ""),
             ("egress_pkt_mark=x", "egress_pkt_mark=0"),
             ("dst_port=8472 exts=gbp", "dst_port=8472"),
+            ("packet_type=legacy_l2 exts=gpe", ""),
+            ("packet_type=legacy_l3 exts=gpe", "packet_type=legacy_l3"),
+            ("packet_type=ptap", "packet_type=ptap"),
         ] {
             let mut want: Vec<&str> = want.split_whitespace().collect();
             want.push("remote_ip=1.1.2.92");
@@ -499,8 +544,23 @@ mod tests {
             read("gtpu", "remote_ip=10.0.0.2 packet_type=legacy_l2").unwrap_err(),
             "v: legacy_l2 configured on gtpu tunnel that cannot carry L2 traffic"
         );
-        let t = read("ip6gre", "remote_ip=fd00::2").unwrap();
-        assert!(!t.keyed && !t.sequence);
+        assert_eq!(t.mode, PacketMode::LegacyL3);
+        assert_eq!(
+            read("gtpu", "remote_ip=10.0.0.2 packet_type=ptap").unwrap_err(),
+            "v: packet_type 'ptap' is not supported"
+        );
+        let t = read("gre", "remote_ip=10.0.0.2 packet_type=legacy_l3").unwrap();
+        assert!(t.mode == PacketMode::LegacyL3 && !t.gpe);
+        let t = read("vxlan", "remote_ip=10.0.0.2 packet_type=ptap exts=gpe").unwrap();
+        assert!(t.mode == PacketMode::Aware && t.gpe && t.kind == TunnelKind::Vxlan);
+        let t = read("gre", "remote_ip=10.0.0.2 exts=gpe").unwrap();
+        assert!(t.mode == PacketMode::LegacyL2 && !t.gpe);
+        assert_eq!(
+            read("ip6gre", "remote_ip=fd00::2 packet_type=legacy_l3").unwrap_err(),
+            "v: legacy_l3 configured on ip6gre tunnel that cannot carry L3 traffic"
+        );
+        let t = read("ip6gre", "remote_ip=fd00::2 packet_type=ptap").unwrap();
+        assert!(!t.keyed && !t.sequence && t.mode == PacketMode::Aware);
         assert_eq!(
             read("geneve", "key=9").unwrap_err(),
             "v: geneve type requires valid 'remote_ip' argument"

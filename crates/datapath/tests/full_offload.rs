@@ -4,7 +4,7 @@ mod common;
 #[path = "common/gen.rs"]
 mod generate;
 
-use action::{Op, Rewrite, TunnelKind, TunnelPush};
+use action::{Op, Payload, Rewrite, TunnelKind, TunnelPush};
 use common::*;
 use datapath::{compose, extract};
 use flow::{Field, Key, Mask, at, frag};
@@ -78,6 +78,7 @@ fn push() -> Op {
     h.extend([0xc0, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0]);
     Op::TunnelPush(Arc::new(TunnelPush {
         kind: TunnelKind::Vxlan,
+        payload: Payload::Frame,
         tunnel_port: 9,
         out_port: 1,
         header: h.into(),

@@ -4,7 +4,7 @@ mod common;
 mod generate;
 
 use ::packet::HEADROOM;
-use action::{Op, TunnelKind, TunnelPush};
+use action::{Op, Payload, Rewrite, TunnelKind, TunnelPush};
 use common::*;
 use datapath::{Perf, Settings};
 use flow::{Field, Key, at, flag};
@@ -271,7 +271,8 @@ fn template(r: &mut Rng) -> Arc<TunnelPush> {
         _ => h.extend([0, 0, 0x12, 0xb5, 0, 0, sum, sum, 8, 0, 0, 0, 0, 0, 42, 0]),
     }
     let (header, source_ports) = (h.into(), (40000, 40100));
-    Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+    let payload = Payload::Frame;
+    Arc::new(TunnelPush { kind, payload, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
 }
 
 /// Takes out of frames what is each packet's own in ERSPAN: sequence number and time.
@@ -454,7 +455,8 @@ fn gtpu_template(v6: bool) -> Arc<TunnelPush> {
     h.extend([0, 0, 8, 0x68, 0, 0, sum, sum, 0x30, 255, 0, 0, 0xde, 0xad, 0xbe, 0xef]);
     let (kind, header) = (TunnelKind::Gtpu, h.into());
     let source_ports = (40000, 40100);
-    Arc::new(TunnelPush { kind, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+    let payload = Payload::Popped;
+    Arc::new(TunnelPush { kind, payload, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
 }
 
 /// IP packets lose their Ethernet header, and come out with one without addresses; others end.
@@ -503,5 +505,112 @@ fn gtpu_carries_what_is_behind_the_ethernet_header() {
     assert!(carried > 300 && refused > 30, "{carried} {refused}");
     assert!(b.dp.totals().drops[Drop::PacketType as usize] > 0);
     assert_eq!(b.dp.perf().iter().map(|(_, p)| p.differences).sum::<u64>(), 0);
+    b.assert_balanced();
+}
+
+/// A header of GRE or VXLAN-GPE for packets of this Ethertype without an Ethernet header, over IPv4
+/// with a checksum, or without.
+fn bare_template(kind: TunnelKind, ethertype: u16, summed: bool) -> Arc<TunnelPush> {
+    let proto = if kind.is_gre() { 47 } else { 17 };
+    let sum = if summed { 0xff } else { 0 };
+    let mut h = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];
+    h.extend([8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, proto, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    match kind {
+        TunnelKind::Gre => {
+            h.extend([if summed { 0xa0 } else { 0x20 }, 0]);
+            h.extend(ethertype.to_be_bytes());
+            h.extend(vec![0; if summed { 4 } else { 0 }]);
+            h.extend([0, 0, 0, 42]);
+        }
+        _ => {
+            h.extend([0, 0, 0x12, 0xb5, 0, 0, sum, sum]);
+            h.extend([0xc, 0, 0, if ethertype == 0x86dd { 2 } else { 1 }, 0, 0, 42, 0]);
+        }
+    }
+    let (header, source_ports) = (h.into(), (40000, 40100));
+    let payload = Payload::Popped;
+    Arc::new(TunnelPush { kind, payload, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+}
+
+/// Packets lose their Ethernet header in front of GRE or VXLAN-GPE, and come out as such that have
+/// none, until one is put in front.
+#[test]
+fn packets_go_into_tunnels_without_their_ethernet_header() {
+    let mut b = bed(3);
+    b.dp.set_settings(Settings { validate: true, ..Settings::default() });
+    let (mut carried, mut refused) = ([0; 2], 0);
+    for seed in 0..800 {
+        let mut r = Rng(seed);
+        let p = packet(&mut r);
+        let l3 = wire::l3(&p).filter(|l| l.ethertype >= 0x600);
+        let ip = l3.filter(|l| matches!(l.ethertype, 0x0800 | 0x86dd));
+        let (kind, behind) = match seed % 2 {
+            0 => (TunnelKind::Gre, l3),
+            _ => (TunnelKind::Vxlan, ip),
+        };
+        let t = bare_template(kind, behind.map_or(0x0800, |l| l.ethertype), r.chance(50));
+        let pop = Op::TunnelPop { port: TUNNEL, kind, options: [].into() };
+        let (mut new, mut mask) = (Key::ZERO, Key::ZERO);
+        new.set(at::ETH_DST, [7; 12]);
+        mask.set(at::ETH_DST, [0xff; 12]);
+        let header = Op::PushEth(Box::new(Rewrite { key: new, mask }));
+        let came = on(TUNNEL, &[(Field::TunId, 42)], vec![header, Op::Output(OUT)], 1);
+        let rules = vec![with_flag(came, flag::BARE), on(TUNNEL, &[], vec![Op::Output(PHY)], 2)];
+        for out in [vec![Op::Output(OUT)], vec![pop]] {
+            let whole = matches!(out[..], [Op::Output(_)]);
+            let push = [vec![Op::TunnelPush(t.clone())], out].concat();
+            b.set_rules([rules.clone(), vec![on(PHY, &[], push, 3)]].concat());
+            b.peers[0].send(&p);
+            b.run();
+            let got = b.peers[2].drain();
+            let Some(l3) = &behind else {
+                assert!(got.is_empty(), "seed {seed}");
+                refused += 1;
+                continue;
+            };
+            assert_eq!(got.len(), 1, "seed {seed}");
+            if whole {
+                check_outer(&got[0], &p[l3.at..], &t);
+            } else {
+                assert_eq!(got[0], [&[7; 12][..], &p[l3.at - 2..]].concat(), "seed {seed}");
+                carried[usize::from(!kind.is_gre())] += 1;
+            }
+        }
+        assert!(b.peers[0].drain().is_empty(), "seed {seed}");
+    }
+    assert!(carried.iter().all(|n| *n > 200) && refused > 50, "{carried:?} {refused}");
+    assert_eq!(b.dp.totals().drops[Drop::PacketType as usize], refused);
+    assert_eq!(b.dp.perf().iter().map(|(_, p)| p.differences).sum::<u64>(), 0);
+    b.assert_balanced();
+}
+
+/// What is behind GRE has to be named by an Ethertype, and to be a packet of its own.
+#[test]
+fn protocols_of_gre_that_name_no_packet_have_a_named_end() {
+    let mut b = bed(3);
+    let pop = Op::TunnelPop { port: TUNNEL, kind: TunnelKind::Gre, options: [].into() };
+    b.set_rules(vec![on(PHY, &[], vec![pop], 1), on(TUNNEL, &[], vec![Op::Output(OUT)], 2)]);
+    for (protocol, passes) in [
+        (0, false),
+        (0x5ff, false),
+        (0x600, true),
+        (0x8100, false),
+        (0x88a8, false),
+        (0x88be, false),
+        (0x22eb, false),
+        (0x8848, true),
+    ] {
+        let mut frame = bare_template(TunnelKind::Gre, protocol, false).header.to_vec();
+        frame.extend([7; 40]);
+        let total = (frame.len() - 14) as u16;
+        frame[16..18].copy_from_slice(&total.to_be_bytes());
+        fix_ip(&mut frame);
+        let before = b.dp.totals().drops[Drop::TunnelHeader as usize];
+        b.peers[0].send(&frame);
+        b.run();
+        assert_eq!(b.peers[2].drain().len(), usize::from(passes), "{protocol:#x}");
+        let dropped = b.dp.totals().drops[Drop::TunnelHeader as usize] - before;
+        assert_eq!(dropped, u64::from(!passes), "{protocol:#x}");
+    }
     b.assert_balanced();
 }

@@ -144,8 +144,11 @@ pub mod flag {
     pub const TUNNEL_CE: u8 = 16;
     /// The packet was received from a tunnel with options in the outer header.
     pub const TUNNEL_OPTIONS: u8 = 32;
+    /// The packet was received from a tunnel without an Ethernet header. It has one in memory, with
+    /// the right Ethertype and without addresses.
+    pub const BARE: u8 = 64;
     /// All flags of a tunnel.
-    pub const TUNNEL_ALL: u8 = TUNNEL | TUNNEL_CE | TUNNEL_OPTIONS;
+    pub const TUNNEL_ALL: u8 = TUNNEL | TUNNEL_CE | TUNNEL_OPTIONS | BARE;
 }
 
 /// A key, a masked key or a mask: `LINES` lines of 64 bytes.

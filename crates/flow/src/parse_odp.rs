@@ -121,6 +121,11 @@ impl Parser<'_> {
             self.key.set_u32(at::PACKET_TYPE, kind);
             self.mask.set_u32(at::PACKET_TYPE, !0);
         }
+        let bare = self.key.u32(at::PACKET_TYPE) >> 16 == 1;
+        if bare && self.key.u8(at::FLAGS) & flag::TUNNEL != 0 {
+            self.key.set_u8(at::FLAGS, self.key.u8(at::FLAGS) | flag::BARE);
+            self.mask.set_u8(at::FLAGS, self.mask.u8(at::FLAGS) | flag::BARE);
+        }
         if self.key.u32(at::PACKET_TYPE) == 0 && self.mask.u16(at::ETH_TYPE) == 0 {
             self.put(at::ETH_TYPE, 2, NO_ETH_TYPE.into(), 0xffff);
         }

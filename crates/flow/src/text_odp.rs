@@ -251,7 +251,7 @@ impl Odp<'_> {
     }
 
     fn frame(&mut self) {
-        let kind = Field::PacketType.get(self.key);
+        let kind = self.packet_type();
         let body = format!("ns={},id={}", kind >> 16, hex(kind & 0xffff));
         self.attribute("packet_type", &body);
         if kind >> 16 == 0 {
@@ -271,6 +271,17 @@ impl Odp<'_> {
             (true, false) => ")",
             _ => "",
         });
+    }
+
+    /// What the packet begins with. Keys of packets have no such field: one that came out of a
+    /// tunnel without an Ethernet header has a flag until it is looked up again.
+    fn packet_type(&self) -> u128 {
+        let fresh = self.key.u32(at::RECIRC) == 0;
+        match self.key.u8(at::FLAGS) & flag::BARE {
+            0 => Field::PacketType.get(self.key),
+            _ if fresh => 1 << 16 | u128::from(self.key.u16(at::ETH_TYPE)),
+            _ => 0,
+        }
     }
 
     /// A tag and the start of the encapsulated part; false if there is no tag.

@@ -1,12 +1,12 @@
 //! Outer packets: header and inner packet in one pass (`strip`) against its twin, which parses the
-//! outer header, removes it and parses again; with VXLAN and Geneve. ERSPAN and GTP-U against a
-//! slow parser.
+//! outer header, removes it and parses again; with VXLAN and Geneve. ERSPAN, GTP-U, GRE and
+//! VXLAN-GPE against a slow parser.
 
 use crate::parse::bed::{Bed, Rule, bed, rule};
 use crate::parse::slow;
 use action::{Op, TunnelKind};
 use datapath::Settings;
-use flow::{Field, Key, at};
+use flow::{Field, Key, at, flag};
 use std::cell::RefCell;
 
 /// Datapath ports: the underlay, the tunnels' number, another one.
@@ -79,9 +79,12 @@ fn slow_rules(kind: TunnelKind, found: &Key) -> Vec<Rule> {
     ];
     let pop = Op::TunnelPop { port: TUNNEL, kind, options: [].into() };
     let outer = [(Field::EthType, 0x0800), (Field::IpProto, if kind.is_gre() { 47 } else { 17 })];
+    let mut wanted = on(TUNNEL, &READ.map(|f| (f, f.get(found))), vec![Op::Output(OUT)], 2);
+    wanted.key.bytes_mut()[at::FLAGS] |= found.u8(at::FLAGS);
+    wanted.mask.bytes_mut()[at::FLAGS] |= flag::BARE;
     vec![
         on(PHY, &outer, vec![pop], 1),
-        on(TUNNEL, &READ.map(|f| (f, f.get(found))), vec![Op::Output(OUT)], 2),
+        wanted,
         on(TUNNEL, &[], vec![Op::Output(PHY)], 3),
         on(PHY, &[], vec![], 4),
     ]
@@ -93,6 +96,8 @@ fn against_slow(b: &mut Bed, kind: TunnelKind, frame: &[u8]) {
     let found = match kind {
         _ if tagged => None,
         TunnelKind::Erspan => slow::erspan(frame),
+        TunnelKind::Gre => slow::gre(frame),
+        TunnelKind::Vxlan => slow::vxlan(frame),
         _ => slow::gtpu(frame),
     };
     b.set_rules(slow_rules(kind, &found.as_ref().map_or(Key::ZERO, |(key, _)| *key)));
@@ -131,7 +136,12 @@ pub fn run(data: &[u8]) {
         testkit::fix_checksums(&mut frame);
     }
     if kind & 4 != 0 {
-        let kind = if kind & 1 != 0 { TunnelKind::Gtpu } else { TunnelKind::Erspan };
+        let kind = match kind & 9 {
+            0 => TunnelKind::Erspan,
+            1 => TunnelKind::Gtpu,
+            8 => TunnelKind::Gre,
+            _ => TunnelKind::Vxlan,
+        };
         return SLOW.with_borrow_mut(|b| against_slow(b, kind, &frame));
     }
     BEDS.with_borrow_mut(|beds| {
@@ -162,6 +172,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let body = [header, inner].concat();
         [vec![6], Frame::new(b, a, v4(L4::Other(47, body))).bytes()].concat()
     };
+    let gre = |header: &[u8], inner: &[u8]| {
+        let body = [header, inner].concat();
+        [vec![14], Frame::new(b, a, v4(L4::Other(47, body))).bytes()].concat()
+    };
     let second = [0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 0, 0, 0x7b, 0, 0, 0, 3];
     let third = [0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20, 0, 2, 0x37, 1, 2, 3, 4, 0, 0, 3, 0x78];
     vec![
@@ -180,5 +194,16 @@ pub fn seeds() -> Vec<Vec<u8>> {
         outer(7, &[0x32, 255, 0, 24, 0, 1, 2, 3, 0, 1, 0, 0], &inner[14..], true),
         outer(7, &[0x34, 255, 0, 24, 0, 1, 2, 3, 0, 1, 0, 0x85], &inner[14..], true),
         outer(7, &[0x32, 1, 0, 4, 0, 0, 0, 0], &[0, 1, 0, 0], true),
+        gre(&[0, 0, 8, 0], &inner[14..]),
+        gre(&[0x20, 0, 0x65, 0x58, 0, 0, 0, 9], &inner),
+        gre(&[0xb0, 0, 0x88, 0x47, 0x77, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[]),
+        gre(&[0, 0, 0x81, 0], &arp[12..]),
+        outer(15, &[0xc, 0, 0, 1, 0, 0, 1, 0], &inner[14..], false),
+        outer(15, &[0xc, 0, 0, 2, 0, 0, 2, 0], &inner[14..], true),
+        outer(15, &[0xc, 0, 0, 3, 0, 0, 1, 0], &arp, false),
+        outer(15, &[0xc, 0, 0, 4, 0, 0, 1, 0], &arp, false),
+        outer(15, &[0xd, 0, 0, 1, 0, 0, 1, 0], &inner[14..], false),
+        outer(2, &[0xc, 0, 0, 3, 0, 0, 1, 0], &inner, false),
+        outer(2, &[0xc, 0, 0, 1, 0, 0, 1, 0], &inner[14..], false),
     ]
 }

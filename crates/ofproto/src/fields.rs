@@ -2,7 +2,8 @@
 
 use flow::{Field, Key, Mask, at};
 use wire::{
-    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP, IP_SCTP, IP_TCP, IP_UDP,
+    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_QINQ, ETH_RARP, ETH_VLAN, IP_SCTP,
+    IP_TCP, IP_UDP,
 };
 
 /// IP protocols that have ports in the first four bytes of their header.
@@ -13,6 +14,11 @@ pub(crate) const VLAN_PRESENT: u16 = 0x1000;
 
 pub(crate) fn is_mpls(eth_type: u16) -> bool {
     matches!(eth_type, ETH_MPLS | ETH_MPLS_MCAST)
+}
+
+/// Is it the Ethertype of a VLAN tag?
+pub(crate) fn is_vlan(eth_type: u16) -> bool {
+    matches!(eth_type, ETH_VLAN | ETH_QINQ)
 }
 
 pub(crate) fn is_ip(eth_type: u16) -> bool {

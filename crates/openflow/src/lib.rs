@@ -39,6 +39,6 @@ pub use continuation::{Continuation, Resume};
 pub use encap::Header;
 pub use error::*;
 pub use learn::{Learn, LearnSource, LearnSpec, LearnTarget, learn_flag};
-pub use loose::Loose;
+pub use loose::{Loose, names_header};
 pub use message::*;
 pub use table_features::*;

@@ -39,7 +39,9 @@ impl<'a> Loose<'a> {
     }
 }
 
-fn names_header(mask: &Mask) -> bool {
+/// True if a match with this mask is about a packet's own headers or its type, and not only about
+/// where the packet is and came from. A flow that is not is for packets of any type.
+pub fn names_header(mask: &Mask) -> bool {
     let mut headers = *mask;
     headers.set_u32(at::IN_PORT, 0); // with ct_state and flags, in the word of the inner VLAN
     mask.u32(at::PACKET_TYPE) != 0

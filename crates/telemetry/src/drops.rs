@@ -36,7 +36,7 @@ drops! {
     NoBuffer "no_buffer" "No packet buffer was free for a copy.";
     NoHeadroom "no_headroom" "No room in front of the packet for the header to add.";
     BadAction "bad_action" "The action does not fit the packet (for example a port rewrite without a port).";
-    PacketType "packet_type" "The packet has no Ethernet header, without which no port takes it, or an encap or decap does not fit what it begins with.";
+    PacketType "packet_type" "The packet has no Ethernet header, without which its port does not take it, or a tunnel cannot carry it without one, or an encap or decap does not fit what it begins with.";
     TtlExpired "ttl_expired" "The TTL or hop limit would have reached zero.";
     RecircLimit "recirc_limit" "The packet was recirculated too often, or its bridge has as many recirculations as it may have.";
     DepthLimit "depth_limit" "The pipeline's tables, groups and bridges are nested too deep.";

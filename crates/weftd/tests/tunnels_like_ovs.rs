@@ -46,10 +46,23 @@ fn prepare<'a>(ns: &'a Netns, config: SwitchConfig) -> Switch<'a> {
         ("gt2", "remote_ip=flow key=flow dst_port=2153 packet_type=legacy_l3"),
         ("gt3", "remote_ip=fd00::2 key=7"),
     ];
+    let gpe = [
+        ("gp1", "remote_ip=10.1.1.2 key=43 exts=gpe"),
+        ("gp2", "remote_ip=10.1.1.2 key=43 exts=gpe packet_type=legacy_l3"),
+        ("gp3", "remote_ip=fd00::2 key=44 exts=gpe packet_type=ptap"),
+    ];
+    let gre = [
+        ("gr1", "remote_ip=10.1.1.2 key=42"),
+        ("gr2", "remote_ip=10.1.1.2 key=42 packet_type=legacy_l3"),
+        ("gr3", "remote_ip=10.1.1.254 packet_type=ptap csum=true"),
+    ];
     let vxlan = vxlan.map(|(name, options)| (name, "vxlan", options));
     let erspan = erspan.map(|(name, options)| (name, "erspan", options));
     let gtpu = gtpu.map(|(name, options)| (name, "gtpu", options));
-    for (name, kind, options) in vxlan.into_iter().chain(erspan).chain(gtpu) {
+    let gpe = gpe.map(|(name, options)| (name, "vxlan", options));
+    let gre = gre.map(|(name, options)| (name, "gre", options));
+    let all = vxlan.into_iter().chain(erspan).chain(gtpu).chain(gpe).chain(gre);
+    for (name, kind, options) in all {
         let options: String =
             options.split(' ').map(|o| format!(" options:{o}")).collect::<Vec<_>>().concat();
         vsctl(&format!("add-port br-int {name} -- set interface {name} type={kind}{options}"));
@@ -113,6 +126,8 @@ fn numbers_out(line: &str) -> String {
         "_sys_4790 (",
         "_sys_4791 (",
         "erspan_sys (",
+        "gre_sys (",
+        "genev_sys_6081 (",
         "gtpu_sys_2152 (",
         "gtpu_sys_2153 (",
         "port ",
@@ -198,6 +213,7 @@ fn script() -> Vec<String> {
         all.push(trace(&format!("br-phy {protocol},{TO_VTEP},{fields}")));
     }
     all.extend(others_script());
+    all.extend(types_script());
     for options in [
         "key=3",
         "remote_ip=nonsense",
@@ -293,6 +309,63 @@ fn others_script() -> Vec<String> {
         all.push(format!("vsctl -- --may-exist add-port br-int e1 -- set interface e1 type=erspan options:remote_ip=10.1.1.77 options:{options}"));
         all.push("vsctl get interface e1 error".into());
         all.push("vsctl del-port e1".into());
+    }
+    all
+}
+
+/// What goes into tunnels with and without an Ethernet header, and what they may be configured as.
+fn types_script() -> Vec<String> {
+    let mut all = vec!["ofctl del-flows br-int".to_string()];
+    for actions in [
+        "gp1",
+        "gp2",
+        "gp3",
+        "decap(),gp1",
+        "decap(),gp2",
+        "decap(),gp3",
+        "gr1",
+        "gr2",
+        "gr3",
+        "decap(),gr1",
+        "decap(),gr2",
+        "decap(),gr3",
+        "t1,gr2",
+        "mod_dl_dst:00:00:00:00:00:09,gr2",
+        "dec_ttl,gr2",
+    ] {
+        all.push(format!("ofctl -OOpenFlow13 add-flow br-int in_port=t1,actions={actions}"));
+        all.push(format!("trace br-int {FROM_T1},nw_tos=8,nw_ecn=1"));
+        let addresses = "eth_src=00:00:00:00:00:01,eth_dst=00:00:00:00:00:02";
+        all.push(format!("trace br-int in_port=t1,ipv6,{addresses},nw_ttl=9"));
+    }
+    for (port, actions) in [
+        ("gr2", "t1"),
+        ("gr2", "mod_dl_dst:00:00:00:00:00:09,t1"),
+        ("gr3", "t1"),
+        ("gr3", "encap(ethernet),t1"),
+        ("gr3", "encap(ethernet),set_field:00:00:00:00:00:09->eth_dst,t1"),
+    ] {
+        all.push("ofctl del-flows br-int".into());
+        all.push(format!("ofctl -OOpenFlow13 add-flow br-int in_port={port},actions={actions}"));
+        let outer = "tun_src=10.1.1.2,tun_dst=10.1.1.1,tun_id=42";
+        let flow = format!("in_port={port},packet_type=(1,0x800),nw_dst=2.2.2.2,{outer}");
+        all.push(format!("trace br-int {flow}"));
+    }
+    for options in ["legacy_l2", "legacy_l3", "ptap", "nonsense"] {
+        for kind in [
+            "gre",
+            "ip6gre",
+            "geneve",
+            "vxlan",
+            "vxlan options:exts=gpe",
+            "erspan options:erspan_ver=1",
+        ] {
+            let to = if kind == "ip6gre" { "fd00::77" } else { "10.1.1.77" };
+            all.push(format!("vsctl -- --may-exist add-port br-int e1 -- set interface e1 options:remote_ip={to} options:packet_type={options} type={kind}"));
+            all.push("vsctl get interface e1 error".into());
+            all.push("appctl tnl/ports/show".into());
+            all.push("vsctl del-port e1".into());
+        }
     }
     all
 }

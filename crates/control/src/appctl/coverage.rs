@@ -7,15 +7,16 @@ use std::fmt::Write;
 use telemetry::Drop;
 
 /// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these.
-const OVS_DROPS: [(&str, Drop); 8] = [
-    ("drop_action_of_pipeline", Drop::Policy),
-    ("drop_action_recursion_too_deep", Drop::DepthLimit),
-    ("drop_action_too_many_resubmit", Drop::ResubmitLimit),
-    ("drop_action_stack_too_deep", Drop::StackLimit),
-    ("drop_action_no_recirculation_context", Drop::RecircLimit),
-    ("drop_action_unsupported_packet_type", Drop::PacketType),
-    ("datapath_drop_rx_invalid_packet", Drop::Truncated),
-    ("datapath_drop_tunnel_pop_error", Drop::TunnelHeader),
+const OVS_DROPS: [(&str, &[Drop]); 9] = [
+    ("drop_action_of_pipeline", &[Drop::Policy]),
+    ("drop_action_recursion_too_deep", &[Drop::DepthLimit]),
+    ("drop_action_too_many_resubmit", &[Drop::ResubmitLimit]),
+    ("drop_action_congestion", &[Drop::TunnelEcn]),
+    ("drop_action_stack_too_deep", &[Drop::StackLimit]),
+    ("drop_action_no_recirculation_context", &[Drop::RecircLimit]),
+    ("drop_action_unsupported_packet_type", &[Drop::PacketType]),
+    ("datapath_drop_rx_invalid_packet", &[Drop::Truncated]),
+    ("datapath_drop_tunnel_pop_error", &[Drop::TunnelHeader, Drop::TunnelChecksum]),
 ];
 
 /// Every counter by name. Drops are called `datapath_drop_<reason>`. With nothing in flight:
@@ -25,8 +26,9 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     for (reason, n) in s.dp.drops() {
         all.insert(format!("datapath_drop_{}", reason.name()), n);
     }
-    for (name, reason) in OVS_DROPS {
-        all.insert(name.into(), all[&format!("datapath_drop_{}", reason.name())]);
+    for (name, reasons) in OVS_DROPS {
+        let n = reasons.iter().map(|r| all[&format!("datapath_drop_{}", r.name())]).sum();
+        all.insert(name.into(), n);
     }
     let moved = s.dp.totals();
     for (name, n) in [

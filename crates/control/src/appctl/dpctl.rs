@@ -51,7 +51,7 @@ pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
             let tunnel = tunnel_options::shown_options(&iface.conf);
             let options = tunnel.as_ref().or_else(|| shown.get(&iface.dp_port?));
             let options = options.unwrap_or(&iface.conf.options);
-            let kind = kind_text(kind(s, iface), options.iter());
+            let kind = kind_text(kind(s, iface), options.iter().filter(is_shown));
             let _ = writeln!(out, "    {} {of_port}/{dp_port}: {kind}", iface.conf.name);
         }
     }
@@ -67,6 +67,11 @@ fn shown_configs(s: &State) -> BTreeMap<u16, BTreeMap<String, String>> {
 fn kind<'a>(s: &'a State, iface: &'a Iface) -> &'a str {
     let port = iface.dp_port.filter(|_| !iface.is_virtual()).and_then(|no| s.dp.port(no));
     port.map_or(&iface.conf.kind, |p| p.kind())
+}
+
+/// False for the files of dummy ports, which ovs-vswitchd does not show either.
+fn is_shown((name, _): &(&String, &String)) -> bool {
+    !matches!(name.as_str(), "pcap" | "rxq_pcap" | "tx_pcap")
 }
 
 fn kind_text<'a>(kind: &str, options: impl Iterator<Item = (&'a String, &'a String)>) -> String {
@@ -99,7 +104,8 @@ pub(super) fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
         .filter_map(|i| {
             let no = i.dp_port?;
             let options = shown.get(&no).unwrap_or(&i.conf.options);
-            Some((no, (i.conf.name.clone(), kind_text(kind(s, i), options.iter()))))
+            let kind = kind_text(kind(s, i), options.iter().filter(is_shown));
+            Some((no, (i.conf.name.clone(), kind)))
         })
         .chain(tunnels)
         .collect()

@@ -2,7 +2,7 @@
 
 use crate::ports::parse_mac;
 use crate::state::State;
-use action::TunnelKind;
+use crate::tunnel_options::mode_text;
 use ofproto::{Local, Remote, Route, TunnelSpec};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -218,7 +218,7 @@ fn describe(t: &TunnelSpec, no: flow::PortNo) -> String {
         Remote::Flow => "flow".into(),
         Remote::Ip(ip) => ip.to_string(),
     };
-    let layer = if t.kind == TunnelKind::Gtpu { "legacy_l3" } else { "legacy_l2" };
+    let layer = mode_text(t.mode);
     let mut out = format!("{local}->{remote}, key={}, {layer}, dp port={no}", key_text(t.in_key));
     if t.out_key != t.in_key {
         let _ = write!(out, ", out_key={}", key_text(t.out_key));

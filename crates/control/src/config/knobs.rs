@@ -350,10 +350,11 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
             ("csum", Works, ""),
             ("seq", Works, ""),
             ("egress_pkt_mark", Works, ""),
-            ("exts", Only(&["gbp"]), ""),
+            ("exts", Only(&["gbp", "gpe"]), ""),
         ],
     ),
-    ("vxlan geneve gre ip6gre erspan ip6erspan", &[("packet_type", Only(&["legacy_l2"]), "")]),
+    ("vxlan gre", &[("packet_type", Only(&["legacy_l2", "legacy_l3", "ptap"]), "")]),
+    ("geneve ip6gre erspan ip6erspan", &[("packet_type", Only(&["legacy_l2", "ptap"]), "")]),
     ("gtpu", &[("packet_type", Only(&["legacy_l3"]), "")]),
     (
         "erspan ip6erspan",

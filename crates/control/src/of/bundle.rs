@@ -86,6 +86,7 @@ fn item(r: Request, vlan_limit: u8) -> Result<BundleItem, OfError> {
         Request::GroupMod(m) => Ok(BundleItem::Group(m)),
         Request::PortMod(m) => Ok(BundleItem::Port(m)),
         Request::PacketOut(m) => {
+            let m = m.in_memory();
             // The switch half knows the port better than the parser could.
             let key = datapath::extract(&m.data, flow::NO_PORT, vlan_limit);
             Ok(BundleItem::PacketOut(Box::new((m, key.ok_or(OfError::BadPacket)?))))

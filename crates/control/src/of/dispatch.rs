@@ -261,7 +261,7 @@ fn modify(
         Request::MeterMod(m) => s.ofproto.meter_mod(bridge, &m, now),
         Request::PortMod(pm) => s.port_mod(id, &pm),
         Request::TableMod { table, config, vacancy } => table_mod(s, id, table, config, vacancy),
-        Request::PacketOut(po) => packet_out(s, id, &po),
+        Request::PacketOut(po) => packet_out(s, id, &po.in_memory()),
         Request::TlvTableMod(m) => s.ofproto.tlv_table_mod(bridge, &m),
         Request::Resume(r) => {
             s.flush_changes();

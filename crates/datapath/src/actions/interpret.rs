@@ -288,7 +288,7 @@ impl<S: Sink> Run<'_, S> {
 fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     let place = Place { line: &f.line, layout: f.layout };
     match op {
-        Op::Set(rw) => return set(rw, p, f),
+        Op::Set(rw) | Op::PushEth(rw) => return set(rw, p, f),
         Op::PushVlan { tpid, tci } => {
             rewrite::push_vlan(p, *tpid, *tci)?;
             f.tags = f.tags.saturating_add(1);

@@ -220,7 +220,7 @@ fn count(table: &Table, megaflow: u32, packets: u64, bytes: u64, now_ms: u64) {
 fn rewrite_all(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
     let place = Place { line: &batch.keys.line.0[i], layout: batch.columns.layout[i] };
     for op in program.ops.iter() {
-        if let action::Op::Set(rw) = op {
+        if let action::Op::Set(rw) | action::Op::PushEth(rw) = op {
             rewrite::apply(p, &place, rw)?;
         }
     }

@@ -163,7 +163,7 @@ impl Patch {
         let mut draft = Draft { clear: [0; 64], set: [0; 64], left: [0; flow::WORDS * 8] };
         let (mut form, mut l4) = (Form::Ethernet, L4::None);
         for op in sets {
-            let Op::Set(rw) = op else { return None };
+            let (Op::Set(rw) | Op::PushEth(rw)) = op else { return None };
             draft.left = *rw.mask.bytes();
             draft.copy(rw, 0, 0, 12);
             let of = Form::of(rw)?;

@@ -165,12 +165,13 @@ fn is_cheap(ops: &[Op], why: Drop) -> bool {
 
 /// True for a rewrite of packet bytes only, without metadata.
 fn is_set(op: &Op) -> bool {
-    matches!(op, Op::Set(rw) if !crate::actions::interpret::touches_metadata(rw))
+    let (Op::Set(rw) | Op::PushEth(rw)) = op else { return false };
+    !crate::actions::interpret::touches_metadata(rw)
 }
 
 /// True for a rewrite of Ethernet addresses only.
 fn is_ethernet(op: &Op) -> bool {
-    matches!(op, Op::Set(rw) if ethernet_only(rw))
+    matches!(op, Op::Set(rw) | Op::PushEth(rw) if ethernet_only(rw))
 }
 
 /// The programs of one worker, each of them once.

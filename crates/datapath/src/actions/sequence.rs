@@ -70,7 +70,8 @@ impl Sequence {
         let (Op::Output(_), mut rest) = ops.split_last()? else { return None };
         let (mut list, mut tags) = (Vec::new(), Tags::default());
         while !rest.is_empty() {
-            let sets = rest.iter().take_while(|o| matches!(o, Op::Set(_))).count();
+            let is_set = |op: &&Op| matches!(op, Op::Set(_) | Op::PushEth(_));
+            let sets = rest.iter().take_while(is_set).count();
             let (step, n) = match rest {
                 _ if sets > 0 => (Piece::Patch(Patch::compile(&rest[..sets])?), sets),
                 [Op::PopVlan, Op::PushVlan { tpid, tci }, ..] if is_tpid(*tpid) => {

@@ -101,14 +101,16 @@ impl Batch {
     fn take_up(&mut self, from: &mut Vec<Pending>) {
         let n = from.len().min(VECTOR - self.packets.len());
         for Pending { packet, mut frame } in from.drain(..n) {
+            let mut len = packet.len() as u16;
             if frame.vlan_limit != self.vlan_limit {
                 frame.vlan_limit = self.vlan_limit;
                 frame.reparse(packet.data(), self.vlan_limit);
+                len -= frame.unseen_bytes();
             }
             let (i, columns) = (self.packets.len(), &mut self.columns);
             self.in_port.push(frame.in_port());
             self.keys.put(i, &frame.line, &frame.ext, frame.have);
-            (columns.len[i], columns.layout[i]) = (packet.len() as u16, frame.layout);
+            (columns.len[i], columns.layout[i]) = (len, frame.layout);
             columns.same[i] = false;
             (columns.depth[i], columns.ct[i]) = (frame.depth, frame.ct);
             self.packets.push(packet);
@@ -140,7 +142,9 @@ impl Batch {
         for i in (0..self.packets.len()).filter(|i| which[*i]) {
             // SAFETY: the batch's own handle is removed below.
             let packet = unsafe { self.packets[i].duplicate() };
-            self.postponed.push(Pending { packet, frame: self.frame(i) });
+            let mut frame = self.frame(i);
+            frame.mark_bare();
+            self.postponed.push(Pending { packet, frame });
         }
         self.remove(which);
     }

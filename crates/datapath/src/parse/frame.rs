@@ -5,6 +5,13 @@ use crate::parse::scalar::parse;
 use conntrack::{Meta, Ref};
 use flow::{Key, PortNo, at, flag};
 
+/// In place of a `vlan_limit`, which is less: the packet came in without an Ethernet header, and
+/// waits to be looked up. It is the batch that tells such packets from others, where it compares
+/// this number with its own limit anyway.
+const BARE: u8 = u8::MAX;
+/// Bytes of the Ethernet header that such a packet has in memory.
+const ETHERNET: u16 = 14;
+
 /// What is known about one packet while operations are executed.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
@@ -13,7 +20,7 @@ pub(crate) struct Frame {
     /// Which lines of `ext` are valid, a bit each.
     pub have: u8,
     pub layout: Layout,
-    /// How many VLAN tags matching looks behind (`vlan-limit`).
+    /// How many VLAN tags matching looks behind (`vlan-limit`), or [`BARE`].
     pub vlan_limit: u8,
     /// Tags in front of the network header that was matched; pushes and pops change it.
     pub tags: u8,
@@ -63,6 +70,21 @@ impl Frame {
         line[at::FLAGS] &= !flag::TUNNEL_ALL;
         self.have &= !EXT2;
         self.tags = self.vlan_limit;
+    }
+
+    /// Marks a packet that came in without an Ethernet header, before it waits to be looked up.
+    pub fn mark_bare(&mut self) {
+        if self.unseen_bytes() != 0 {
+            self.vlan_limit = BARE;
+        }
+    }
+
+    /// Bytes in front of the packet that are only in memory. Once the packet was looked up, it has
+    /// an Ethernet header or goes into a tunnel.
+    pub fn unseen_bytes(&self) -> u16 {
+        let line = bytes(&self.line);
+        let came_bare = line[at::FLAGS] & flag::BARE != 0;
+        if came_bare && line[at::RECIRC..at::RECIRC + 4] == [0; 4] { ETHERNET } else { 0 }
     }
 
     /// The whole key.

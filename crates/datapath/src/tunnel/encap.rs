@@ -2,7 +2,7 @@
 //! with VXLAN or Geneve. `tunnel::header::push` is the twin, and puts on all other headers.
 
 use crate::tunnel::header::source_port;
-use action::TunnelPush;
+use action::{Payload, TunnelPush};
 use packet::Packet;
 use telemetry::Drop;
 use wire::checksum::Sum;
@@ -31,7 +31,7 @@ impl Template {
     pub fn new(t: &TunnelPush) -> Option<Template> {
         let mut h: [u8; PLAIN] = *t.header.first_chunk()?;
         let plain = t.kind.has_template() && !t.is_ipv6() && h[14] == 0x45 && !t.checksum();
-        if !plain || h[24..26] != [0, 0] {
+        if !plain || t.payload != Payload::Frame || h[24..26] != [0, 0] {
             return None;
         }
         for filled_in in [16..18, 34..36, 38..40] {

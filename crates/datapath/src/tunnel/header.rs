@@ -1,11 +1,14 @@
 //! Outer headers (VXLAN, Geneve, GRE, ERSPAN, GTP-U): removed and put on by interpreted operations.
 //! These are the twins of decapsulation in one pass and of templates.
+//!
+//! A packet that has no Ethernet header between two tunnels has one in memory: its bytes are those
+//! of the outer header in front of it, which is always longer.
 
 use crate::batch::keys::{EXT2, Layout, Line, bytes, bytes_mut};
 use crate::mem::fold;
 use crate::parse::frame::Frame;
 use crate::parse::scalar::{UDP, parse};
-use action::{TunnelKind, TunnelPush, erspan, gre, gtpu};
+use action::{Payload, TunnelKind, TunnelPush, erspan, gre, gtpu, vxlan};
 use flow::{PortNo, at, flag, frag};
 use packet::Packet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,7 +17,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
-use wire::{ETH_IPV4, ETH_IPV6, ETH_TEB, IP_GRE};
+use wire::{ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_TEB, ETH_VLAN, IP_GRE};
 
 /// Bits of `tun_flags`, with OVS's values: that of OpenFlow, then those that only the datapath has.
 const OAM: u16 = 1;
@@ -27,6 +30,8 @@ const UDP_HEADER: usize = 8;
 /// Bytes of a VXLAN header, and of a Geneve header without options.
 const VXLAN_HEADER: usize = 8;
 const GRE_HEADER: usize = 4;
+/// The least Ethertype (IEEE 802.3): numbers below are lengths.
+const ETHERTYPE_LEAST: u16 = 0x600;
 /// Bytes of a GRE header with a sequence number.
 const NUMBERED_GRE_HEADER: usize = 8;
 /// Where the timestamp is behind the GRE header of ERSPAN type III, in units of 100 microseconds.
@@ -34,8 +39,10 @@ const ERSPAN_TIMESTAMP: std::ops::Range<usize> = 12..16;
 /// The next GRE sequence number, shared by all tunnels: numbers rise within each tunnel, and that
 /// is what receivers check.
 static SEQUENCE: AtomicU32 = AtomicU32::new(0);
-/// VXLAN (RFC 7348, section 5), first word of the header: the VNI is valid.
-const VALID: u32 = 0x0800_0000;
+/// VXLAN-GPE, first word of the header: version 0, no control message, VNI and payload are valid.
+const GPE_PLAIN: u32 = vxlan::VALID | vxlan::GPE;
+/// VXLAN-GPE, first word: which payload.
+const GPE_PAYLOAD: u32 = 0xff;
 /// VXLAN with the group policy extension (draft-smith-vxlan-group-policy), first word: there is a
 /// group policy id; which other flags may be set; the bits of the id.
 const GBP: u32 = 0x8000_0000;
@@ -89,7 +96,10 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
     if p.len() + len > usize::from(u16::MAX) {
         return Err(Drop::TooLong);
     }
-    let replaced = if t.kind == TunnelKind::Gtpu { behind_ethernet(p.data())? } else { 0 };
+    let replaced = match t.payload {
+        Payload::Frame => 0,
+        Payload::Popped | Payload::Bare => behind_ethernet(p.data(), t.kind)?,
+    };
     let fits = match len.checked_sub(replaced) {
         Some(more) => p.push_front(more),
         None => p.pull_front(replaced - len),
@@ -121,12 +131,15 @@ pub(crate) fn push(p: &mut Packet, t: &TunnelPush, entropy: u32) -> Result<(), D
     Ok(())
 }
 
-/// Where the IP packet of a frame starts, behind Ethernet header and tags. Err: it is another one.
-fn behind_ethernet(d: &[u8]) -> Result<usize, Drop> {
-    match wire::l3(d) {
-        Some(wire::L3 { ethertype: ETH_IPV4 | ETH_IPV6, at, .. }) => Ok(at),
-        _ => Err(Drop::PacketType),
-    }
+/// Where the packet in a frame starts, behind Ethernet header and tags. Err: the tunnel does not
+/// carry such packets.
+fn behind_ethernet(d: &[u8], kind: TunnelKind) -> Result<usize, Drop> {
+    let l3 = wire::l3(d).ok_or(Drop::PacketType)?;
+    let carried = match kind {
+        TunnelKind::Gre => l3.ethertype >= ETHERTYPE_LEAST,
+        _ => matches!(l3.ethertype, ETH_IPV4 | ETH_IPV6),
+    };
+    if carried { Ok(l3.at) } else { Err(Drop::PacketType) }
 }
 
 fn fill_udp(d: &mut [u8], t: &TunnelPush, source_port: u16) {
@@ -192,6 +205,8 @@ struct Outer {
     src: [u8; 4],
     /// That of the inner packet, if it has no Ethernet header.
     ethertype: Option<u16>,
+    /// The inner packet comes in as one without an Ethernet header.
+    bare: bool,
 }
 
 /// Removes the outer header. `f` becomes the frame of the inner packet, received on tunnel port
@@ -212,12 +227,36 @@ pub(crate) fn pop(
         outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
         outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
     }
-    if let Some(ethertype) = outer.ethertype {
-        let from = outer.inner.start - ETHERNET;
-        p.data_mut()[from..from + 12].fill(0);
-        p.data_mut()[from + 12..outer.inner.start].copy_from_slice(&ethertype.to_be_bytes());
-        outer.inner.start = from;
+    match outer.ethertype {
+        None => enter(p, port, &outer, f),
+        Some(ethertype) => enter_bare(p, port, outer, ethertype, f),
     }
+}
+
+/// As [`enter`], for a packet without an Ethernet header, which gets one in memory.
+#[inline(never)]
+fn enter_bare(
+    p: &mut Packet,
+    port: PortNo,
+    mut outer: Outer,
+    ethertype: u16,
+    f: &mut Frame,
+) -> Result<(), Drop> {
+    let from = outer.inner.start - ETHERNET;
+    p.data_mut()[from..from + 12].fill(0);
+    p.data_mut()[from + 12..outer.inner.start].copy_from_slice(&ethertype.to_be_bytes());
+    outer.inner.start = from;
+    enter(p, port, &outer, f)?;
+    if outer.bare {
+        bytes_mut(&mut f.line)[at::FLAGS] |= flag::BARE;
+        f.mark_bare();
+    }
+    Ok(())
+}
+
+/// Makes the packet the inner frame, received on tunnel port `port`, and `f` that frame.
+#[inline(always)]
+fn enter(p: &mut Packet, port: PortNo, outer: &Outer, f: &mut Frame) -> Result<(), Drop> {
     let (start, end) = (outer.inner.start, outer.inner.end);
     let (mut line, mut ext) = ([0; 8], [[0; 8]; 3]);
     let limit = f.vlan_limit;
@@ -292,7 +331,7 @@ impl PlainHeader {
     /// The headers of this kind of tunnel that [`strip`] removes; None: it removes none of them.
     pub fn new(kind: TunnelKind, known: Arc<[u32]>) -> Option<PlainHeader> {
         let word = match kind {
-            TunnelKind::Vxlan | TunnelKind::VxlanGbp => VALID,
+            TunnelKind::Vxlan | TunnelKind::VxlanGbp => vxlan::VALID,
             TunnelKind::Geneve => GENEVE_PLAIN,
             TunnelKind::Gre | TunnelKind::Erspan | TunnelKind::Gtpu => return None,
         };
@@ -401,7 +440,8 @@ fn read(d: &[u8], line: &Line, layout: &Layout, kind: TunnelKind) -> Result<Oute
     }
     let (inner, options, id) = (inside.frame, inside.options, inside.id);
     let ethertype = inside.ethertype;
-    let mut outer = Outer { inner, options, ext2: [0; 8], id, src: [0; 4], ethertype };
+    let bare = ethertype.is_some() && kind != TunnelKind::Gtpu;
+    let mut outer = Outer { inner, options, ext2: [0; 8], id, src: [0; 4], ethertype, bare };
     outer.addresses(d, l3, ipv6);
     let df = !ipv6 && d[l3 + 6] & 0x40 != 0;
     let flags = inside.flags | if df { DF } else { 0 };
@@ -445,6 +485,7 @@ fn read_udp(d: &[u8], l0: &[u8; 64], layout: &Layout, kind: TunnelKind) -> Resul
             inside.flags |= if word & GENEVE_OAM != 0 { OAM } else { 0 };
         }
         _ if id & 0xff != 0 => return Err(Drop::TunnelHeader),
+        _ if word & vxlan::GPE != 0 => inside.ethertype = gpe(word)?,
         _ => inside.policy = policy(word, kind == TunnelKind::VxlanGbp)?,
     }
     if inside.frame.start > end {
@@ -462,7 +503,7 @@ fn geneve_options(word: u32) -> Result<usize, Drop> {
     Ok(((word & GENEVE_LENGTH) >> 24) as usize * 4)
 }
 
-/// Reads a GRE header with Ethernet behind it.
+/// Reads a GRE header with Ethernet or what an Ethertype names behind it.
 fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
     let (start, end) = (usize::from(layout.l4), usize::from(layout.end));
     if l0[at::PROTO] != IP_GRE || end < start + GRE_HEADER {
@@ -474,7 +515,8 @@ fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
     let key = start + GRE_HEADER + size(gre::CHECKSUM);
     let frame = key + size(gre::KEY) + size(gre::SEQUENCE)..end;
     let known = gre::CHECKSUM | gre::KEY | gre::SEQUENCE;
-    if flags & !known != 0 || be16(d, start + 2) != ETH_TEB || frame.start > end {
+    let ethertype = gre_payload(be16(d, start + 2))?;
+    if flags & !known != 0 || frame.start > end {
         return Err(Drop::TunnelHeader);
     }
     if has(gre::CHECKSUM) && internet(&d[start..end]) != 0 {
@@ -482,7 +524,18 @@ fn read_gre(d: &[u8], l0: &[u8; 64], layout: &Layout) -> Result<Inside, Drop> {
     }
     let id = if has(gre::KEY) { be32(d, key) } else { 0 };
     let flags = if has(gre::CHECKSUM) { CSUM } else { 0 } | if has(gre::KEY) { KEY } else { 0 };
-    Ok(Inside { frame, flags, id, ..Inside::default() })
+    Ok(Inside { frame, flags, id, ethertype, ..Inside::default() })
+}
+
+/// The Ethertype of what is behind a GRE header with this protocol; None: an Ethernet frame. Err:
+/// the protocol is no Ethertype, that of a header which is no packet of its own, or of ERSPAN.
+fn gre_payload(protocol: u16) -> Result<Option<u16>, Drop> {
+    match protocol {
+        ETH_TEB => Ok(None),
+        ..ETHERTYPE_LEAST | ETH_VLAN | ETH_QINQ => Err(Drop::TunnelHeader),
+        p if erspan::ETHERTYPES.contains(&p) => Err(Drop::TunnelHeader),
+        p => Ok(Some(p)),
+    }
 }
 
 /// Reads a GRE header with a sequence number and an ERSPAN header with Ethernet behind it. What
@@ -553,10 +606,22 @@ impl Outer {
 /// Group policy id and flags, as the key has them, from the first word of a VXLAN header
 /// (draft-smith-vxlan-group-policy). Err: another extension.
 fn policy(word: u32, gbp: bool) -> Result<[u8; 3], Drop> {
-    let known = VALID | if gbp && word & GBP != 0 { GBP | GBP_FLAGS | GBP_ID } else { 0 };
-    if word & VALID == 0 || word & !known != 0 {
+    let known = vxlan::VALID | if gbp && word & GBP != 0 { GBP | GBP_FLAGS | GBP_ID } else { 0 };
+    if word & vxlan::VALID == 0 || word & !known != 0 {
         return Err(Drop::TunnelHeader);
     }
     let id = word.to_be_bytes();
     Ok([id[2], id[3], id[1] & 0x48])
+}
+
+/// The Ethertype of what is behind a VXLAN-GPE header with this first word; None: an Ethernet
+/// frame. Err: the header has another version, or is of a control message, or of a payload that is
+/// not known.
+fn gpe(word: u32) -> Result<Option<u16>, Drop> {
+    match (word & !GPE_PAYLOAD, word & GPE_PAYLOAD) {
+        (GPE_PLAIN, vxlan::IPV4) => Ok(Some(ETH_IPV4)),
+        (GPE_PLAIN, vxlan::IPV6) => Ok(Some(ETH_IPV6)),
+        (GPE_PLAIN, vxlan::ETHERNET) => Ok(None),
+        _ => Err(Drop::TunnelHeader),
+    }
 }

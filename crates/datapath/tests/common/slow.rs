@@ -81,9 +81,9 @@ fn outer(p: &[u8], proto: u8) -> Option<([u8; 8], Cursor<'_>, usize)> {
     right.then_some((h[12..].try_into().ok()?, c, total.checked_sub(ihl)?))
 }
 
-/// The fields of a tunnel, in a key, and the frame that comes out, of an untagged frame with GTP-U
-/// over IPv4 (3GPP TS 29.281, section 5.1). None: it is none.
-pub fn gtpu(p: &[u8]) -> Option<(Key, Vec<u8>)> {
+/// The IPv4 addresses, and what is behind the UDP header, which has at least eight bytes, of an
+/// untagged frame with right headers.
+fn udp(p: &[u8]) -> Option<([u8; 8], Cursor<'_>)> {
     let (addresses, mut c, announced) = outer(p, 17)?;
     let udp = c.0.get(..num(c.0.get(4..6)?) as usize)?;
     if udp.len() < 16 || udp.len() > announced {
@@ -96,6 +96,66 @@ pub fn gtpu(p: &[u8]) -> Option<(Key, Vec<u8>)> {
         return None;
     }
     c.0 = &udp[8..];
+    Some((addresses, c))
+}
+
+/// The tunnel fields of an untagged frame with VXLAN or VXLAN-GPE over IPv4 (RFC 7348, section 5;
+/// draft-ietf-nvo3-vxlan-gpe, section 3) as a key, and what comes out. None: it is none.
+pub fn vxlan(p: &[u8]) -> Option<(Key, Vec<u8>)> {
+    let (addresses, mut c) = udp(p)?;
+    let h = c.take(8)?;
+    let ethertype = match (h[0], num(&h[1..3]), h[3]) {
+        (8, 0, 0) | (0xc, 0, 3) => None,
+        (0xc, 0, 1) => Some(0x800),
+        (0xc, 0, 2) => Some(0x86dd),
+        _ => return None,
+    };
+    let k = tunnel_key(num(&h[4..7]), &addresses);
+    if h[7] == 0 { inside(k, ethertype, c.0) } else { None }
+}
+
+/// The tunnel fields of an untagged frame with GRE over IPv4 (RFC 2784 and 2890) as a key, and what
+/// comes out. None: it is none.
+pub fn gre(p: &[u8]) -> Option<(Key, Vec<u8>)> {
+    let (addresses, c, announced) = outer(p, 47)?;
+    let all = c.0.get(..announced)?;
+    let mut c = Cursor(all);
+    let (flags, protocol) = (num(c.take(2)?), num(c.take(2)?) as u16);
+    let ethertype = match protocol {
+        0x6558 => None,
+        ..0x600 | 0x8100 | 0x88a8 | 0x88be | 0x22eb => return None,
+        _ => Some(protocol),
+    };
+    let mut id = 0;
+    for bit in [0x8000, 0x2000, 0x1000] {
+        let field = if flags & bit != 0 { num(c.take(4)?) } else { 0 };
+        id |= if bit == 0x2000 { field } else { 0 };
+    }
+    let pad = [all, &[0][..all.len() % 2]].concat();
+    let right = flags & 0x8000 == 0 || pad.chunks(2).map(num).sum::<u128>() % 0xffff == 0;
+    let known = flags & !0xb000 == 0;
+    if right && known { inside(tunnel_key(id, &addresses), ethertype, c.0) } else { None }
+}
+
+fn tunnel_key(id: u128, addresses: &[u8; 8]) -> Key {
+    let mut k = Key::ZERO;
+    Field::TunId.set(&mut k, id);
+    Field::TunSrc.set(&mut k, num(&addresses[..4]));
+    k
+}
+
+/// A frame, or a packet with this Ethertype, to which an Ethernet header without addresses is
+/// added.
+fn inside(mut k: Key, ethertype: Option<u16>, d: &[u8]) -> Option<(Key, Vec<u8>)> {
+    let Some(ethertype) = ethertype else { return (d.len() >= 14).then(|| (k, d.to_vec())) };
+    k.set_u8(at::FLAGS, flow::flag::BARE);
+    Some((k, [&[0; 12], &ethertype.to_be_bytes()[..], d].concat()))
+}
+
+/// The fields of a tunnel, in a key, and the frame that comes out, of an untagged frame with GTP-U
+/// over IPv4 (3GPP TS 29.281, section 5.1). None: it is none.
+pub fn gtpu(p: &[u8]) -> Option<(Key, Vec<u8>)> {
+    let (addresses, mut c) = udp(p)?;
     let h = c.take(8)?;
     let mut k = Key::ZERO;
     Field::TunId.set(&mut k, num(&h[4..]));

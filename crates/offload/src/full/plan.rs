@@ -3,7 +3,7 @@
 use crate::Reason;
 use crate::bytes::first_bytes;
 use crate::types::FlowId;
-use action::{Op, Rewrite, TunnelKind, TunnelPush};
+use action::{Op, Payload, Rewrite, TunnelKind, TunnelPush};
 use flow::{Key, Mask, PortNo, at};
 use port::{Edit, Fate, ForwardRule, HEADER_BYTES_MAX, Header, Item};
 use telemetry::Drop;
@@ -134,6 +134,7 @@ impl Editor {
         }
         match op {
             Op::Set(rewrite) => self.set(rewrite),
+            Op::PushEth(_) => Err(no("push_eth")),
             Op::PushVlan { tpid, tci } => {
                 self.edits.push(Edit::PushVlan { tpid: *tpid, tci: tci & 0xefff });
                 Ok(())
@@ -163,7 +164,8 @@ impl Editor {
     }
 
     fn encapsulate(&mut self, push: &TunnelPush) -> Result<(), Reason> {
-        if push.kind != TunnelKind::Vxlan || push.checksum() {
+        let plain = push.payload == Payload::Frame && !push.is_gpe();
+        if push.kind != TunnelKind::Vxlan || push.checksum() || !plain {
             return Err(no("tnl_push of another kind than vxlan without checksums"));
         }
         self.edits.push(Edit::VxlanEncap(push.header.clone()));

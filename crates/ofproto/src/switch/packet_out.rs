@@ -8,6 +8,7 @@ use crate::transaction::Txn;
 use crate::translate::frozen::State;
 use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
+use crate::tunnel;
 use crate::types::BridgeId;
 use action::{Decision, Request};
 use flow::{Key, PACKET_LINES, at};
@@ -83,7 +84,7 @@ impl Switch {
         if p.buffer_id != NO_BUFFER {
             return Err(OfError::BufferUnknown);
         }
-        ethernet(&p.matching)?;
+        known_type(&p.matching)?;
         check::packet_out(b, &p.actions)?;
         check_conntrack(&p.actions, &Match::new(*key, *key))
     }
@@ -188,6 +189,15 @@ impl Switch {
     pub(crate) fn plain(&self, requests: &[action::Request<'_>], out: &mut [Decision]) -> u32 {
         let view = self.reading();
         crate::translate::plain::resolve(view, requests, out)
+    }
+}
+
+/// Checks that it is known what a controller's packet begins with: an Ethernet header, or what an
+/// Ethertype names that is not a tag's.
+fn known_type(fields: &Match) -> Result<(), OfError> {
+    match packet_type::ethertype(fields.key.u32(at::PACKET_TYPE)) {
+        Some(ethertype) if tunnel::is_packet(ethertype) => Ok(()),
+        _ => ethernet(fields),
     }
 }
 

@@ -202,6 +202,8 @@ mod tests {
         for n in [5, 6] {
             let tunnel = TunnelSpec {
                 kind: TunnelKind::Vxlan,
+                mode: PacketMode::LegacyL2,
+                gpe: false,
                 dst_port: 4789,
                 remote: Remote::Ip([10, 0, 0, n].into()),
                 local: Local::Any,

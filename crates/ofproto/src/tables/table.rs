@@ -4,7 +4,7 @@ use crate::tables::instructions::{Clause, clauses, learns, meter_of, names_group
 use crate::tables::tlv;
 use classifier::{Classifier, Rule, Unlinked};
 use flow::{Key, Mask, TunMetadata, at};
-use openflow::{Action, Instruction, Loose, Match, OfPort, packet_type, port};
+use openflow::{Action, Instruction, Loose, Match, OfPort, names_header, packet_type, port};
 use std::sync::{Arc, OnceLock};
 use sync::{Domain, Guard};
 
@@ -277,8 +277,8 @@ impl Table {
         self.rules.prepare(guard, keys)
     }
 
-    /// The best rule for a packet without an Ethernet header: one that matches on the packet type.
-    /// As in OVS, all other rules are for packets with one.
+    /// The best rule for a packet without an Ethernet header: one that matches on its type, or on
+    /// no header at all. As in OVS, all other rules are for packets with one.
     pub fn lookup_bare<'a>(
         &'a self,
         guard: Guard<'a>,
@@ -287,8 +287,16 @@ impl Table {
         wc: &mut Mask,
         steps: &mut usize,
     ) -> Option<&'a FlowRule> {
-        *steps += steps_of(self.bare.places(guard));
-        self.bare.lookup(guard, key, version, wc)
+        *steps += steps_of(self.bare.places(guard)) + steps_of(self.rules.places(guard));
+        let mut best = self.bare.lookup(guard, key, version, wc);
+        let least = best.map_or(0, |r| u32::from(r.priority()) + 1);
+        self.rules.each_in_subtables(guard, key, version, least, wc, &mut |r| {
+            let better = best.is_none_or(|b| r.priority() > b.priority());
+            if better && !names_header(&r.mask()) {
+                best = Some(r);
+            }
+        });
+        best
     }
 
     /// The classifiers of flows that controllers see.

@@ -124,15 +124,21 @@ fn a_packet_stays_without_header_when_it_is_parsed_again() {
     // The addresses in memory mean nothing.
     let mut again = packet(&format!("{UDP},nw_src=10.0.0.1"));
     again.set_u32(at::RECIRC, id);
-    let zero = "set(eth(src=00:00:00:00:00:00,dst=00:00:00:00:00:00))";
+    let zero = "push_eth(src=00:00:00:00:00:00,dst=00:00:00:00:00:00)";
     assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},12"));
     again.set_u32(at::IP_SRC, 5);
     assert_eq!(ops_text(&lab.decide(&again).ops), "drop");
-    // Flows that name no type, and that name others, are not about it.
-    lab.add(flow(1, 6, "", apply(vec![out(4)])));
-    assert_eq!(ops_text(&lab.decide(&again).ops), "drop");
+    // Flows on headers that name no type, and those that name others, are not about it. Flows on no
+    // header are.
+    lab.add(flow(1, 6, "reg0=0", apply(vec![ETHERNET, out(4)])));
+    assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},14"));
+    lab.add(flow(1, 8, "in_port=1", apply(vec![ETHERNET, out(2)])));
+    assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},12"));
+    again.set(at::IP_SRC, [10, 0, 0, 1]);
+    lab.add(flow(1, 5, "", apply(vec![ETHERNET, out(4)])));
+    assert_eq!(ops_text(&lab.decide(&again).ops), format!("{zero},12"));
     let dump = lab.dump();
-    assert_eq!(dump.len(), 5);
+    assert_eq!(dump.len(), 7);
     assert_eq!(lab.send("in_port=1,udp"), "drop");
 }
 
@@ -204,7 +210,7 @@ fn an_action_set_takes_off_before_it_puts_on() {
 }
 
 #[test]
-fn controllers_see_the_packet_s_type_and_send_frames() {
+fn controllers_see_the_packet_s_type() {
     let mut lab = Lab::new();
     let to = Action::Controller {
         max_len: 0xffff,
@@ -223,12 +229,30 @@ fn controllers_see_the_packet_s_type_and_send_frames() {
     });
     let types: Vec<u32> = types.collect();
     assert_eq!(types, [packet_type::ETHERNET, packet_type::of_ethertype(0x800)]);
-    let mut matching = Match::default();
-    matching.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(0x800));
-    let actions = vec![out(2)];
-    let p = PacketOut { buffer_id: NO_BUFFER, matching, actions, data: vec![0; 60] };
-    let refused = lab.sw.packet_out(lab.br, &p, &packet(UDP)).err();
-    assert_eq!(refused, Some(OfError::BadPacket));
+}
+
+/// Also those without an Ethernet header, if it is known what they are.
+#[test]
+fn controllers_send_packets_of_any_type() {
+    let mut lab = Lab::new();
+    let mut send = |ethertype: u16, actions: &[Action]| {
+        let (mut matching, actions) = (Match::default(), actions.to_vec());
+        matching.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
+        let p = PacketOut { buffer_id: NO_BUFFER, matching, actions, data: vec![9; 60] };
+        let p = p.in_memory();
+        assert_eq!(p.data[..12], [0; 12]);
+        assert_eq!((&p.data[12..14], &p.data[14..]), (&ethertype.to_be_bytes()[..], &[9; 60][..]));
+        let mut key = packet(UDP);
+        key.set(at::ETH_DST, [0; 12]);
+        lab.sw.packet_out(lab.br, &p, &key).map(|d| ops_text(&d.ops))
+    };
+    assert_eq!(send(0x800, &[out(2)]), Ok("drop".into()));
+    let header = [ETHERNET, Action::SetEthDst([9; 6]), out(2)];
+    let want = "push_eth(src=00:00:00:00:00:00,dst=09:09:09:09:09:09),12";
+    assert_eq!(send(0x800, &header), Ok(want.into()));
+    for ethertype in [0, 5, 0x8100, 0x88a8] {
+        assert_eq!(send(ethertype, &header), Err(OfError::BadPacket));
+    }
 }
 
 #[test]
@@ -252,7 +276,7 @@ fn a_packet_is_as_long_as_what_is_left_of_it() {
 fn a_trace_shows_the_packet_s_type() {
     let mut lab = Lab::new();
     lab.add(flow(0, 100, "", apply(vec![Decap(None), out(2)])));
-    lab.add(flow(0, 9, "packet_type=(1,0x8847)", apply(vec![Decap(None), Decap(None)])));
+    lab.add(flow(0, 101, "packet_type=(1,0x8847)", apply(vec![Decap(None), Decap(None)])));
     let trace = |text: &str| {
         lab.sw
             .trace(lab.br, &packet(text), &crate::Options::default(), &crate::TraceStyle::default())
@@ -264,7 +288,7 @@ fn a_trace_shows_the_packet_s_type() {
         "{text}"
     );
     let text = trace("in_port=1,packet_type=(1,0x8847)");
-    assert!(text.contains("\n 0. packet_type=(1,0x8847), priority 9\n    decap()\n"), "{text}");
+    assert!(text.contains("\n 0. packet_type=(1,0x8847), priority 101\n    decap()\n"), "{text}");
     let end = "\nTranslation failed (Unsupported packet type), packet is dropped.\n";
     assert!(trace("in_port=1,udp,dl_vlan=3").ends_with(end));
 }

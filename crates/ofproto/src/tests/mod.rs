@@ -14,6 +14,7 @@ mod mirrors_tests;
 mod misses;
 mod normal_tests;
 mod ovs_trace;
+mod packet_type_tests;
 mod properties;
 mod queues;
 mod regions;

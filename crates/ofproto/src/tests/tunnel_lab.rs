@@ -14,9 +14,15 @@ pub(crate) fn geneve_lab() -> Lab {
 /// A switch whose port 5 is a tunnel of this kind (datapath port 30), of which flows say where it
 /// goes.
 pub(crate) fn lab_with(kind: TunnelKind, erspan: ErspanSpec) -> Lab {
-    let mut lab = Lab::new();
-    let tunnel = TunnelSpec {
+    lab_of(spec_of(kind, erspan))
+}
+
+/// A tunnel of this kind, of which flows say where it goes.
+pub(crate) fn spec_of(kind: TunnelKind, erspan: ErspanSpec) -> TunnelSpec {
+    TunnelSpec {
         kind,
+        mode: if kind == TunnelKind::Gtpu { PacketMode::LegacyL3 } else { PacketMode::LegacyL2 },
+        gpe: false,
         dst_port: if kind.is_gre() { 0 } else { 6081 },
         remote: Remote::Flow,
         local: Local::Any,
@@ -30,7 +36,12 @@ pub(crate) fn lab_with(kind: TunnelKind, erspan: ErspanSpec) -> Lab {
         sequence: false,
         erspan,
         egress_mark: None,
-    };
+    }
+}
+
+/// A switch whose port 5 is this tunnel (datapath port 30).
+pub(crate) fn lab_of(tunnel: TunnelSpec) -> Lab {
+    let mut lab = Lab::new();
     let (dp_port, tunnel) = (Some(30), Some(tunnel));
     let spec = PortSpec { of_port: 5, name: "t".into(), dp_port, tunnel, ..PortSpec::default() };
     lab.sw.add_port(lab.br, spec).unwrap();

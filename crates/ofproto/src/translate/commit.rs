@@ -6,6 +6,7 @@ use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::{Op, Rewrite};
 use flow::{Field, Key, Mask, at, flag};
+use openflow::packet_type;
 use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_RARP, ETH_VLAN};
 
 /// Fields that one set operation covers: offsets and lengths.
@@ -32,7 +33,7 @@ pub(super) struct Mark {
 impl Xlate<'_, '_> {
     /// Adds the operations that turn the packet as it is into the packet that the actions made.
     pub(super) fn commit(&mut self) {
-        if self.key.words[..32] == self.base.words[..32] {
+        if self.key.words[..32] == self.base.words[..32] && !self.wants_ethernet() {
             return;
         }
         self.commit_addresses();
@@ -57,11 +58,17 @@ impl Xlate<'_, '_> {
     /// Records that the packet is as the actions made it, except for addresses that it must not
     /// have.
     fn committed(&mut self) {
-        let addresses = self.base.get::<12>(at::ETH_DST);
+        let (addresses, kind) = (self.base.get::<12>(at::ETH_DST), self.base.u32(at::PACKET_TYPE));
         self.base = self.key;
         if !self.is_ethernet() {
             self.base.set(at::ETH_DST, addresses);
+            self.base.set_u32(at::PACKET_TYPE, kind);
         }
+    }
+
+    /// True if the packet came in without the Ethernet header that it has now.
+    fn wants_ethernet(&self) -> bool {
+        self.is_ethernet() && self.base.u32(at::PACKET_TYPE) != packet_type::ETHERNET
     }
 
     /// A header that was just added takes its addresses itself. A packet that shall have no
@@ -70,6 +77,9 @@ impl Xlate<'_, '_> {
         if !self.is_ethernet() {
             return;
         }
+        if self.wants_ethernet() {
+            return self.push_ethernet();
+        }
         match self.answer.decision.ops.last_mut() {
             Some(Op::EncapMpls { dst, src, .. }) => {
                 *dst = self.key.get(at::ETH_DST);
@@ -77,6 +87,14 @@ impl Xlate<'_, '_> {
             }
             _ => drop(self.set_group(ETHERNET)),
         }
+    }
+
+    fn push_ethernet(&mut self) {
+        let mut set = Rewrite { key: Key::ZERO, mask: Mask::ZERO };
+        set.key.set(at::ETH_DST, self.key.get::<12>(at::ETH_DST));
+        set.key.set_u16(at::ETH_TYPE, self.key.u16(at::ETH_TYPE));
+        set.mask.set(at::ETH_DST, [0xff; 12]);
+        self.op(Op::PushEth(Box::new(set)));
     }
 
     /// Adds a set operation for the differences in a group, with the bits that were read.

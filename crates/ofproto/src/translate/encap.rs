@@ -1,14 +1,20 @@
 //! `encap` and `decap`: between actions a packet may be bare, that is without an Ethernet header.
 //!
 //! `packet_type` in the key says that a packet is bare. Its addresses in the key are zero then,
-//! lookups find only flows that match on the packet type, and the packet cannot be sent to a port.
-//! In memory it keeps an Ethernet header, of which only the type is valid, so every operation works
-//! on it as on any packet. A header is really added or removed only where a whole frame is the
-//! payload of an MPLS label stack entry.
+//! lookups find only flows that match on the packet type or on no header, and no port takes the
+//! packet but that of a tunnel. In memory it keeps an Ethernet header, of which only the type is
+//! valid, so every operation works on it as on any packet. A header is really added or removed only
+//! where a whole frame is the payload of an MPLS label stack entry, and in front of a tunnel's
+//! header.
+//!
+//! `packet_type` in `base` says whether the packet came in with its Ethernet header, or operations
+//! have added one.
 
 use crate::fields::{self, VLAN_PRESENT};
+use crate::published::PortView;
 use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
+use crate::tunnel::{PacketMode, TunnelSpec};
 use action::Op;
 use flow::{Field, at, flag};
 use openflow::{Header, packet_type};
@@ -16,7 +22,7 @@ use telemetry::Drop;
 use wire::ETH_IPV6;
 
 /// Bytes of an Ethernet header without tags.
-const ETHERNET_BYTES: u16 = 14;
+pub(super) const ETHERNET_BYTES: u16 = 14;
 
 /// The label of the first entry: explicit null for IPv4 and all other packets; then that for IPv6
 /// (RFC 3032).
@@ -42,11 +48,22 @@ impl Xlate<'_, '_> {
         if self.is_ethernet() { 0 } else { ETHERNET_BYTES }
     }
 
-    /// True if the packet may be sent to a port, for which it needs an Ethernet header. Other
-    /// outputs of the packet continue.
-    pub(super) fn may_leave(&mut self) -> bool {
+    /// True if the packet has an Ethernet header, which it needs for NORMAL. Other outputs of the
+    /// packet continue.
+    pub(super) fn may_switch(&mut self) -> bool {
+        self.needs_ethernet("the packet has no Ethernet header, skipping output")
+    }
+
+    /// True if the packet is of a type that the port takes: all but tunnels take frames only.
+    pub(super) fn is_taken(&mut self, p: &PortView) -> bool {
+        let frames = |t: &TunnelSpec| t.mode == PacketMode::LegacyL2;
+        let why = "Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.";
+        !p.spec.tunnel.as_ref().is_none_or(frames) || self.needs_ethernet(why)
+    }
+
+    fn needs_ethernet(&mut self, why: &str) -> bool {
         if !self.is_ethernet() {
-            self.trace_warning(|| "the packet has no Ethernet header, skipping output".into());
+            self.trace_warning(|| why.into());
             self.answer.decision.drop.get_or_insert(Drop::PacketType);
         }
         self.is_ethernet()
@@ -88,6 +105,7 @@ impl Xlate<'_, '_> {
             (0, 1, false);
         self.begin_own(Headers::Frame);
         self.base = self.key;
+        self.base.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
         self.op(Op::EncapMpls { ethertype, lse, dst: [0; 6], src: [0; 6] });
     }
 

@@ -58,7 +58,7 @@ impl Tag {
 
 impl<'a> Xlate<'a, '_> {
     pub(super) fn normal(&mut self) {
-        if !self.may_leave() {
+        if !self.may_switch() {
             return;
         }
         self.wc.set(at::ETH_DST, [0xff; 6]);

@@ -72,7 +72,7 @@ impl<'a> Xlate<'a, '_> {
             p.counts.iter().for_each(|base| self.credit(base + 1));
             return self.patch(peer, peer_port);
         }
-        if !self.may_leave() {
+        if !self.is_taken(p) {
             return;
         }
         let Some(dp) = p.spec.dp_port else {

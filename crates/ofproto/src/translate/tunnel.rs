@@ -4,11 +4,13 @@
 use crate::fields;
 use crate::published::{BridgeView, PortView};
 use crate::translate::effects::{Asked, Hop, Snooped};
+use crate::translate::encap::ETHERNET_BYTES;
 use crate::translate::xlate::Xlate;
 use crate::tunnel::neighbours::How;
-use crate::tunnel::{self, Answer, Local, Remote, TunnelSpec};
-use action::{Op, TunnelKind, TunnelPush, erspan, gre, gtpu};
+use crate::tunnel::{self, Answer, Local, PacketMode, Remote, TunnelSpec};
+use action::{Op, Payload, TunnelKind, TunnelPush, erspan, gre, gtpu, vxlan};
 use flow::{Field, Key, PortNo, at, flag};
+use openflow::packet_type;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use telemetry::Drop;
@@ -31,7 +33,6 @@ const TTL: u8 = 64;
 const ECN: u8 = 3;
 const CE: u8 = 3;
 const ECT_0: u8 = 2;
-const VXLAN_VALID: u32 = 0x0800_0000;
 const VXLAN_GBP: u32 = 0x8000_0000;
 
 /// The fields of the outer header.
@@ -46,6 +47,8 @@ struct Outer {
     key: u32,
     /// Options of the Geneve header, or the ERSPAN header; empty: there is no such one.
     options: Vec<u8>,
+    /// That of the packet inside, if it has no Ethernet header.
+    bare: Option<u16>,
 }
 
 /// How an outer packet leaves: port, route, next hop.
@@ -69,6 +72,7 @@ impl<'a> Xlate<'a, '_> {
             self.read_options();
         }
         p.counts.iter().for_each(|c| self.credit(*c));
+        self.take_bare(p);
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         if ip {
             // This bit is the datapath's form of what TUN_TOS says.
@@ -88,6 +92,19 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
+    /// A packet that came without an Ethernet header gets one without addresses where the tunnel's
+    /// port is not aware of packet types.
+    fn take_bare(&mut self, p: &PortView) {
+        // Only a trace may have a type without the flag.
+        if self.key.u8(at::FLAGS) & flag::BARE == 0 && self.is_ethernet() {
+            return;
+        }
+        let kind = packet_type::of_ethertype(self.key.u16(at::ETH_TYPE));
+        self.base.set_u32(at::PACKET_TYPE, kind);
+        let keeps = p.spec.tunnel.as_ref().is_some_and(|t| t.mode == PacketMode::Aware);
+        self.key.set_u32(at::PACKET_TYPE, if keeps { kind } else { packet_type::ETHERNET });
+    }
+
     /// Outputs to a tunnel port. False: the packet cannot be sent there.
     pub(super) fn enter_tunnel(
         &mut self,
@@ -96,9 +113,11 @@ impl<'a> Xlate<'a, '_> {
         dp: PortNo,
         trunc: u32,
     ) -> bool {
-        if spec.kind == TunnelKind::Gtpu && !fields::is_ip(self.key.u16(at::ETH_TYPE)) {
+        if let Some(ethertype) = spec.sends_bare(&self.key)
+            && !spec.can_carry(ethertype)
+        {
             self.answer.decision.drop.get_or_insert(Drop::PacketType);
-            self.trace_warning(|| "GTP-U carries IP only".into());
+            self.trace_warning(|| format!("the tunnel does not carry packets of {ethertype:#x}"));
             return false;
         }
         let Some(outer) = self.outer(spec) else {
@@ -193,9 +212,10 @@ impl<'a> Xlate<'a, '_> {
             mark: spec.egress_mark.unwrap_or_else(|| self.key.u32(at::PKT_MARK)),
             tos,
             ttl,
-            word: self.first_word(spec.kind) | words | critical,
+            word: self.first_word(spec) | words | critical,
             key,
             options,
+            bare: spec.sends_bare(&self.key),
         })
     }
 
@@ -264,15 +284,23 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// The first 32 bits of the VXLAN, Geneve or GTP-U header.
-    fn first_word(&self, kind: TunnelKind) -> u32 {
+    fn first_word(&self, spec: &TunnelSpec) -> u32 {
         let policy = u32::from(self.key.u8(at::TUN_GBP_FLAGS)) << 16
             | u32::from(self.key.u16(at::TUN_GBP_ID));
-        match kind {
-            TunnelKind::VxlanGbp if policy != 0 => VXLAN_VALID | VXLAN_GBP | policy,
+        match spec.kind {
+            TunnelKind::Vxlan | TunnelKind::VxlanGbp if spec.gpe => {
+                let payload = match spec.sends_bare(&self.key) {
+                    None => vxlan::ETHERNET,
+                    Some(ETH_IPV6) => vxlan::IPV6,
+                    Some(_) => vxlan::IPV4,
+                };
+                vxlan::VALID | vxlan::GPE | payload
+            }
+            TunnelKind::VxlanGbp if policy != 0 => vxlan::VALID | VXLAN_GBP | policy,
             TunnelKind::Geneve if self.key.u16(at::TUN_FLAGS) & OAM != 0 => GENEVE_OAM | ETHERNET,
             TunnelKind::Geneve => ETHERNET,
             TunnelKind::Gtpu => u32::from_be_bytes([gtpu::VERSION, gtpu::PACKET, 0, 0]),
-            _ => VXLAN_VALID,
+            _ => vxlan::VALID,
         }
     }
 
@@ -310,16 +338,18 @@ impl<'a> Xlate<'a, '_> {
         if self.is_too_much() {
             return;
         }
-        self.commit();
+        let payload = self.commit_payload(outer);
         let first = self.answer.decision.ops.len();
         if trunc != 0 {
-            self.op(Op::Truncate(trunc));
+            let unseen = if outer.bare.is_some() { ETHERNET_BYTES.into() } else { 0 };
+            self.op(Op::Truncate(trunc.saturating_add(unseen)));
         }
         let from = self.answer.decision.ops.len();
         let header = header(outer, own, mac, source, spec);
         let ports = self.snapshot.underlay.source_ports;
         self.op(Op::TunnelPush(Arc::new(TunnelPush {
             kind: spec.kind,
+            payload,
             tunnel_port,
             out_port,
             header: header.into(),
@@ -342,6 +372,25 @@ impl<'a> Xlate<'a, '_> {
                 let ops = self.answer.decision.ops.split_off(from).into_boxed_slice();
                 self.answer.decision.ops.push(Op::Clone(ops));
             }
+        }
+    }
+
+    /// Adds the operations that make the packet what is put into the tunnel.
+    fn commit_payload(&mut self, outer: &Outer) -> Payload {
+        let Some(ethertype) = outer.bare else {
+            self.commit();
+            return Payload::Frame;
+        };
+        // Its addresses do not matter.
+        let (kind, addresses) = (self.key.u32(at::PACKET_TYPE), self.key.get::<12>(at::ETH_DST));
+        self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
+        self.key.set(at::ETH_DST, self.base.get::<12>(at::ETH_DST));
+        self.commit();
+        self.key.set_u32(at::PACKET_TYPE, kind);
+        self.key.set(at::ETH_DST, addresses);
+        match self.base.u32(at::PACKET_TYPE) {
+            packet_type::ETHERNET => Payload::Popped,
+            _ => Payload::Bare,
         }
     }
 
@@ -475,7 +524,7 @@ fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &Tunn
         }
     }
     match spec.kind {
-        TunnelKind::Gre => gre_header(&mut h, outer.key, spec),
+        TunnelKind::Gre => gre_header(&mut h, outer, spec),
         TunnelKind::Erspan => erspan_header(&mut h, &outer.options),
         _ => udp_header(&mut h, outer, spec),
     }
@@ -499,18 +548,18 @@ fn udp_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
     h.extend(&outer.options);
 }
 
-fn gre_header(h: &mut Vec<u8>, key: u32, spec: &TunnelSpec) {
+fn gre_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
     let flag = |is: bool, flag: u16| if is { flag } else { 0 };
     let flags = flag(spec.csum, gre::CHECKSUM)
         | flag(spec.keyed, gre::KEY)
         | flag(spec.sequence, gre::SEQUENCE);
     h.extend(flags.to_be_bytes());
-    h.extend((ETHERNET as u16).to_be_bytes());
+    h.extend(outer.bare.unwrap_or(ETHERNET as u16).to_be_bytes());
     if spec.csum {
         h.extend([0; 4]);
     }
     if spec.keyed {
-        h.extend(key.to_be_bytes());
+        h.extend(outer.key.to_be_bytes());
     }
     if spec.sequence {
         h.extend([0; 4]);

@@ -12,18 +12,26 @@ pub use routes::{Addresses, Route, Routes, source_for};
 pub use solicit::Solicitation;
 pub(crate) use solicit::question;
 
+use crate::fields;
 use crate::types::PortSpec;
 use action::TunnelKind;
 use flow::{Key, Mask, PortNo, at, flag};
-use openflow::OfPort;
+use openflow::{OfPort, packet_type};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The least Ethertype (IEEE 802.3): numbers below are lengths.
+const ETHERTYPE_LEAST: u16 = 0x600;
 
 /// The configuration of a tunnel interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelSpec {
     /// The kind of its headers.
     pub kind: TunnelKind,
+    /// Which packets it carries.
+    pub mode: PacketMode,
+    /// True: sent VXLAN headers say what the payload is (VXLAN-GPE). Received ones may anyway.
+    pub gpe: bool,
     /// The UDP port to which packets are sent, and on which they are received; 0: GRE or ERSPAN.
     pub dst_port: u16,
     /// The address to which packets are sent, and from which they are received.
@@ -50,6 +58,18 @@ pub struct TunnelSpec {
     pub erspan: ErspanSpec,
     /// The mark of outer packets, for routing.
     pub egress_mark: Option<u32>,
+}
+
+/// `options:packet_type`: with an Ethernet header or without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PacketMode {
+    /// `legacy_l2`: frames only.
+    LegacyL2,
+    /// `legacy_l3`: packets without an Ethernet header only. They get one without addresses when
+    /// they come in, so the bridge sees frames; a frame loses its Ethernet header when it leaves.
+    LegacyL3,
+    /// `ptap`: both, as they are.
+    Aware,
 }
 
 /// `options:erspan_ver`, `erspan_idx`, `erspan_dir` and `erspan_hwid`; None: as the flow sets the
@@ -90,6 +110,7 @@ pub enum Local {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Want {
     port: PortNo,
+    mode: PacketMode,
     key: Option<u32>,
     remote: Remote,
     local: Local,
@@ -97,7 +118,29 @@ struct Want {
 
 impl TunnelSpec {
     fn want(&self, port: PortNo) -> Want {
-        Want { port, key: self.in_key, remote: self.remote, local: self.local }
+        // All that comes out of GTP-U counts as frames.
+        let mode = if self.kind == TunnelKind::Gtpu { PacketMode::LegacyL2 } else { self.mode };
+        Want { port, mode, key: self.in_key, remote: self.remote, local: self.local }
+    }
+
+    /// The Ethertype of this packet, if it is sent without its Ethernet header.
+    pub(crate) fn sends_bare(&self, key: &Key) -> Option<u16> {
+        let bare = match self.mode {
+            PacketMode::LegacyL2 => false,
+            PacketMode::LegacyL3 => true,
+            PacketMode::Aware => key.u32(at::PACKET_TYPE) != packet_type::ETHERNET,
+        };
+        bare.then(|| key.u16(at::ETH_TYPE))
+    }
+
+    /// Can the tunnel's headers say that they are in front of a packet with this Ethertype?
+    pub(crate) fn can_carry(&self, ethertype: u16) -> bool {
+        match self.kind {
+            TunnelKind::Gre => is_packet(ethertype),
+            TunnelKind::Gtpu => fields::is_ip(ethertype),
+            TunnelKind::Vxlan | TunnelKind::VxlanGbp => self.gpe && fields::is_ip(ethertype),
+            TunnelKind::Geneve | TunnelKind::Erspan => false,
+        }
     }
 
     /// True if packets received on one datapath port for `self` could also be `other`'s.
@@ -157,16 +200,23 @@ impl Tunnels {
     }
 
     /// The port (bridge and OpenFlow number) on which a decapsulated packet comes in. The most
-    /// specific configuration wins, in OVS's order: key, remote address, local address.
+    /// specific configuration wins, in OVS's order: key, remote address, local address, packets of
+    /// one form.
     pub fn receiver(&self, key: &Key) -> Option<(u32, OfPort)> {
         let (src, dst) = (source(key), destination(key));
         let port = key.u16(at::IN_PORT);
+        let only = match key.u8(at::FLAGS) & flag::BARE {
+            0 => PacketMode::LegacyL2,
+            _ => PacketMode::LegacyL3,
+        };
         for k in [Some(key.u32(at::TUN_ID)), None] {
             for remote in [Remote::Ip(src), Remote::Flow] {
                 for local in [Local::Ip(dst), Local::Any, Local::Flow] {
-                    let found = self.by.get(&Want { port, key: k, remote, local });
-                    if found.is_some() {
-                        return found.copied();
+                    for mode in [only, PacketMode::Aware] {
+                        let found = self.by.get(&Want { port, mode, key: k, remote, local });
+                        if found.is_some() {
+                            return found.copied();
+                        }
                     }
                 }
             }
@@ -177,7 +227,7 @@ impl Tunnels {
     /// Adds the bits that [`Tunnels::receiver`] reads to `wc`: as few as distinguish the port's
     /// tunnels, so that peers that are treated alike share megaflows.
     pub fn look(&self, key: &Key, wc: &mut Mask) {
-        wc.set_u8(at::FLAGS, wc.u8(at::FLAGS) | flag::TUNNEL);
+        wc.set_u8(at::FLAGS, wc.u8(at::FLAGS) | flag::TUNNEL | flag::BARE);
         let Some(l) = self.listening.get(&key.u16(at::IN_PORT)) else { return };
         if l.keys {
             wc.set_u32(at::TUN_ID, !0);
@@ -210,6 +260,11 @@ impl Tunnels {
         let found = all.min_by_key(|(_, l)| (l.six != six, l.kind != TunnelKind::Gre));
         found.map(|(dp, l)| (*dp, l.kind))
     }
+}
+
+/// True if this is the Ethertype of a packet of its own, and neither a length nor that of a tag.
+pub(crate) fn is_packet(ethertype: u16) -> bool {
+    ethertype >= ETHERTYPE_LEAST && !fields::is_vlan(ethertype)
 }
 
 /// Removes tunnel fields from `wc`: a packet that came out of no tunnel has none.

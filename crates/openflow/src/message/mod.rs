@@ -9,7 +9,10 @@ pub use flow_messages::*;
 pub use group_messages::*;
 pub use port_messages::*;
 
-use crate::{Action, Continuation, Match, OfError, OfPort, Reason, Resume, TableFeaturesPart};
+use crate::{
+    Action, Continuation, Match, OfError, OfPort, Reason, Resume, TableFeaturesPart, packet_type,
+};
+use flow::at;
 
 /// A protocol version's wire number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,6 +62,16 @@ pub struct PacketOut {
     pub matching: Match,
     pub actions: Vec<Action>,
     pub data: Vec<u8>,
+}
+
+impl PacketOut {
+    /// As packets are in memory: one without an Ethernet header gets one without addresses.
+    pub fn in_memory(mut self) -> PacketOut {
+        if let Some(ethertype) = packet_type::ethertype(self.matching.key.u32(at::PACKET_TYPE)) {
+            self.data.splice(..0, [[0; 12].as_slice(), &ethertype.to_be_bytes()].concat());
+        }
+        self
+    }
 }
 
 /// A bundle step.
