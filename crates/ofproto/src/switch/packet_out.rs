@@ -19,8 +19,6 @@ use openflow::{
 use std::sync::Arc;
 use sync::Published;
 
-/// Steps of a translation that take as long as changing a flow does.
-const TRANSLATION_STEPS_STEP: usize = 8;
 /// Bytes that the packets of one change may keep until they are sent, about.
 const PACKETS_BYTES_MAX: usize = 64 << 20;
 /// Bytes of what a step of a translation adds to a decision, at most, about.
@@ -59,7 +57,7 @@ impl Switch {
         let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching, key };
         let (decision, steps) = self.run_on(run, &p.actions, &mut None);
         txn.view = Some(view);
-        txn.cost += steps / TRANSLATION_STEPS_STEP;
+        txn.cost += steps;
         txn.packet_bytes += p.data.len() + steps * STEP_BYTES;
         if txn.packet_bytes > PACKETS_BYTES_MAX {
             return Err(OfError::BundleMsgTooMany);
