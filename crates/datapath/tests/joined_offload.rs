@@ -235,4 +235,12 @@ fn tunnels_that_adapters_do_not_know_are_the_hosts() {
     let why = |port| join(&outer(port), &flow, &|_| Ok(1)).map(|p| p.rule.items.len());
     assert_eq!(why(8472), Err(Reason::Match("tun_tp_dst".into())));
     assert_eq!(why(4789), Ok(5));
+    // It cannot tell a packet without an Ethernet header from a frame.
+    let mut bare = on(TUNNEL, &[(Field::EthType, 0x0800)], vec![]);
+    for k in [&mut bare.key, &mut bare.mask] {
+        k.bytes_mut()[at::FLAGS] |= flag::BARE;
+    }
+    let flow = Flow { key: &bare.key, mask: &bare.mask, ops: &bare.ops };
+    let plan = join(&outer(4789), &flow, &|_| Ok(1)).map(|p| p.rule.items.len());
+    assert_eq!(plan, Err(Reason::Match("packet_type".into())));
 }

@@ -113,6 +113,18 @@ fn ethernet_or_bare() {
     assert_eq!(kind("eth(),eth_type(0x0800)"), 0);
     assert_eq!(kind("in_port(1),eth_type(0x0800),ipv4(proto=6)"), 0x10800);
     assert_eq!(kind("packet_type(ns=1,id=0x86dd),eth_type(0x86dd)"), 0x186dd);
+    // Out of a tunnel the key of a packet says it too, until the packet is looked up again.
+    let bare = "tunnel(src=10.0.0.2),recirc_id(0),in_port(2),\
+                packet_type(ns=1,id=0x800),eth_type(0x0800),ipv4(frag=no)";
+    let (mut key, mut mask) = parse_odp(bare, &|_| None).unwrap();
+    for k in [&mut key, &mut mask] {
+        assert_eq!(k.u8(at::FLAGS) & flag::BARE, flag::BARE);
+        k.set_u32(at::PACKET_TYPE, 0);
+    }
+    assert_eq!(odp_text(&key, &mask, false, &|_| None), bare);
+    key.set_u32(at::RECIRC, 1);
+    let text = odp_text(&key, &mask, false, &|_| None);
+    assert!(text.contains("recirc_id(0x1),in_port(2),packet_type(ns=0,id=0),eth_type"), "{text}");
 }
 
 #[test]

@@ -52,6 +52,9 @@ pub fn join(
     inner: &Flow<'_>,
     to: &dyn Fn(PortNo) -> Result<u16, Reason>,
 ) -> Result<Plan, Reason> {
+    if inner.key.u8(at::FLAGS) & flag::BARE != 0 {
+        return Err(no("packet_type"));
+    }
     let mut all = items(&outer.key, &outer.mask)?;
     let port = UDP_PORT.to_be_bytes();
     let [.., l3, udp] = &mut all[..] else { return Err(no("tun_tp_dst")) };
