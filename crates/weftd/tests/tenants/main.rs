@@ -16,6 +16,7 @@ mod indirect;
 mod links;
 mod mac_flood;
 mod neighbours;
+mod packet_outs;
 mod segments;
 mod syn_flood;
 mod tap;
