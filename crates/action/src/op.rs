@@ -169,3 +169,13 @@ impl Hash for Punt {
         std::ptr::from_ref(self).hash(state);
     }
 }
+
+/// Number of operations, those in lists among them.
+pub fn count(ops: &[Op]) -> usize {
+    let inside = |op: &Op| match op {
+        Op::Clone(ops) | Op::Sample { ops, .. } => count(ops),
+        Op::CheckLen { more, others, .. } => count(more) + count(others),
+        _ => 0,
+    };
+    ops.len() + ops.iter().map(inside).sum::<usize>()
+}

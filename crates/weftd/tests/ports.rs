@@ -5,7 +5,7 @@ mod lab;
 use lab::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testkit::{Netns, Probe, Switch, privileged};
+use testkit::{Netns, Probe, Switch, SwitchConfig, privileged};
 
 /// Adds an interface and looks at what the database says of it.
 fn add(sw: &Switch, name: &str, settings: &str) -> u32 {
@@ -559,4 +559,34 @@ fn commands_are_answered_while_many_ports_come_and_go() {
         let part = |n: &usize| (own + 1..own + PORTS).contains(n);
         assert!(!on || seen.iter().any(part), "answers while ports came: {seen:?}");
     }
+}
+
+#[test]
+fn commands_are_answered_while_many_bridges_go() {
+    if !privileged() {
+        return;
+    }
+    const BRIDGES: usize = 300;
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let mut config = SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+    config.args.push("--enable-dummy".into());
+    let sw = Switch::start(&ns, config).unwrap();
+    let there = || sw.appctl(&["ofproto/list"]).unwrap().lines().count();
+    let add = |i| format!("add-br b{i} -- set bridge b{i} datapath_type=dummy");
+    vsctl(&sw, &(0..BRIDGES).map(add).collect::<Vec<_>>().join(" -- "));
+    assert_eq!(there(), BRIDGES);
+    let (done, seen) = (AtomicBool::new(false), std::sync::Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                seen.lock().unwrap().push(there());
+            }
+        });
+        let all: Vec<String> = (0..BRIDGES).map(|i| format!("del-br b{i}")).collect();
+        vsctl(&sw, &all.join(" -- "));
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(there(), 0);
+    let seen = seen.into_inner().unwrap();
+    assert!(seen.iter().any(|n| (1..BRIDGES).contains(n)), "answers meanwhile: {seen:?}");
 }

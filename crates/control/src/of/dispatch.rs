@@ -1,7 +1,7 @@
 //! What each request does, and what is answered.
 
 use super::change::SLICE_FLOWS_MAX;
-use super::{ConnId, async_msgs, bundle, change, multipart, queues, role};
+use super::{ConnId, async_msgs, bundle, change, multipart, queues, role, room};
 use crate::state::{Shared, State};
 use crate::vlog;
 use ofproto::{BridgeId, BundleItem, StagedPacket};
@@ -84,6 +84,12 @@ async fn perform(
         let s = state.borrow();
         if s.conns.get(&id).is_some_and(|c| c.role == Role::Secondary) {
             return Err(OfError::IsSlave);
+        }
+    }
+    if matches!(request, Request::PacketOut(_) | Request::Resume(_)) {
+        let bridge = state.borrow().bridge_id(id);
+        if let Some(bridge) = bridge {
+            room::room(state, bridge).await;
         }
     }
     if reads_counters(&request) {
@@ -466,6 +472,7 @@ async fn send_packets(
             left = SLICE_FLOWS_MAX;
         }
         left = left.saturating_sub(parts);
+        room::room(state, bridge).await;
         state.borrow_mut().send_packet(bridge, &p.packet_out, &p.decision)?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use super::numbers::{database_number, dummy_number, of_number, renumbered};
 use super::port_spec::port_spec;
+use super::turn::give_turn;
 use crate::config::{BridgeConf, IfaceConf, PortConf};
 use crate::ports::{self, Iface};
 use crate::state::{Shared, State};
@@ -9,6 +10,7 @@ use crate::tunnel_options::is_tunnel;
 use crate::{tunnels, vlog};
 use openflow::OfPort;
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 const MODULE: &str = "bridge";
 
@@ -51,20 +53,28 @@ pub fn lost(s: &mut State, all: Vec<(String, String, String)>) {
 
 /// Takes interfaces out of a bridge that are gone, or changed in a way that needs reopening. Their
 /// ports are the caller's to close, after changes are flushed.
-pub(super) fn remove_ifaces(s: &mut State, conf: &BridgeConf) -> Vec<flow::PortNo> {
-    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return Vec::new() };
-    let wanted: BTreeMap<&str, &IfaceConf> =
-        conf.ports.iter().flat_map(|p| &p.interfaces).map(|i| (i.name.as_str(), i)).collect();
-    let mut gone = Vec::new();
-    for (name, iface) in &bridge.ifaces {
-        let stays = wanted.get(name.as_str()).is_some_and(|new| same_port(iface, new));
-        if !stays {
-            gone.push(name.clone());
+pub(super) async fn remove_ifaces(
+    state: &Shared,
+    conf: &BridgeConf,
+    leaving: &mut Vec<flow::PortNo>,
+    turn: &mut Instant,
+) {
+    let (bridge_id, removed) = {
+        let mut s = state.borrow_mut();
+        let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+        let wanted: BTreeMap<&str, &IfaceConf> =
+            conf.ports.iter().flat_map(|p| &p.interfaces).map(|i| (i.name.as_str(), i)).collect();
+        let mut gone = Vec::new();
+        for (name, iface) in &bridge.ifaces {
+            let stays = wanted.get(name.as_str()).is_some_and(|new| same_port(iface, new));
+            if !stays {
+                gone.push(name.clone());
+            }
         }
-    }
-    gone.extend(renumbered(bridge, &wanted, &gone));
-    let bridge_id = bridge.id;
-    let removed: Vec<Iface> = gone.iter().filter_map(|n| bridge.ifaces.remove(n)).collect();
+        gone.extend(renumbered(bridge, &wanted, &gone));
+        let removed: Vec<Iface> = gone.iter().filter_map(|n| bridge.ifaces.remove(n)).collect();
+        (bridge.id, removed)
+    };
     for iface in &removed {
         if let Some(of_port) = iface.of_port {
             vlog::info!(
@@ -74,10 +84,11 @@ pub(super) fn remove_ifaces(s: &mut State, conf: &BridgeConf) -> Vec<flow::PortN
                 iface.conf.name,
                 database_number(of_port)
             );
-            let _ = s.ofproto.remove_port(bridge_id, of_port);
+            let _ = state.borrow_mut().ofproto.remove_port(bridge_id, of_port);
+            give_turn(state, turn).await;
         }
     }
-    removed.iter().filter_map(|iface| iface.dp_port).collect()
+    leaving.extend(removed.iter().filter_map(|iface| iface.dp_port));
 }
 
 /// Can the port stay open under the new configuration (what it applies live aside)?

@@ -5,6 +5,7 @@ mod bridge;
 mod interface;
 mod numbers;
 mod port_spec;
+mod turn;
 
 pub use bridge::remove_bridge;
 pub use interface::{has_come_back, lost};
@@ -18,18 +19,16 @@ use bridge::{add_bridge, configure_own, fail_state, start_over};
 use interface::{configure_iface, remove_ifaces};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use turn::give_turn;
 
 const MODULE: &str = "bridge";
-
-/// How long a configuration is applied before others have their turn.
-const TURN_TIME_MAX: Duration = Duration::from_millis(5);
 
 /// Applies a whole configuration, some interfaces at a time. Ports that leave are closed at its
 /// end.
 pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     let mut turn = Instant::now();
-    {
+    let gone: Vec<String> = {
         let mut s = state.borrow_mut();
         settings::apply(&mut s, desired);
         crate::vhost_async::apply(&mut s, desired);
@@ -38,12 +37,19 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         log_notices(&mut s, desired);
         controllers::set_ssl(state, &s, desired.ssl.as_ref());
         let wanted: BTreeSet<&str> = desired.bridges.iter().map(|b| b.name.as_str()).collect();
-        let gone: Vec<String> =
-            s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
-        // Ports leave before others come: an interface may move between bridges.
-        let mut leaving: Vec<_> =
-            gone.iter().flat_map(|name| remove_bridge(&mut s, name)).collect();
-        leaving.extend(desired.bridges.iter().flat_map(|conf| remove_ifaces(&mut s, conf)));
+        s.bridges.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect()
+    };
+    // Ports leave before others come: an interface may move between bridges.
+    let mut leaving = Vec::new();
+    for name in &gone {
+        leaving.extend(remove_bridge(&mut state.borrow_mut(), name));
+        give_turn(state, &mut turn).await;
+    }
+    for conf in &desired.bridges {
+        remove_ifaces(state, conf, &mut leaving, &mut turn).await;
+    }
+    {
+        let mut s = state.borrow_mut();
         s.flush_changes();
         s.close_ports(leaving);
     }
@@ -115,11 +121,7 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
     all.sort_by_key(|(_, i)| i.ofport_request.is_none());
     for (port, iface) in all {
         configure_iface(&mut state.borrow_mut(), conf, port, iface);
-        if turn.elapsed() > TURN_TIME_MAX {
-            state.borrow_mut().flush_changes();
-            tokio::task::yield_now().await;
-            *turn = Instant::now();
-        }
+        give_turn(state, turn).await;
     }
     let s = &mut state.borrow_mut();
     crate::mtu::follow(s, &conf.name);

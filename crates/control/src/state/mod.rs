@@ -66,6 +66,8 @@ pub struct Pending {
     collecting: Rc<tokio::sync::Mutex<()>>,
     /// Bridges of which connections wait to change them.
     pub turns: Rc<RefCell<crate::of::turns::Turns>>,
+    /// What controllers' packets had the packet side do.
+    pub injected: crate::of::injected::Injected,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
     /// Invalidations that were done before those.

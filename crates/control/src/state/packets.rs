@@ -23,7 +23,7 @@ impl State {
         let limit = self.dp.settings().vlan_limit;
         let key = datapath::extract(&r.data, in_port, limit).ok_or(OfError::BadPacket)?;
         let decision = self.ofproto.resume(bridge, r, &key)?;
-        self.execute(&r.data, in_port, &decision)
+        self.execute(bridge, &r.data, in_port, &decision)
     }
 
     /// Does with a controller's packet what was decided.
@@ -35,11 +35,12 @@ impl State {
     ) -> Result<(), OfError> {
         let in_port = self.dp_port(bridge, po.matching.key.u32(flow::at::OF_IN_PORT));
         let in_port = in_port.unwrap_or(flow::NO_PORT);
-        self.execute(&po.data, in_port, decision)
+        self.execute(bridge, &po.data, in_port, decision)
     }
 
     fn execute(
         &mut self,
+        bridge: BridgeId,
         packet: &[u8],
         in_port: PortNo,
         decision: &Decision,
@@ -53,6 +54,7 @@ impl State {
             // What the packet taught holds for packets that it brings about.
             self.flush_changes();
         }
+        self.pending.injected.spend(bridge, 1 + action::count(&decision.ops));
         self.dp.execute(packet, in_port, &decision.ops).map_err(|_| OfError::BadPacket)
     }
 }

@@ -7,7 +7,7 @@ use crate::manage::Datapath;
 use crate::manage::invalidate::{Change, RegionSet};
 use crate::manage::topology::{CPUS, Core};
 use crate::manage::worker::Handle;
-use crate::messages::{Command, Execute};
+use crate::messages::Execute;
 use crate::settings::*;
 use crate::stats::perf::MetricsView;
 use crate::stats::worker_stats::Perf;
@@ -203,9 +203,15 @@ impl Datapath {
         }
         let e = Execute { packet: packet.to_vec(), in_port, ops: ops.into() };
         if let Some(w) = &mut self.workers[0] {
-            w.send(Command::Execute(Box::new(e)));
+            w.inject(e);
         }
         Ok(())
+    }
+
+    /// True if the kernel worker has not much to do for packets of the control side: it does that
+    /// between two turns of its ports.
+    pub fn takes_packets(&mut self) -> bool {
+        self.workers[0].as_mut().is_none_or(|w| w.takes_packets())
     }
 
     /// Hands over traffic since the last call, each packet exactly once. If no worker has more than

@@ -31,6 +31,16 @@ enum Run {
     Gone,
 }
 
+/// Operations on packets of the control side that a worker may have ahead when another one comes.
+const INJECTED_OPS_MAX: usize = 2048;
+
+/// Operations on packets of the control side, and the number of commands with the last of them.
+#[derive(Default)]
+struct Injected {
+    ops: usize,
+    until: u64,
+}
+
 /// One worker as the control side sees it.
 pub(crate) struct Handle {
     pub id: WorkerId,
@@ -38,6 +48,7 @@ pub(crate) struct Handle {
     pub flows: Flows,
     commands: Producer<Command>,
     backlog: VecDeque<Command>,
+    injected: Injected,
     sent: u64,
     reports: Consumer<Report>,
     punts: Consumer<Box<PuntEvent>>,
@@ -112,6 +123,7 @@ impl Handle {
             commands,
             backlog: VecDeque::new(),
             sent: 0,
+            injected: Injected::default(),
             reports,
             punts,
             wake,
@@ -122,6 +134,23 @@ impl Handle {
             lookups: Box::default(),
             stuck: false,
         })
+    }
+
+    /// Has the worker execute operations on a packet of the control side.
+    pub fn inject(&mut self, e: Execute) {
+        self.injected.ops += 1 + action::count(&e.ops);
+        self.send(Command::Execute(Box::new(e)));
+        self.injected.until = self.sent + self.backlog.len() as u64;
+    }
+
+    /// True if the worker has few operations on such packets ahead.
+    pub fn takes_packets(&mut self) -> bool {
+        if self.injected.ops >= INJECTED_OPS_MAX
+            && self.shared.processed.load(Ordering::Acquire) >= self.injected.until
+        {
+            self.injected.ops = 0;
+        }
+        self.injected.ops < INJECTED_OPS_MAX
     }
 
     /// Queues a command for the worker.

@@ -226,3 +226,27 @@ fn a_controller_has_no_pipeline_of_another_bridge_go_on() {
     let forged = lab.sw.resume(lab.br, &r, &key).err();
     assert_eq!(forged, Some(OfError::ResumeStale), "another port would be charged");
 }
+
+/// Subfields of a tunnel option may lie where no key has bits.
+#[test]
+fn wide_options_are_learned_bit_by_bit() {
+    let mut lab = Lab::new();
+    let map = TlvMap { class: 0xffff, kind: 1, len: 124, index: 0 };
+    let add = TlvTableMod::Add(vec![map]);
+    lab.sw.tlv_table_mod(lab.br, &add).unwrap();
+    let at = |ofs, bits| Subfield { field: Field::TunMetadata(0), ofs, bits };
+    let value = |v, bits, dst| LearnSpec { bits, src: LearnSource::Value(v), dst };
+    let specs = vec![
+        value(5, 16, LearnTarget::Match(at(900, 16))),
+        value(7 << 64 | 9, 100, LearnTarget::Load(at(300, 100))),
+    ];
+    let Action::Learn(mut one) = learn(0, 0) else { unreachable!() };
+    one.specs = specs;
+    lab.add(flow(0, 100, "", apply(vec![Action::Learn(one)])));
+    teach(&mut lab, 1, 1, 0);
+    let learned = lab.dump().into_iter().find(|f| f.table == 1).expect("it is there");
+    let loads = [(300, 64, 9), (364, 36, 7)]
+        .map(|(ofs, bits, value)| Action::Load { dst: at(ofs, bits), value });
+    assert_eq!(learned.instructions, apply(loads.into()));
+    assert_eq!(learned.matching.tun.len(), 1);
+}

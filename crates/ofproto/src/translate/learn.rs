@@ -6,7 +6,7 @@ use crate::translate::xlate::Xlate;
 use flow::{Field, at, match_text};
 use openflow::{
     Action, FlowMod, FlowModCommand, Instruction, Learn, LearnSource, LearnSpec, LearnTarget,
-    Match, OfPort, flow_flag, learn_flag, port,
+    Match, OfPort, Subfield, flow_flag, learn_flag, port,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -92,21 +92,28 @@ impl<'a> Xlate<'a, '_> {
 /// Adds one part to a learned flow.
 fn put_spec(spec: &LearnSpec, value: u128, m: &mut Match, actions: &mut Vec<Action>) {
     match spec.dst {
-        LearnTarget::Match(d) => {
-            let mask = ones(d.bits) << d.ofs;
-            match d.field {
-                Field::TunMetadata(i) => {
-                    let part = flow::TunMetadata::subfield(i, d.ofs, d.bits, value as u64);
-                    crate::tables::tlv::set(&mut m.tun, part);
-                }
-                f => {
-                    f.set_masked(&mut m.mask, mask, mask);
-                    f.set_masked(&mut m.key, (value & ones(d.bits)) << d.ofs, mask);
-                }
+        LearnTarget::Match(d) => match d.field {
+            Field::TunMetadata(i) => {
+                let part = flow::TunMetadata::subfield(i, d.ofs, d.bits, value as u64);
+                crate::tables::tlv::set(&mut m.tun, part);
             }
-        }
+            f => {
+                let mask = ones(d.bits) << d.ofs;
+                f.set_masked(&mut m.mask, mask, mask);
+                f.set_masked(&mut m.key, (value & ones(d.bits)) << d.ofs, mask);
+            }
+        },
         LearnTarget::Load(dst) if dst.bits <= 64 => {
             actions.push(Action::Load { dst, value: value as u64 });
+        }
+        // Bits of options are not in a key, and may be more than a set-field has.
+        LearnTarget::Load(dst) if matches!(dst.field, Field::TunMetadata(_)) => {
+            for ofs in (0..dst.bits).step_by(64) {
+                let part = Subfield { ofs: dst.ofs + ofs, bits: (dst.bits - ofs).min(64), ..dst };
+                let value = value.checked_shr(ofs.into()).unwrap_or(0);
+                actions
+                    .push(Action::Load { dst: part, value: value as u64 & ones(part.bits) as u64 });
+            }
         }
         LearnTarget::Load(dst) => {
             let (field, mask) = (dst.field, ones(dst.bits) << dst.ofs);

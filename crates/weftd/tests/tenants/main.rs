@@ -17,6 +17,7 @@ mod links;
 mod mac_flood;
 mod neighbours;
 mod own_address;
+mod packet_outs;
 mod segments;
 mod syn_flood;
 mod tap;
