@@ -12,7 +12,8 @@ const ETHERNET: usize = 14;
 pub enum TunnelKind {
     /// UDP and VXLAN (RFC 7348), also with the header of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe).
     Vxlan,
-    /// The same, of which the group policy extension may be in use.
+    /// UDP and VXLAN as [`TunnelKind::Vxlan`], of which the group policy extension may be in use
+    /// (draft-smith-vxlan-group-policy).
     VxlanGbp,
     /// UDP and Geneve (RFC 8926).
     Geneve,
@@ -45,9 +46,9 @@ impl TunnelKind {
 pub enum Payload {
     /// The whole frame.
     Frame,
-    /// What is behind its Ethernet header and tags.
+    /// What is behind the Ethernet header and tags of a frame.
     Popped,
-    /// The same, of a packet that has its Ethernet header only in memory.
+    /// A packet without an Ethernet header. In memory it has one, which is not sent.
     Bare,
 }
 

@@ -166,8 +166,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
         }
     }
 
-    /// As [`Classifier::new`], with all rules in subtables, so that [`Classifier::lookup_each`]
-    /// finds them.
+    /// As [`Classifier::new`], with all rules in subtables, so that
+    /// [`Classifier::each_in_subtables`] finds them.
     pub fn without_prefix_trie(domain: Domain) -> Self {
         Classifier { by_prefix_trie: false, ..Self::new(domain) }
     }
@@ -429,25 +429,8 @@ impl<T: Send + Sync + 'static> Classifier<T> {
     }
 
     /// Calls `each` with all matching rules that have at least this priority and are visible at
-    /// `version`, in no order. Sets in `wildcards` the bits of `key` that decided which these are.
-    ///
-    /// # Panics
-    /// Of a classifier that may have rules in its prefix trie.
-    pub fn lookup_each<'a>(
-        &'a self,
-        guard: Guard<'a>,
-        key: &Key,
-        version: u64,
-        least: u32,
-        wildcards: &mut Mask,
-        each: &mut dyn FnMut(&'a Rule<T>),
-    ) {
-        assert!(!self.by_prefix_trie, "made without a prefix trie");
-        self.each_in_subtables(guard, key, version, least, wildcards, each);
-    }
-
-    /// As [`Classifier::lookup_each`], without the rules in the prefix trie: those that match on
-    /// headers of IPv4 and on nothing else.
+    /// `version`, in no order, except those in the prefix trie: these match on headers of IPv4 and
+    /// on nothing else. Sets in `wildcards` the bits of `key` that decided which rules match.
     pub fn each_in_subtables<'a>(
         &'a self,
         guard: Guard<'a>,

@@ -13,7 +13,7 @@ use crate::trees::tree_show::PortColumns;
 use crate::{tunnel_options, tunnels};
 use datapath::Datapath;
 use openflow::{Role, port};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -46,8 +46,6 @@ struct Draft {
     /// The bridge and its port that are next, by their place in `desired`.
     next: (usize, usize),
     interfaces: u32,
-    /// Patch ports that work, with their peers.
-    patches: BTreeSet<(String, String)>,
 }
 
 impl Reporter {
@@ -126,8 +124,7 @@ impl Reporter {
         }
         s.count_patches();
         let desired = desired.clone();
-        let patches = patches(s);
-        Draft { desired, statistics, acknowledges, status, next: (0, 0), interfaces: 0, patches }
+        Draft { desired, statistics, acknowledges, status, next: (0, 0), interfaces: 0 }
     }
 }
 
@@ -193,14 +190,12 @@ impl Draft {
             },
         };
         self.status.ports.insert(port.uuid, row);
+        let kind = if bridge.is_dummy() { "dummy" } else { "netdev" };
         for conf in &port.interfaces {
             let Some(iface) = bridge.ifaces.get_mut(&conf.name) else { continue };
             s.recent.reported[0] += 1;
             let mut row = interface(iface, &mut s.dp, self.statistics);
-            if let Some((name, peer)) = patch(iface)
-                && !self.patches.contains(&(peer.clone(), name))
-            {
-                let kind = if bridge.conf.datapath_type == "dummy" { "dummy" } else { "netdev" };
+            if let Some(peer) = s.ofproto.missing_peer(bridge.id, iface.of_port) {
                 row.error = Some(format!("No usable peer '{peer}' exists in '{kind}' datapath."));
             }
             if tunnel_options::is_tunnel(&iface.conf.kind) {
@@ -228,17 +223,6 @@ fn tree_port(columns: PortColumns) -> PortStatus {
 fn machine(desired: &Desired) -> BTreeMap<String, String> {
     let wanted = desired.other_config.get("enable-statistics").is_some_and(|v| v == "true");
     if wanted { system_stats::read(&Dirs::from_env().run) } else { BTreeMap::new() }
-}
-
-/// Name and peer of a patch port that works.
-fn patch(iface: &Iface) -> Option<(String, String)> {
-    let peer = iface.conf.options.get("peer").filter(|_| iface.conf.kind == "patch")?;
-    iface.works().then(|| (iface.conf.name.clone(), peer.clone()))
-}
-
-/// All patch ports that work, with their peers.
-fn patches(s: &State) -> BTreeSet<(String, String)> {
-    s.bridges.values().flat_map(|bridge| bridge.ifaces.values()).filter_map(patch).collect()
 }
 
 fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> InterfaceStatus {

@@ -453,9 +453,12 @@ fn gtpu_template(v6: bool) -> Arc<TunnelPush> {
         h.extend([8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     }
     h.extend([0, 0, 8, 0x68, 0, 0, sum, sum, 0x30, 255, 0, 0, 0xde, 0xad, 0xbe, 0xef]);
-    let (kind, header) = (TunnelKind::Gtpu, h.into());
-    let source_ports = (40000, 40100);
-    let payload = Payload::Popped;
+    popped(TunnelKind::Gtpu, h)
+}
+
+/// An outer header in front of what is behind a frame's Ethernet header.
+fn popped(kind: TunnelKind, header: Vec<u8>) -> Arc<TunnelPush> {
+    let (header, source_ports, payload) = (header.into(), (40000, 40100), Payload::Popped);
     Arc::new(TunnelPush { kind, payload, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
 }
 
@@ -527,9 +530,7 @@ fn bare_template(kind: TunnelKind, ethertype: u16, summed: bool) -> Arc<TunnelPu
             h.extend([0xc, 0, 0, if ethertype == 0x86dd { 2 } else { 1 }, 0, 0, 42, 0]);
         }
     }
-    let (header, source_ports) = (h.into(), (40000, 40100));
-    let payload = Payload::Popped;
-    Arc::new(TunnelPush { kind, payload, tunnel_port: TUNNEL, out_port: PHY, header, source_ports })
+    popped(kind, h)
 }
 
 /// Packets lose their Ethernet header in front of GRE or VXLAN-GPE, and come out as such that have

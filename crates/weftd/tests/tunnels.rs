@@ -44,6 +44,30 @@ fn with_peer(
     device: Option<&str>,
     f: impl FnOnce(&Switch, &Netns, &Netns, Option<&Switch>),
 ) {
+    with_ends(&tunnel(1), |sw, guest, peer| {
+        let mut ovs = None;
+        match device {
+            Some(device) => {
+                underlay(peer, "eth0", 2);
+                peer.ip(&format!("link add vx type vxlan id {VNI} {device}")).unwrap();
+            }
+            None => {
+                let ovs = ovs.insert(Switch::start(peer, SwitchConfig::oracle()).unwrap());
+                endpoint(ovs, peer, "eth0", 2, &tunnel(2));
+            }
+        }
+        let inside = if device.is_some() { "vx" } else { "br-int" };
+        for (ns, dev, n) in [(guest, "eth0", 1), (peer, inside, 2)] {
+            ns.ip(&format!("addr add 192.168.0.{n}/24 dev {dev}")).unwrap();
+            ns.ip(&format!("link set {dev} mtu 1400 up")).unwrap();
+        }
+        f(sw, guest, peer, ovs.as_ref());
+    });
+}
+
+/// A switch with a tunnel of these settings and a guest, and a peer that has nothing but its end of
+/// the underlay's cable.
+fn with_ends(tunnel: &str, f: impl FnOnce(&Switch, &Netns, &Netns)) {
     if !privileged() {
         return;
     }
@@ -52,25 +76,9 @@ fn with_peer(
     veth((&ns, "nic0"), (&peer, "eth0")).unwrap();
     veth((&ns, "g0"), (&guest, "eth0")).unwrap();
     let sw = start(&ns);
-    endpoint(&sw, &ns, "nic0", 1, &tunnel(1));
+    endpoint(&sw, &ns, "nic0", 1, tunnel);
     vsctl(&sw, "add-port br-int g0");
-    let mut ovs = None;
-    match device {
-        Some(device) => {
-            underlay(&peer, "eth0", 2);
-            peer.ip(&format!("link add vx type vxlan id {VNI} {device}")).unwrap();
-        }
-        None => {
-            let ovs = ovs.insert(Switch::start(&peer, SwitchConfig::oracle()).unwrap());
-            endpoint(ovs, &peer, "eth0", 2, &tunnel(2));
-        }
-    }
-    let inside = if device.is_some() { "vx" } else { "br-int" };
-    for (ns, dev, n) in [(&guest, "eth0", 1), (&peer, inside, 2)] {
-        ns.ip(&format!("addr add 192.168.0.{n}/24 dev {dev}")).unwrap();
-        ns.ip(&format!("link set {dev} mtu 1400 up")).unwrap();
-    }
-    f(&sw, &guest, &peer, ovs.as_ref());
+    f(&sw, &guest, &peer);
 }
 
 /// A switch at one end: its underlay, and a tunnel with these settings.
@@ -516,40 +524,33 @@ fn ovs_understands_our_packets_without_ethernet_header() {
 /// The kernel's device for VXLAN-GPE has no Ethernet header at all.
 #[test]
 fn the_kernel_understands_our_vxlan_gpe() {
-    if !privileged() {
-        return;
-    }
-    let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let (guest, peer) = (Netns::new().unwrap(), Netns::new().unwrap());
-    veth((&ns, "nic0"), (&peer, "eth0")).unwrap();
-    veth((&ns, "g0"), (&guest, "eth0")).unwrap();
-    let sw = start(&ns);
-    let options = "options:exts=gpe options:packet_type=legacy_l3";
-    endpoint(&sw, &ns, "nic0", 1, &format!("type=vxlan options:remote_ip=10.1.1.2 {options}"));
-    vsctl(&sw, "add-port br-int g0");
-    underlay(&peer, "eth0", 2);
-    peer.ip("link add vx type vxlan dstport 4789 external gpe").unwrap();
-    peer.ip("addr add 192.168.0.2/24 dev vx").unwrap();
-    peer.ip("link set vx mtu 1400 up").unwrap();
-    let route = format!("192.168.0.1/32 encap ip id {VNI} dst 10.1.1.1 dev vx");
-    peer.ip(&format!("route add {route}")).unwrap();
-    guest.ip("addr add 192.168.0.1/24 dev eth0").unwrap();
-    guest.ip("link set eth0 mtu 1400 address 02:00:00:00:00:11 up").unwrap();
-    guest.ip("neigh replace 192.168.0.2 lladdr 02:00:00:00:00:12 dev eth0").unwrap();
-    ofctl(&sw, "del-flows br-int");
-    ofctl(&sw, "add-flow br-int in_port=g0,ip,actions=vx");
-    let to = "mod_dl_dst:02:00:00:00:00:11,mod_dl_src:02:00:00:00:00:12,g0";
-    ofctl(&sw, &format!("add-flow br-int in_port=vx,ip,actions={to}"));
-    tcp_passes(&sw, &guest, &peer);
-    // Packets are counted without the header that they came without.
-    let wire = Raw::open(&guest, "eth0").unwrap();
-    let before = received(&sw);
-    guest.ping(inner(2), SOON).unwrap();
-    let is_reply = |f: &[u8]| f[12..14] == [8, 0] && f[23] == 1 && f[34] == 0;
-    let reply = wire.collect(1, Instant::now() + SOON, is_reply);
-    let bytes = reply[0].len() as u64 - 14;
-    wait_for("the counters", || received(&sw) > before);
-    assert_eq!(received(&sw), [before[0] + 1, before[1] + bytes]);
+    let tunnel = "type=vxlan options:remote_ip=10.1.1.2 options:exts=gpe \
+         options:packet_type=legacy_l3";
+    with_ends(tunnel, |sw, guest, peer| {
+        underlay(peer, "eth0", 2);
+        peer.ip("link add vx type vxlan dstport 4789 external gpe").unwrap();
+        peer.ip("addr add 192.168.0.2/24 dev vx").unwrap();
+        peer.ip("link set vx mtu 1400 up").unwrap();
+        let route = format!("192.168.0.1/32 encap ip id {VNI} dst 10.1.1.1 dev vx");
+        peer.ip(&format!("route add {route}")).unwrap();
+        guest.ip("addr add 192.168.0.1/24 dev eth0").unwrap();
+        guest.ip("link set eth0 mtu 1400 address 02:00:00:00:00:11 up").unwrap();
+        guest.ip("neigh replace 192.168.0.2 lladdr 02:00:00:00:00:12 dev eth0").unwrap();
+        ofctl(sw, "del-flows br-int");
+        ofctl(sw, "add-flow br-int in_port=g0,ip,actions=vx");
+        let to = "mod_dl_dst:02:00:00:00:00:11,mod_dl_src:02:00:00:00:00:12,g0";
+        ofctl(sw, &format!("add-flow br-int in_port=vx,ip,actions={to}"));
+        tcp_passes(sw, guest, peer);
+        // Packets are counted without the header that they came without.
+        let wire = Raw::open(guest, "eth0").unwrap();
+        let before = received(sw);
+        guest.ping(inner(2), SOON).unwrap();
+        let is_reply = |f: &[u8]| f[12..14] == [8, 0] && f[23] == 1 && f[34] == 0;
+        let reply = wire.collect(1, Instant::now() + SOON, is_reply);
+        let bytes = reply[0].len() as u64 - 14;
+        wait_for("the counters", || received(sw) > before);
+        assert_eq!(received(sw), [before[0] + 1, before[1] + bytes]);
+    });
 }
 
 /// Packets and bytes that came out of the tunnel.

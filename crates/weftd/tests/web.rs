@@ -112,8 +112,8 @@ fn the_page_its_figures_and_the_metrics() {
     }
 }
 
-#[test]
-fn foreign_pages_and_a_switch_that_left_get_a_sentence() {
+/// A switch with a bridge, and its page.
+fn with_web(f: impl FnOnce(&Switch, &Web)) {
     if !privileged() {
         return;
     }
@@ -121,44 +121,51 @@ fn foreign_pages_and_a_switch_that_left_get_a_sentence() {
     let sw = start_with_bridge(&ns);
     ns.ip("link set lo up").unwrap();
     let web = web(&ns, &sw);
-    let host = format!("Host: {}\r\n", web.at);
-    for (request, lines, status, why) in [
-        ("GET /view.json", "Host: evil.example\r\n".into(), 403, "not called so"),
-        ("GET /view.json", format!("{host}Origin: http://evil.example\r\n"), 403, "other origins"),
-        ("GET /metrics", format!("{host}Sec-Fetch-Site: cross-site\r\n"), 403, "other sites"),
-        ("POST /", host.clone(), 405, "only GET"),
-        ("GET /../etc/passwd", host.clone(), 404, "no such page"),
-        ("GET /view.json", host.clone(), 200, "\"ports\""),
-    ] {
-        let answer = web.ask(request, &lines);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
-        assert!(answer.contains(why), "{request}: {answer}");
-    }
-    sw.stop_daemon().unwrap();
-    wait_for("the page to know", || web.get("/view.json").starts_with("HTTP/1.1 503"));
-    let said = web.json("/view.json");
-    assert!(said["error"].as_str().unwrap().starts_with("no switch runs here"), "{said}");
-    assert!(web.get("/metrics").ends_with("\nweft_up 0\n"));
+    f(&sw, &web);
+}
+
+#[test]
+fn foreign_pages_and_a_switch_that_left_get_a_sentence() {
+    with_web(|sw, web| {
+        let host = format!("Host: {}\r\n", web.at);
+        for (request, lines, status, why) in [
+            ("GET /view.json", "Host: evil.example\r\n".into(), 403, "not called so"),
+            (
+                "GET /view.json",
+                format!("{host}Origin: http://evil.example\r\n"),
+                403,
+                "other origins",
+            ),
+            ("GET /metrics", format!("{host}Sec-Fetch-Site: cross-site\r\n"), 403, "other sites"),
+            ("POST /", host.clone(), 405, "only GET"),
+            ("GET /../etc/passwd", host.clone(), 404, "no such page"),
+            ("GET /view.json", host.clone(), 200, "\"ports\""),
+        ] {
+            let answer = web.ask(request, &lines);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+            assert!(answer.contains(why), "{request}: {answer}");
+        }
+        sw.stop_daemon().unwrap();
+        wait_for("the page to know", || web.get("/view.json").starts_with("HTTP/1.1 503"));
+        let said = web.json("/view.json");
+        assert!(said["error"].as_str().unwrap().starts_with("no switch runs here"), "{said}");
+        assert!(web.get("/metrics").ends_with("\nweft_up 0\n"));
+    });
 }
 
 #[test]
 fn silent_connections_hold_nobody_up() {
-    if !privileged() {
-        return;
-    }
-    let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = start_with_bridge(&ns);
-    ns.ip("link set lo up").unwrap();
-    let web = web(&ns, &sw);
-    let connect = || TcpStream::connect(&web.at).unwrap();
-    let mut silent: Vec<TcpStream> = ns.run(|| (0..64).map(|_| connect()).collect());
-    let begun = std::time::Instant::now();
-    assert!(web.get("/").starts_with("HTTP/1.1 200"));
-    // The head of a request may take five seconds.
-    assert!(begun.elapsed() < std::time::Duration::from_secs(3), "{:?}", begun.elapsed());
-    let mut byte = [0];
-    assert_eq!(silent[0].read(&mut byte).unwrap_or(0), 0, "who was silent for longest is gone");
-    silent[63].set_nonblocking(true).unwrap();
-    let later = silent[63].read(&mut byte).map_err(|e| e.kind());
-    assert_eq!(later, Err(std::io::ErrorKind::WouldBlock), "others are not");
+    with_web(|_, web| {
+        let connect = || TcpStream::connect(&web.at).unwrap();
+        let mut silent: Vec<TcpStream> = web.ns.run(|| (0..64).map(|_| connect()).collect());
+        let begun = std::time::Instant::now();
+        assert!(web.get("/").starts_with("HTTP/1.1 200"));
+        // The head of a request may take five seconds.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(3), "{:?}", begun.elapsed());
+        let mut byte = [0];
+        assert_eq!(silent[0].read(&mut byte).unwrap_or(0), 0, "who was silent for longest is gone");
+        silent[63].set_nonblocking(true).unwrap();
+        let later = silent[63].read(&mut byte).map_err(|e| e.kind());
+        assert_eq!(later, Err(std::io::ErrorKind::WouldBlock), "others are not");
+    });
 }

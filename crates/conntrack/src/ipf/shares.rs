@@ -27,7 +27,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Shares of at most so many places.
+    /// Shares without fragments, with memory for `most` places.
     pub fn new(most: usize) -> Shares {
         let ports = HashMap::with_capacity(most);
         Shares { ports, ranks: BTreeSet::new(), links: Vec::with_capacity(most) }

@@ -107,11 +107,7 @@ impl TxState {
     /// Sends packets to a number that no port has: to a bond, or nowhere (`NoPort`).
     ///
     /// # Safety
-    ///
     /// The caller does not use `packets` any more, except to overwrite or forget them.
-    ///
-    /// # Safety
-    /// `packets` are not used any more, but to be overwritten or forgotten.
     #[cold]
     unsafe fn send_bonded(&mut self, no: PortNo, packets: &[Packet]) {
         let Some(bond) = self.bonds.get(no) else {
@@ -184,11 +180,7 @@ impl TxState {
     /// Appends packets of these lengths to a port's buffer, as [`TxState::send`] does.
     ///
     /// # Safety
-    ///
     /// The caller does not use `packets` any more, except to overwrite or forget them.
-    ///
-    /// # Safety
-    /// `packets` are not used any more, but to be overwritten or forgotten.
     pub unsafe fn send_all(&mut self, no: PortNo, packets: &[Packet], lengths: &[u16]) {
         let (mut rest, mut lengths) = (packets, lengths);
         while !rest.is_empty() {

@@ -177,6 +177,15 @@ impl Switch {
         Some([base, base + 1].map(|id| self.slots.count(id)).map(|c| (c.packets, c.bytes)))
     }
 
+    /// The name of a patch port's peer if it has no usable one: a peer is a patch port, too, and
+    /// names this port as its own. None for other ports.
+    pub fn missing_peer(&self, id: BridgeId, of_port: Option<OfPort>) -> Option<&str> {
+        let peer = self.port(id, of_port?)?.patch_peer.as_deref()?;
+        let published = self.shared.published.read(self.writer.pin());
+        let joined = published.bridge(id.0)?.port(of_port?)?.peer.is_some();
+        (!joined).then_some(peer)
+    }
+
     /// A port's present properties.
     pub fn port(&self, id: BridgeId, of_port: OfPort) -> Option<&PortSpec> {
         self.bridge(id).ok()?.ports.get(&of_port)

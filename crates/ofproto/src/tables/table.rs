@@ -246,7 +246,7 @@ impl Table {
         wc: &mut Mask,
         each: &mut dyn FnMut(&FlowRule),
     ) -> usize {
-        self.clauses.lookup_each(guard, key, version, least, wc, each);
+        self.clauses.each_in_subtables(guard, key, version, least, wc, each);
         steps_of(self.clauses.places(guard))
     }
 

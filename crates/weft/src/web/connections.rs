@@ -39,7 +39,7 @@ fn lock(all: &Mutex<All>) -> MutexGuard<'_, All> {
 }
 
 impl WebConnections {
-    /// So many places.
+    /// `most`: how many connections are served at once.
     pub fn new(most: usize) -> WebConnections {
         WebConnections { all: Arc::default(), most }
     }

@@ -4,7 +4,7 @@ use crate::lab::*;
 use crate::measure::*;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use testkit::{Netns, Switch, privileged};
+use testkit::{Netns, Switch};
 
 /// Changes a second: each is a command, which costs the machine more than the switch.
 const RATE: u32 = 50;
@@ -21,16 +21,6 @@ fn flap(evil: &Netns, flaps: bool) -> Traffic {
         let command = Command::new("nsenter").args([&net, "ip"]).args(words).output();
         assert!(command.unwrap().status.success());
     })
-}
-
-/// A switch whose bridge br0 has one host, the one that attacks.
-fn attacked(run: impl FnOnce(&Netns, &Switch<'_>, &Netns)) {
-    if !privileged() {
-        return;
-    }
-    let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = start_with_bridge(&ns);
-    run(&ns, &sw, &host_on(&ns, &sw, 3));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use testkit::{Netns, Raw, Switch};
+use testkit::{Netns, Raw, Switch, privileged};
 
 /// How long latency, then throughput, are looked at in each run.
 const LATENCY: Duration = Duration::from_millis(1500);
@@ -14,6 +14,16 @@ const THROUGHPUT: Duration = Duration::from_millis(800);
 const QUESTION: Duration = Duration::from_millis(5);
 /// An answer that comes later is lost.
 const LATE: Duration = Duration::from_secs(2);
+
+/// A switch whose bridge br0 has one host, the one that attacks.
+pub fn attacked(run: impl FnOnce(&Netns, &Switch<'_>, &Netns)) {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    run(&ns, &sw, &host_on(&ns, &sw, 3));
+}
 
 /// What was measured in one run.
 #[derive(Clone, Copy, Debug)]

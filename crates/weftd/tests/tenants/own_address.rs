@@ -3,7 +3,7 @@
 
 use crate::lab::*;
 use crate::measure::*;
-use testkit::{Frame, Net, Netns, Raw, privileged};
+use testkit::{Frame, Net, Raw};
 
 /// Frames a second.
 const RATE: u32 = 8000;
@@ -17,19 +17,15 @@ fn request(sender: u16) -> Vec<u8> {
 
 #[test]
 fn another_bridge_does_not_notice() {
-    if !privileged() {
-        return;
-    }
-    let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = start_with_bridge(&ns);
-    ns.ip("addr add 10.0.0.9/16 dev br0").unwrap();
-    ns.ip("link set br0 up").unwrap();
-    let evil = host_on(&ns, &sw, 3);
-    ping(&evil, 9);
-    let victim = Victim::new(&ns, &sw);
-    let flood = |senders: u64| {
-        let raw = Raw::open(&evil, "eth0").unwrap();
-        vec![Traffic::start(raw, RATE, move |i| request(256 + (i % senders) as u16))]
-    };
-    judge("ARP for a bridge's address", &victim, || flood(1), || flood(60_000));
+    attacked(|ns, sw, evil| {
+        ns.ip("addr add 10.0.0.9/16 dev br0").unwrap();
+        ns.ip("link set br0 up").unwrap();
+        ping(evil, 9);
+        let victim = Victim::new(ns, sw);
+        let flood = |senders: u64| {
+            let raw = Raw::open(evil, "eth0").unwrap();
+            vec![Traffic::start(raw, RATE, move |i| request(256 + (i % senders) as u16))]
+        };
+        judge("ARP for a bridge's address", &victim, || flood(1), || flood(60_000));
+    });
 }

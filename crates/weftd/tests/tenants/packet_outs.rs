@@ -4,7 +4,7 @@ use crate::lab::*;
 use crate::measure::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use testkit::{Netns, Switch, privileged};
+use testkit::Switch;
 
 /// Packet-outs a second, and copies of each.
 const RATE: u32 = 500;
@@ -38,13 +38,9 @@ fn talk(sw: &Switch<'_>, copies: usize) -> Vec<Traffic> {
 
 #[test]
 fn packet_outs_that_are_sent_very_often() {
-    if !privileged() {
-        return;
-    }
-    let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = start_with_bridge(&ns);
-    let _evil = host_on(&ns, &sw, 3);
-    vsctl(&sw, "set interface v3 ofport_request=1");
-    let victim = Victim::new(&ns, &sw);
-    judge("packet-outs", &victim, || talk(&sw, 1), || talk(&sw, COPIES));
+    attacked(|ns, sw, _| {
+        vsctl(sw, "set interface v3 ofport_request=1");
+        let victim = Victim::new(ns, sw);
+        judge("packet-outs", &victim, || talk(sw, 1), || talk(sw, COPIES));
+    });
 }
