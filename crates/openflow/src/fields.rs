@@ -62,13 +62,11 @@ pub(crate) fn pull_header(buf: &[u8]) -> Result<(Oxm, usize), OfError> {
     Ok((oxm, header.size))
 }
 
-/// A header of four bytes in an action of fixed form. Errors: `ActBadSetType`.
+/// A header of four bytes in an action of fixed form; one with a mask's bit and length names the
+/// field all the same, as for ovs-vswitchd. Errors: `ActBadSetType`.
 pub(crate) fn header32(bytes: [u8; 4]) -> Result<Oxm, OfError> {
     let header = OxmHeader::parse(&bytes).map_err(|_| OfError::ActBadSetType)?;
-    match header.oxm() {
-        Some(oxm) if !header.masked => Ok(oxm),
-        _ => Err(OfError::ActBadSetType),
-    }
+    header.oxm().ok_or(OfError::ActBadSetType)
 }
 
 /// A subfield to read. Errors: `ActBadSetLen` for one that is empty or reaches past the field.

@@ -166,10 +166,9 @@ fn subfield(rest: &mut &[u8], bits: u16, check: Check) -> Result<Subfield, OfErr
     if rest.len() < 6 {
         return Err(OfError::ActBadLen);
     }
-    let (oxm, size) = fields::pull_header(rest)?;
-    let ofs = rest.get(size..size + 2).ok_or(OfError::ActBadLen)?;
-    *rest = &rest[size + 2..];
-    check(oxm, Bytes(ofs).u16(0), bits)
+    let (oxm, ofs) = (fields::header32(Bytes(rest).array(0))?, Bytes(rest).u16(4));
+    *rest = &rest[6..];
+    check(oxm, ofs, bits)
 }
 
 /// Is it one of NXAST_LEARN2?

@@ -90,6 +90,36 @@ fn actions() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// Fields named with a mask's bit, which some controllers set, and with a length of their own.
+fn odd_headers() -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for (name, field) in
+        [("masked", [0, 1, 1, 8]), ("of a mask alone", [0, 1, 1, 4]), ("too long", [0, 1, 0, 8])]
+    {
+        let mut put = |what: &str, kind: u8, body: &[&[u8]]| {
+            all.push((format!("{what} of a field {name}"), action(kind, &body.concat())));
+        };
+        let learn = [&[0; 16][..], &[5, 0, 0, 0, 0, 0]].concat();
+        put("load", 7, &[&[0, 31], &field, &[0; 7], &[3]]);
+        put("move", 6, &[&[0, 8, 0, 0, 0, 0], &field, &REG0]);
+        put("move to", 6, &[&[0, 8, 0, 0, 0, 0], &REG0, &field]);
+        put("output", 15, &[&[0, 31], &field, &[0, 0], &[0; 6]]);
+        put("push", 27, &[&[0, 0], &field, &[0, 32], &[0; 6]]);
+        put("pop", 28, &[&[0, 0], &field, &[0, 32], &[0; 6]]);
+        put("length", 49, &[&[5, 220, 0, 3], &field]);
+        put("ct", 35, &[&[0, 0], &field, &[0, 15, 255, 0, 0, 0, 0, 0]]);
+        put("multipath", 10, &[&[0; 6], &[0, 0, 0, 3], &[0; 6], &[0, 31], &field]);
+        put(
+            "bundle_load",
+            13,
+            &[&[0, 1, 0, 0, 0, 50, 0, 0, 0, 2, 0, 1, 0, 31], &field, &[0; 4], &[0, 1]],
+        );
+        put("learn", 16, &[&learn, &[0, 16], &field, &[0, 0], &field, &[0, 0], &[0; 4]]);
+        put("learn and load", 16, &[&learn, &[0x28, 16], &[0, 7], &field, &[0, 0], &[0; 2]]);
+    }
+    all
+}
+
 /// Ends of connections, continuations, and packets that are to be tracked.
 pub fn messages(v: u8, put: Put<'_>) {
     put("ct-flush-zone", vendor(v, 29, &[0, 0, 0, 0, 0, 0, 0, 5]));
@@ -122,6 +152,9 @@ pub fn messages(v: u8, put: Put<'_>) {
     put("resume with an empty stack", state(&[0x80, 1, 0, 4, 0, 0, 0, 0]));
     put("resume with a long cookie", state(&[0x80, 5, 0, 8, 0, 0, 0, 0]));
     for (name, list) in actions() {
+        put(&format!("packet-out, {name}"), packet_out(v, &list));
+    }
+    for (name, list) in odd_headers() {
         put(&format!("packet-out, {name}"), packet_out(v, &list));
     }
 }
