@@ -5,7 +5,8 @@ use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage, flow_log};
 use crate::oam::{self, bfd, cfm};
 use crate::of::change::{SLICE_FLOWS_MAX, slice_flows};
-use crate::of::{async_msgs, bundle, table_features};
+use crate::of::open_bundles::Bundle;
+use crate::of::{async_msgs, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bonds, in_band, links, offload, polling_log, trees, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
@@ -302,8 +303,8 @@ fn limited(s: &mut State) {
 /// Gives up bundles and table features requests that were left alone for too long.
 fn bundles(s: &mut State, now: u64) {
     let timeout = s.of.bundle_timeout;
-    for conn in s.conns.values_mut().filter(|c| !c.bundles.is_empty()) {
-        for data in bundle::expire(conn, now, timeout) {
+    for conn in s.conns.values_mut() {
+        while let Some(Bundle { opening: data, .. }) = conn.bundles.next_idle(now, timeout) {
             let xid = data.get(4..8).map_or(0, |x| u32::from_be_bytes([x[0], x[1], x[2], x[3]]));
             conn.reply(xid, &Reply::Error { error: OfError::BundleTimeout, data });
         }

@@ -2,6 +2,7 @@
 
 use super::account::{CONNECTION_BYTES_MAX, REPLY_SHARE_BYTES};
 use super::conn::Conn;
+use super::open_bundles::Bundle;
 use ofproto::BundleItem;
 use openflow::codec::{self, Dialect, ERROR_DATA};
 use openflow::framing::MessageHeader;
@@ -9,9 +10,10 @@ use openflow::{BundleStep, OfError, Reply, Request};
 use std::rc::Rc;
 
 /// Bytes that are allocated together: at least, and of a bundle that has that much already.
-const CHUNK: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
-/// Bundles one connection may have open.
-const CONNECTION_BUNDLES_MAX: usize = 64;
+const CHUNK: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
+/// Bundles one connection may have open: Antrea's own tests have 10,000. What is in them is bounded by
+/// the connection's bytes.
+const CONNECTION_BUNDLES_MAX: usize = 16_384;
 /// Nanoseconds without a new message after which a bundle is given up, unless `other_config` of the
 /// database (`bundle-idle-timeout`) says otherwise; as in ovs-vswitchd.
 pub const IDLE_TIMEOUT: u64 = 10_000_000_000;
@@ -25,6 +27,11 @@ pub struct Messages {
 }
 
 impl Messages {
+    /// Bytes that are kept for them.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     fn push(&mut self, message: &[u8]) {
         match self.chunks.last_mut() {
             Some(last) if last.capacity() - last.len() >= message.len() => last.extend(message),
@@ -95,24 +102,6 @@ fn item(r: Request, vlan_limit: u8) -> Result<BundleItem, OfError> {
     }
 }
 
-/// An open bundle.
-pub struct Bundle {
-    flags: u16,
-    closed: bool,
-    messages: Messages,
-    /// When it was last added to, ns.
-    used: u64,
-    /// The message that opened it, for the error when it is given up.
-    opening: Vec<u8>,
-}
-
-impl Bundle {
-    /// Bytes that are kept for it.
-    pub fn held(&self) -> usize {
-        self.messages.held + self.opening.len()
-    }
-}
-
 /// Everything but commit: the reply. `from`: the whole message, and when it came, ns.
 pub fn control(
     conn: &mut Conn,
@@ -123,25 +112,24 @@ pub fn control(
 ) -> Result<Reply, OfError> {
     let answer = match step {
         BundleStep::OpenRequest => {
-            open(conn, id, flags, from)?;
+            let bundle = opened(conn, id, flags, from)?;
+            conn.bundles.insert(id, bundle);
             BundleStep::OpenReply
         }
         BundleStep::CloseRequest => {
-            let bundle = conn.bundles.get_mut(&id).ok_or(OfError::BundleBadId)?;
+            let mut bundle = conn.bundles.remove(id).ok_or(OfError::BundleBadId)?;
             if bundle.closed {
-                conn.bundles.remove(&id);
                 return Err(OfError::BundleClosed);
             }
             if bundle.flags != flags {
-                conn.bundles.remove(&id);
                 return Err(OfError::BundleBadFlags);
             }
-            bundle.closed = true;
-            bundle.used = from.1;
+            (bundle.closed, bundle.used) = (true, from.1);
+            conn.bundles.insert(id, bundle);
             BundleStep::CloseReply
         }
         BundleStep::DiscardRequest => {
-            conn.bundles.remove(&id).ok_or(OfError::BundleBadId)?;
+            conn.bundles.remove(id).ok_or(OfError::BundleBadId)?;
             BundleStep::DiscardReply
         }
         _ => return Err(OfError::BundleBadType),
@@ -155,39 +143,34 @@ fn is_full(conn: &Conn) -> bool {
     conn.held() + CHUNK.end() + REPLY_SHARE_BYTES > CONNECTION_BYTES_MAX
 }
 
-fn open(conn: &mut Conn, id: u32, flags: u16, from: (&[u8], u64)) -> Result<(), OfError> {
-    if conn.bundles.remove(&id).is_some() {
+/// A bundle of `id` that opens; one that is open already is gone.
+fn opened(conn: &mut Conn, id: u32, flags: u16, from: (&[u8], u64)) -> Result<Bundle, OfError> {
+    if conn.bundles.remove(id).is_some() {
         return Err(OfError::BundleBadId);
     }
     if conn.bundles.len() >= CONNECTION_BUNDLES_MAX || is_full(conn) {
         return Err(OfError::BundleOutOfBundles);
     }
     let (opening, used) = (from.0[..from.0.len().min(ERROR_DATA)].to_vec(), from.1);
-    conn.bundles
-        .insert(id, Bundle { flags, closed: false, messages: Messages::default(), used, opening });
-    Ok(())
+    Ok(Bundle { flags, closed: false, messages: Messages::default(), used, opening })
 }
 
-/// Keeps a message, which was decoded, for the commit; a bundle that was not opened opens itself.
-/// `whole`: what it came in.
+/// Keeps a message, which was decoded, for the commit; a bundle that was not opened opens itself,
+/// and one whose message is refused is gone. `whole`: what the message came in.
 pub fn add(conn: &mut Conn, id: u32, flags: u16, whole: &[u8], now: u64) -> Result<(), OfError> {
-    if !conn.bundles.contains_key(&id) {
-        open(conn, id, flags, (whole, now))?;
-    }
     let full = is_full(conn);
-    let Some(bundle) = conn.bundles.get_mut(&id) else { return Err(OfError::BundleBadId) };
-    let refused = match () {
-        () if bundle.closed => Some(OfError::BundleClosed),
-        () if bundle.flags != flags => Some(OfError::BundleBadFlags),
-        () if full => Some(OfError::BundleMsgTooMany),
-        () => None,
+    let mut bundle = match conn.bundles.remove(id) {
+        Some(bundle) => bundle,
+        None => opened(conn, id, flags, (whole, now))?,
     };
-    if let Some(error) = refused {
-        conn.bundles.remove(&id);
-        return Err(error);
+    match () {
+        () if bundle.closed => return Err(OfError::BundleClosed),
+        () if bundle.flags != flags => return Err(OfError::BundleBadFlags),
+        () if full => return Err(OfError::BundleMsgTooMany),
+        () => bundle.used = now,
     }
-    bundle.used = now;
     bundle.messages.push(inner_bytes(whole));
+    conn.bundles.insert(id, bundle);
     Ok(())
 }
 
@@ -201,16 +184,9 @@ fn inner_bytes(whole: &[u8]) -> &[u8] {
     &inner[..len.min(inner.len())]
 }
 
-/// Gives up bundles that were left alone for `timeout` ns; the messages that opened them.
-pub fn expire(conn: &mut Conn, now: u64, timeout: u64) -> Vec<Vec<u8>> {
-    let old = conn.bundles.iter().filter(|(_, b)| now.saturating_sub(b.used) > timeout);
-    let ids: Vec<u32> = old.map(|(id, _)| *id).collect();
-    ids.iter().filter_map(|id| conn.bundles.remove(id)).map(|b| b.opening).collect()
-}
-
 /// Takes a bundle out for its commit.
 pub fn take(conn: &mut Conn, id: u32, flags: u16) -> Result<Messages, OfError> {
-    let bundle = conn.bundles.remove(&id).ok_or(OfError::BundleBadId)?;
+    let bundle = conn.bundles.remove(id).ok_or(OfError::BundleBadId)?;
     if bundle.flags != flags {
         return Err(OfError::BundleBadFlags);
     }
@@ -250,16 +226,23 @@ mod tests {
         // The bundle that wanted more is gone, and others have its room.
         assert_eq!(conn.bundles.len(), 7);
         assert_eq!(add(&mut conn, 0, 3, &message, 0), Ok(()));
-        conn.bundles.clear();
+        (0..8).for_each(|id| drop(conn.bundles.remove(id)));
         assert_eq!(conn.held(), CONNECTION_BYTES_MIN);
     }
 
     #[test]
-    fn a_small_bundle_is_kept_in_little_room() {
+    fn thousands_of_small_bundles_are_kept_in_little_room() {
         let mut conn = conn();
-        (0..64).for_each(|id| add(&mut conn, id, 3, &adding(100), 0).unwrap());
-        assert_eq!(add(&mut conn, 64, 3, &adding(100), 0), Err(OfError::BundleOutOfBundles));
-        let each = (conn.held() - CONNECTION_BYTES_MIN) / 64;
-        assert!(each <= CHUNK.start() + 200, "{each}");
+        let max = CONNECTION_BUNDLES_MAX as u32;
+        (0..max).for_each(|id| add(&mut conn, id, 3, &adding(100), id.into()).unwrap());
+        assert_eq!(add(&mut conn, max, 3, &adding(100), 0), Err(OfError::BundleOutOfBundles));
+        let each = (conn.held() - CONNECTION_BYTES_MIN) / CONNECTION_BUNDLES_MAX;
+        assert!(each <= CHUNK.start() + 400, "{each}");
+        // Bundle 0 is used again, so that it is idle last.
+        add(&mut conn, 0, 3, &adding(100), max.into()).unwrap();
+        let idle = std::iter::from_fn(|| conn.bundles.next_idle(100, 10));
+        assert_eq!(idle.map(|b| b.used).collect::<Vec<_>>(), (1..90).collect::<Vec<_>>());
+        while conn.bundles.next_idle(u64::MAX, 10).is_some() {}
+        assert_eq!((conn.bundles.len(), conn.held()), (0, CONNECTION_BYTES_MIN));
     }
 }

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::account;
-use super::bundle::Bundle;
 use super::io::Backlog;
+use super::open_bundles::OpenBundles;
 use super::snoops::Snoops;
 use super::table_features;
 
@@ -105,7 +105,7 @@ pub struct Conn {
     /// Flow monitors by id.
     pub monitors: BTreeMap<u32, MonitorRequest>,
     /// Open bundles.
-    pub bundles: BTreeMap<u32, Bundle>,
+    pub bundles: OpenBundles,
     /// Bytes that a reply in parts keeps of what it has not said yet.
     pub dump_bytes: usize,
     /// A table features request that has not come whole yet.
@@ -144,7 +144,7 @@ impl Conn {
                 invalid_ttl_to_controller: false,
             },
             monitors: BTreeMap::new(),
-            bundles: BTreeMap::new(),
+            bundles: OpenBundles::default(),
             dump_bytes: 0,
             table_features: None,
             counts: Default::default(),
@@ -179,10 +179,9 @@ impl Conn {
 
     /// Bytes that are kept for it.
     pub fn held(&self) -> usize {
-        let bundles: usize = self.bundles.values().map(Bundle::held).sum();
         let monitors = self.monitors.len() * size_of::<MonitorRequest>();
         let tables = self.table_features.as_ref().map_or(0, table_features::Pending::held);
-        let kept = bundles + monitors + tables + self.dump_bytes;
+        let kept = self.bundles.held() + monitors + tables + self.dump_bytes;
         account::CONNECTION_BYTES_MIN + self.backlog.bytes() + kept
     }
 

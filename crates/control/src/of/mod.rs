@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod injected;
 pub mod io;
 pub mod multipart;
+pub mod open_bundles;
 pub mod pace;
 pub mod queues;
 pub mod role;
