@@ -184,7 +184,10 @@ fn controller2(b: Bytes) -> Result<Action, OfError> {
             controller2::REASON => why = reason(scalar::<1>(value)?[0])?,
             controller2::USERDATA => userdata = value.to_vec(),
             controller2::PAUSE => pause = true,
-            controller2::METER => meter = Some(u32::from_be_bytes(scalar(value)?)),
+            controller2::METER => {
+                let number = value.try_into().map_err(|_| OfError::PropBadLen)?;
+                meter = Some(u32::from_be_bytes(number));
+            }
             _ => return Err(OfError::PropBadType),
         }
         rest = &rest[size..];
@@ -203,11 +206,10 @@ fn property(buf: &[u8]) -> Result<(u16, &[u8], usize), OfError> {
     Ok((u16::from_be_bytes([head[0], head[1]]), &buf[4..len], size))
 }
 
-/// A number at the start of a property's four bytes.
+/// A number of one or two bytes at the start of a property's body; what follows it counts as
+/// padding, as for ovs-vswitchd.
 fn scalar<const N: usize>(value: &[u8]) -> Result<[u8; N], OfError> {
-    let bytes: &[u8; 4] = value.try_into().map_err(|_| OfError::PropBadLen)?;
-    zeros(&bytes[N..], OfError::PropBadLen)?;
-    Ok(*bytes.first_chunk().expect("no number is longer than four bytes"))
+    value.first_chunk().copied().ok_or(OfError::PropBadLen)
 }
 
 type MakeSubfield = fn(crate::oxm::Oxm, u16, u16) -> Result<Subfield, OfError>;

@@ -148,7 +148,7 @@ fn opened(conn: &mut Conn, id: u32, flags: u16, from: (&[u8], u64)) -> Result<Bu
     if conn.bundles.remove(id).is_some() {
         return Err(OfError::BundleBadId);
     }
-    if conn.bundles.len() >= CONNECTION_BUNDLES_MAX || is_full(conn) {
+    if conn.bundles.count() >= CONNECTION_BUNDLES_MAX || is_full(conn) {
         return Err(OfError::BundleOutOfBundles);
     }
     let (opening, used) = (from.0[..from.0.len().min(ERROR_DATA)].to_vec(), from.1);
@@ -224,7 +224,7 @@ mod tests {
         assert!(taken > CONNECTION_BYTES_MAX * 3 / 4, "{taken}");
         assert!(conn.held() + REPLY_SHARE_BYTES <= CONNECTION_BYTES_MAX);
         // The bundle that wanted more is gone, and others have its room.
-        assert_eq!(conn.bundles.len(), 7);
+        assert_eq!(conn.bundles.count(), 7);
         assert_eq!(add(&mut conn, 0, 3, &message, 0), Ok(()));
         (0..8).for_each(|id| drop(conn.bundles.remove(id)));
         assert_eq!(conn.held(), CONNECTION_BYTES_MIN);
@@ -243,6 +243,6 @@ mod tests {
         let idle = std::iter::from_fn(|| conn.bundles.next_idle(100, 10));
         assert_eq!(idle.map(|b| b.used).collect::<Vec<_>>(), (1..90).collect::<Vec<_>>());
         while conn.bundles.next_idle(u64::MAX, 10).is_some() {}
-        assert_eq!((conn.bundles.len(), conn.held()), (0, CONNECTION_BYTES_MIN));
+        assert_eq!((conn.bundles.count(), conn.held()), (0, CONNECTION_BYTES_MIN));
     }
 }

@@ -36,7 +36,7 @@ pub struct OpenBundles {
 
 impl OpenBundles {
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.by_id.len()
     }
 

@@ -120,6 +120,33 @@ fn odd_headers() -> Vec<(String, Vec<u8>)> {
     all
 }
 
+/// Properties of `controller` (a length, an id, a reason, a meter) with bodies of all sizes, whose
+/// first bytes are the number and whose others are zeros or not.
+fn odd_properties() -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    let kinds = [("max_len", 0, 2), ("id", 1, 2), ("reason", 2, 1), ("meter_id", 5, 4)];
+    for (name, kind, number) in kinds {
+        for size in 0..10usize {
+            for noise in [0, 9] {
+                let mut body = vec![0, kind, 0, 4 + size as u8];
+                body.extend((1..=size).map(|n| {
+                    if n == number {
+                        1
+                    } else if n < number {
+                        0
+                    } else {
+                        noise
+                    }
+                }));
+                body.resize(body.len().next_multiple_of(8), 0);
+                let text = format!("{name} of {size} bytes, noise {noise}");
+                all.push((text, action(37, &[&[0; 6], &body[..]].concat())));
+            }
+        }
+    }
+    all
+}
+
 /// Ends of connections, continuations, and packets that are to be tracked.
 pub fn messages(v: u8, put: Put<'_>) {
     put("ct-flush-zone", vendor(v, 29, &[0, 0, 0, 0, 0, 0, 0, 5]));
@@ -154,7 +181,7 @@ pub fn messages(v: u8, put: Put<'_>) {
     for (name, list) in actions() {
         put(&format!("packet-out, {name}"), packet_out(v, &list));
     }
-    for (name, list) in odd_headers() {
+    for (name, list) in odd_headers().into_iter().chain(odd_properties()) {
         put(&format!("packet-out, {name}"), packet_out(v, &list));
     }
 }

@@ -66,7 +66,7 @@ fn connection(c: &Conn) -> Value {
         "role": role,
         "bytes_held": c.held(),
         "bytes_waiting": c.backlog.bytes(),
-        "bundles": c.bundles.len(),
+        "bundles": c.bundles.count(),
         "monitors": c.monitors.len(),
         "packet_ins_dropped": c.counts.packet_ins_dropped,
         "malformed": c.counts.malformed,
