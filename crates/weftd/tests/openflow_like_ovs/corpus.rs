@@ -20,6 +20,8 @@ const HEADER: usize = 8;
 pub const CLEANING_VERSION: u8 = 5;
 /// Address of port 1 in the messages of `ovs-ofctl`.
 pub const PORT_MAC: [u8; 6] = [0xaa, 0x55, 0xaa, 0x55, 0, 2];
+/// In the names of cases whose action has a property of an odd size.
+pub const ODD_PROPERTY: &str = "property";
 /// No buffer, any port, any group.
 const NONE: u32 = 0xffff_ffff;
 

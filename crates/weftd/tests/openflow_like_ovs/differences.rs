@@ -29,6 +29,17 @@ const FEATURES_EPERM: Answer = Answer::Error(13, 5, 0);
 /// OFPBMC_BAD_FIELD.
 const BAD_FIELD: Answer = Answer::Error(4, 6, 0);
 
+/// OFPBMC_BAD_LEN.
+const BAD_MATCH_LEN: Answer = Answer::Error(4, 1, 0);
+/// OFPBMC_BAD_TYPE.
+const BAD_MATCH_TYPE: Answer = Answer::Error(4, 0, 0);
+/// OFPBAC_BAD_ARGUMENT.
+const BAD_ARGUMENT: Answer = Answer::Error(2, 5, 0);
+/// NXFMFC_INVALID_TLV_FIELD.
+const INVALID_TLV_FIELD: Answer = Answer::Error(0xffff, 37, 0x2320);
+/// Nicira's number, and its action's.
+const NX_BUNDLE_LOAD: [u8; 6] = [0, 0, 0x23, 0x20, 0, 13];
+
 /// Why a difference is right; None: it is a defect.
 pub fn deliberate(case: &Case, mine: &[Answer], theirs: &[Answer]) -> Option<&'static str> {
     let (v, m) = (case.version, &case.message);
@@ -65,6 +76,15 @@ pub fn deliberate(case: &Case, mine: &[Answer], theirs: &[Answer]) -> Option<&'s
         }
         PACKET_OUT if v == 6 && mine == [BAD_FIELD] => {
             Some("fields that are not known are not passed over")
+        }
+        PACKET_OUT if v == 6 && mine == [BAD_MATCH_LEN] && theirs == [BAD_MATCH_TYPE] => {
+            Some("a match of the fixed form is refused for its length or for its form")
+        }
+        PACKET_OUT if mine == [INVALID_TLV_FIELD] && theirs.is_empty() => {
+            Some("a tunnel option that the bridge does not map")
+        }
+        PACKET_OUT if mine == [BAD_ARGUMENT] && m.windows(6).any(|w| w == NX_BUNDLE_LOAD) => {
+            Some("the type of a bundle's members is read whole; ovs-vswitchd reads half of it")
         }
         EXPERIMENTER if v >= 4 && u16_at(14) == 21 => {
             Some("Nicira's way to end a flow monitor is there in all versions")

@@ -81,7 +81,7 @@ fn compare(weft: &mut Side<'_>, ovs: &mut Side<'_>, cases: &[Case]) -> Vec<Strin
         let theirs = ovs.ask(case.version, &case.message);
         // Who is secondary may change nothing more, which is looked at before or after the message
         // is read.
-        let role = case.message[1] == wire::ROLE_REQUEST;
+        let role = wire::is_role_request(&case.message);
         // A request in parts is waited for.
         let part = case.message.get(8..12).is_some_and(|m| m[1] == 12 && m[3] & 1 != 0);
         if mine == theirs && !role && !part {
@@ -129,6 +129,8 @@ fn damaged_requests_are_answered_alike() {
             let good = corpus::requests();
             let damaged: Vec<_> = good
                 .iter()
+                // Damage makes reasons greater than 31 of these, at which ovs-vswitchd ends itself.
+                .filter(|case| !case.name.contains(corpus::ODD_PROPERTY))
                 .flat_map(|case| std::iter::repeat_n(case, DAMAGED_PER_MESSAGE))
                 .map(|case| corpus::damage(case, &mut rng))
                 .collect();

@@ -1,6 +1,6 @@
 //! Messages about connections and paused pipelines.
 
-use crate::corpus::{Put, message};
+use crate::corpus::{ODD_PROPERTY, Put, message};
 
 const VENDOR: [u8; 4] = [0, 0, 0x23, 0x20];
 
@@ -120,11 +120,11 @@ fn odd_headers() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Properties of `controller` (a length, an id, a reason, a meter) with bodies of all sizes, whose
-/// first bytes are the number and whose others are zeros or not.
+/// Properties of `controller` (a length, an id, a meter) with bodies of all sizes, whose first bytes
+/// are the number and whose others are zeros or not.
 fn odd_properties() -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
-    let kinds = [("max_len", 0, 2), ("id", 1, 2), ("reason", 2, 1), ("meter_id", 5, 4)];
+    let kinds = [("max_len", 0, 2), ("id", 1, 2), ("meter_id", 5, 4)];
     for (name, kind, number) in kinds {
         for size in 0..10usize {
             for noise in [0, 9] {
@@ -139,7 +139,7 @@ fn odd_properties() -> Vec<(String, Vec<u8>)> {
                     }
                 }));
                 body.resize(body.len().next_multiple_of(8), 0);
-                let text = format!("{name} of {size} bytes, noise {noise}");
+                let text = format!("{ODD_PROPERTY} {name} of {size} bytes, noise {noise}");
                 all.push((text, action(37, &[&[0; 6], &body[..]].concat())));
             }
         }

@@ -8,7 +8,9 @@ use std::time::Duration;
 const HELLO: u8 = 0;
 const ERROR: u8 = 1;
 /// Since 1.2.
-pub const ROLE_REQUEST: u8 = 24;
+const ROLE_REQUEST: u8 = 24;
+/// Nicira's, in a vendor's message.
+const NXT_ROLE_REQUEST: [u8; 8] = [0, 0, 0x23, 0x20, 0, 0, 0, 10];
 const ECHO_REQUEST: u8 = 2;
 /// What comes without being asked for: packet-in, flow-removed, port-status, and those of 1.4.
 const ASYNCHRONOUS: &[u8] = &[10, 11, 12, 30, 31, 32];
@@ -37,6 +39,11 @@ struct Message {
     kind: u8,
     xid: u32,
     body: Vec<u8>,
+}
+
+/// Does a message ask for a role?
+pub fn is_role_request(message: &[u8]) -> bool {
+    message[1] == ROLE_REQUEST || message.get(8..16) == Some(&NXT_ROLE_REQUEST)
 }
 
 impl Client {
