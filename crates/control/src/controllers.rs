@@ -3,9 +3,10 @@
 use crate::address::Address;
 use crate::config::ControllerConf;
 use crate::of::Kind;
-use crate::of::connect::{self, Target, Timing};
-use crate::of::controller::{Controller, Keep, is_active};
+use crate::of::connect::{self, Target};
+use crate::of::controller::{Controller, Keep, is_active, times};
 use crate::of::io::error_text;
+use crate::of::timing::Timing;
 use crate::state::{Shared, State};
 use crate::tls::Identity;
 use crate::vlog;
@@ -25,7 +26,7 @@ pub fn reconcile(state: &Shared, bridge: &str, wanted: &[ControllerConf]) {
         // One that does not stay is gone before the next one starts, with its socket's file.
         let controller = match old.remove(&conf.target).filter(|c| stays(&c.conf, conf)) {
             Some(mut c) => {
-                c.conf = conf.clone();
+                c.reconfigure(conf);
                 c
             }
             None => start(state, bridge, conf),
@@ -65,9 +66,14 @@ fn is_tls(target: &str) -> bool {
     target.starts_with("ssl:") || target.starts_with("pssl:")
 }
 
-/// Can the connection stay, with limits taken over as they are?
+/// Can the connection stay, with limits and times taken over as they are? As with ovs-vswitchd it
+/// outlives its row, where another one has the same target.
 fn stays(old: &ControllerConf, new: &ControllerConf) -> bool {
     let live = |c: &ControllerConf| ControllerConf {
+        uuid: Default::default(),
+        max_backoff: Duration::ZERO,
+        inactivity_probe: Duration::ZERO,
+        async_messages: true,
         rate_limit: 0,
         burst_limit: 0,
         queue_size: 0,
@@ -79,10 +85,7 @@ fn stays(old: &ControllerConf, new: &ControllerConf) -> bool {
 }
 
 fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
-    let timing = Timing {
-        max_backoff: conf.max_backoff.max(Duration::from_millis(100)),
-        probe: conf.inactivity_probe,
-    };
+    let (times, timing) = Timing::new(times(conf));
     let (kind, rest) = conf.target.split_once(':').unwrap_or((conf.target.as_str(), ""));
     let row =
         Kind::Row { target: conf.target.clone(), active: is_active(conf), primary: conf.primary };
@@ -139,7 +142,7 @@ fn start(state: &Shared, bridge: &str, conf: &ControllerConf) -> Controller {
             Keep::Nothing
         }
     };
-    Controller::new(conf, keep, last_error)
+    Controller::new(conf, (times, keep), last_error)
 }
 
 /// A client that may write the database must not have us connect to sockets, or replace files,

@@ -125,10 +125,15 @@ fn silence_is_asked_about_and_then_ends_the_connection() {
     let ns = Netns::new().unwrap();
     let lab = Lab::new(&ns, "fail_mode=secure");
     let (listener, target) = lab.listen("ctl");
-    lab.vsctl(&format!("set-controller br0 {target} -- set controller br0 inactivity_probe=400"));
+    let probe = |ms: u32| format!("set controller br0 inactivity_probe={ms}");
+    lab.vsctl(&format!("set-controller br0 {target} -- {}", probe(0)));
     let mut peer = Peer::accept(&listener, 4);
+    peer.barrier();
+    // The connection stays when its times change, and when another row takes its row's place.
+    lab.vsctl(&probe(300));
     let echo = peer.expect(kind::ECHO_REQUEST);
     peer.send(kind::ECHO_REPLY, echo.xid, &echo.body);
+    lab.vsctl(&format!("set-controller br0 {target} -- {}", probe(400)));
     peer.expect(kind::ECHO_REQUEST);
     assert!(peer.closed(), "no answer this time");
     let mut again = Peer::accept(&listener, 4);

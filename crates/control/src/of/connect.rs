@@ -6,6 +6,7 @@ use super::conn::Kind;
 use super::io::{Task, UnixSocket, error_text};
 use super::server::serve_paced;
 use super::snoop;
+use super::timing::Timing;
 use crate::address::Address;
 use crate::listener::{self, ConnectionSlot, ConnectionSlots, EvictionQueue, Peer};
 use crate::state::Shared;
@@ -87,7 +88,7 @@ pub fn listen_tcp(state: &Shared, addr: Address, bridge: &str, kind: Kind, timin
                     let taken = take_slot(&state, &slots, Peer::Host(peer.ip()), &row).await;
                     let Some(slot) = taken else { continue };
                     let _ = stream.set_nodelay(true);
-                    accept(&state, &bridge, &service, timing, (stream, slot));
+                    accept(&state, &bridge, &service, timing.clone(), (stream, slot));
                 }
                 // Out of descriptors, say: leave others time to give some back.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -115,7 +116,7 @@ pub fn listen_tls(state: &Shared, addr: Address, bridge: &str, kind: Kind, timin
         while let Some(event) = listener.next().await {
             match event {
                 tls::ListenEvent::Connected(stream, slot) => {
-                    accept(&state, &bridge, &service, timing, (stream, slot));
+                    accept(&state, &bridge, &service, timing.clone(), (stream, slot));
                 }
                 tls::ListenEvent::Full(most) => refused(&state, &row, most),
                 tls::ListenEvent::Failed(why) => failed(&why),
@@ -162,21 +163,6 @@ fn accept<S: AsyncRead + AsyncWrite + 'static>(
     }
 }
 
-/// Times of an active connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// Longest pause between attempts (`Controller.max_backoff`).
-    pub max_backoff: Duration,
-    /// Silence after which the peer is asked, and then given up (`inactivity_probe`); zero: never.
-    pub probe: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Timing { max_backoff: Duration::from_secs(8), probe: Duration::ZERO }
-    }
-}
-
 /// Where an active controller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -193,12 +179,13 @@ pub fn connect(state: &Shared, bridge: &str, kind: Kind, target: Target, timing:
     let (state, bridge) = (state.clone(), bridge.to_string());
     let row = kind.target().unwrap_or_default().to_string();
     Task::spawn(async move {
-        let first = Duration::from_secs(1).min(timing.max_backoff);
+        let first = || Duration::from_secs(1).min(timing.now().max_backoff);
         // After the longest pause attempts go on, without a word.
-        let (mut pause, mut quiet) = (first, false);
+        let (mut pause, mut quiet) = (first(), false);
         loop {
             let since = Instant::now();
-            let error = attempt(&state, &bridge, kind.clone(), &target, timing, pause).await;
+            let error = attempt(&state, &bridge, kind.clone(), &target, &timing, pause).await;
+            let max_backoff = timing.now().max_backoff;
             let mut failed = false;
             if let Err(e) = error {
                 let text = error_text(&e);
@@ -210,10 +197,10 @@ pub fn connect(state: &Shared, bridge: &str, kind: Kind, target: Target, timing:
                 state.borrow_mut().controller_failed(&bridge, &row, &text);
             }
             // A connection that lasted starts again with the shortest pause.
-            if !failed || since.elapsed() > timing.max_backoff {
-                (pause, quiet) = (first, false);
+            if !failed || since.elapsed() > max_backoff {
+                (pause, quiet) = (first(), false);
             }
-            if failed && !quiet && pause >= timing.max_backoff {
+            if failed && !quiet && pause >= max_backoff {
                 quiet = true;
                 vlog::info!(
                     MODULE,
@@ -222,7 +209,7 @@ pub fn connect(state: &Shared, bridge: &str, kind: Kind, target: Target, timing:
                 );
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(timing.max_backoff);
+            pause = (pause * 2).min(max_backoff);
         }
     })
 }
@@ -233,7 +220,7 @@ async fn attempt(
     bridge: &str,
     kind: Kind,
     target: &Target,
-    timing: Timing,
+    timing: &Timing,
     wait_max: Duration,
 ) -> io::Result<()> {
     let wait_max = wait_max.max(Duration::from_secs(1));
@@ -245,18 +232,18 @@ async fn attempt(
             let connecting = tokio::time::timeout(wait_max, addr.connect());
             let stream = connecting.await.map_err(|_| late())??;
             let _ = stream.set_nodelay(true);
-            serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
+            serve_paced(state, bridge, kind, timing.clone(), (stream, &eviction)).await;
         }
         Target::Unix(path) => {
             let connecting = tokio::time::timeout(wait_max, UnixStream::connect(path));
             let stream = connecting.await.map_err(|_| late())??;
-            serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
+            serve_paced(state, bridge, kind, timing.clone(), (stream, &eviction)).await;
         }
         Target::Tls(addr) => {
             let tls = state.borrow().of.tls.clone();
             let connecting = tokio::time::timeout(wait_max, tls.connect(addr.clone()));
             let stream = connecting.await.map_err(|_| late())??;
-            serve_paced(state, bridge, kind, timing, (stream, &eviction)).await;
+            serve_paced(state, bridge, kind, timing.clone(), (stream, &eviction)).await;
         }
     }
     Ok(())

@@ -1,8 +1,10 @@
 //! A controller row of the database at work.
 
 use super::io::{Task, UnixSocket};
+use super::timing::Times;
 use crate::config::ControllerConf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// A controller row at work.
 pub struct Controller {
@@ -19,12 +21,19 @@ pub struct Controller {
     pub last_error: Option<String>,
     /// Packet-ins held back by the rate limit: misses, others.
     limits: [Limit; 2],
+    /// Where its connections are told of other times.
+    times: watch::Sender<Times>,
     _keep: Keep,
 }
 
 impl Controller {
-    /// A row without connections yet; `keep`: what connects or listens for it.
-    pub(crate) fn new(conf: &ControllerConf, keep: Keep, last_error: Option<String>) -> Self {
+    /// A row without connections yet; `times`: by what its connections learn of other ones, `keep`:
+    /// what connects or listens for it.
+    pub(crate) fn new(
+        conf: &ControllerConf,
+        (times, keep): (watch::Sender<Times>, Keep),
+        last_error: Option<String>,
+    ) -> Self {
         Controller {
             conf: conf.clone(),
             connections: 0,
@@ -33,8 +42,16 @@ impl Controller {
             left_at: None,
             last_error,
             limits: Default::default(),
+            times,
             _keep: keep,
         }
+    }
+
+    /// Takes over another state of the row, with which its connections stay.
+    pub(crate) fn reconfigure(&mut self, conf: &ControllerConf) {
+        self.conf = conf.clone();
+        let times = times(conf);
+        self.times.send_if_modified(|old| std::mem::replace(old, times) != times);
     }
 
     /// True if at least one connection of this row has agreed on a version.
@@ -57,6 +74,12 @@ impl Controller {
     pub fn held_back(&self) -> Option<[u64; 2]> {
         (self.conf.rate_limit > 0).then(|| [self.limits[0].dropped, self.limits[1].dropped])
     }
+}
+
+/// The times of a row's connections.
+pub(crate) fn times(conf: &ControllerConf) -> Times {
+    let max_backoff = conf.max_backoff.max(Duration::from_millis(100));
+    Times { max_backoff, probe: conf.inactivity_probe }
 }
 
 /// Do we connect to the controller of this row (`tcp:`, `ssl:`, `unix:`)?

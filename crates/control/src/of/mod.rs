@@ -20,6 +20,7 @@ pub mod server;
 pub mod snoop;
 pub mod snoops;
 pub mod table_features;
+pub mod timing;
 pub mod turns;
 
 pub use conn::{Conn, ConnId, Kind};

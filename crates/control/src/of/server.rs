@@ -2,10 +2,10 @@
 
 use super::account::{REPLY_BYTES_MAX, Turn};
 use super::conn::{Conn, ConnId, Kind};
-use super::connect::Timing;
 use super::dispatch;
 use super::io::{Backlog, Task, drained, write};
 use super::pace::Paced;
+use super::timing::Timing;
 use crate::listener::EvictionQueue;
 use crate::state::Shared;
 use crate::vlog;
@@ -182,7 +182,7 @@ async fn within<T>(time_max: Duration, f: impl Future<Output = T>) -> Result<T, 
 async fn read<R: AsyncRead>(
     state: &Shared,
     id: ConnId,
-    timing: Timing,
+    mut timing: Timing,
     reader: R,
     peer: Peer<'_>,
 ) -> CloseReason {
@@ -197,7 +197,7 @@ async fn read<R: AsyncRead>(
             Some(c) => c.dialect.is_some(),
             None => return CloseReason::Ours,
         };
-        let wait_max = if ready { timing.probe } else { HELLO_TIME_MAX };
+        let wait_max = if ready { timing.now().probe } else { HELLO_TIME_MAX };
         let since = Instant::now();
         let soon = match pause < PROMPT_PEER_PAUSE_MAX {
             true => read_awake(&mut reader, &mut buf).await,
@@ -205,14 +205,18 @@ async fn read<R: AsyncRead>(
         };
         let got = match soon {
             Some(r) => r,
-            None => match within(wait_max, peer.eviction.idle(reader.read(&mut buf))).await {
-                Ok(r) => r,
-                Err(_) if probed || !ready => return CloseReason::Silent,
-                Err(_) => {
-                    probed = true;
-                    state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
-                    continue;
-                }
+            None => tokio::select! {
+                biased;
+                r = within(wait_max, peer.eviction.idle(reader.read(&mut buf))) => match r {
+                    Ok(r) => r,
+                    Err(_) if probed || !ready => return CloseReason::Silent,
+                    Err(_) => {
+                        probed = true;
+                        state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
+                        continue;
+                    }
+                },
+                () = timing.changed() => continue,
             },
         };
         pause = since.elapsed();
