@@ -668,7 +668,7 @@ fn what_is_wrong_with_an_outer_header_has_a_name() {
             ("reserved bits", "datapath_drop_tunnel_header", changed(&|f| f[49] = 1)),
             ("no frame inside", "datapath_drop_tunnel_unknown", gpe(0xc, 1)),
             ("an unknown payload", "datapath_drop_tunnel_header", gpe(0xc, 5)),
-            ("NSH inside", "datapath_drop_tunnel_header", gpe(0xc, 4)),
+            ("NSH inside", "datapath_drop_tunnel_unknown", gpe(0xc, 4)),
             ("a control message", "datapath_drop_tunnel_header", gpe(0xd, 3)),
             ("another VNI", "datapath_drop_tunnel_unknown", changed(&|f| f[48] ^= 1)),
             ("UDP longer than IP", "datapath_drop_tunnel_header", changed(&|f| f[38] += 1)),

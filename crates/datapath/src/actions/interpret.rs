@@ -7,11 +7,12 @@
 use crate::actions::ct;
 use crate::actions::fragments::{Held, Position};
 use crate::actions::mpls_payload;
+use crate::actions::nsh;
 use crate::actions::rewrite::{self, Place};
 use crate::batch::keys::bytes;
 use crate::parse::frame::Frame;
 use crate::tunnel;
-use action::{Ct, Meter, Op, Punt, Rewrite, Verdict};
+use action::{Ct, Meter, Op, Payload, Punt, Rewrite, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
 use conntrack::{At, Meta, Ref};
@@ -267,6 +268,7 @@ impl<S: Sink> Run<'_, S> {
                 if f.tags != f.vlan_limit {
                     f.reparse(p.data(), f.vlan_limit);
                 }
+                f.mark_bare();
                 self.sink.recirculate(*id, p, f);
                 None
             }
@@ -288,7 +290,11 @@ impl<S: Sink> Run<'_, S> {
 fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     let place = Place { line: &f.line, layout: f.layout };
     match op {
-        Op::Set(rw) | Op::PushEth(rw) => return set(rw, p, f),
+        Op::Set(rw) => return set(rw, p, f),
+        Op::PushEth(rw) => {
+            f.set_unwrapped(false);
+            return set(rw, p, f);
+        }
         Op::PushVlan { tpid, tci } => {
             rewrite::push_vlan(p, *tpid, *tci)?;
             f.tags = f.tags.saturating_add(1);
@@ -306,6 +312,15 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
         }
         Op::DecapMpls => {
             mpls_payload::frame_out_of_mpls(p, &place)?;
+            f.tags = f.vlan_limit;
+        }
+        Op::PushNsh { payload, header } => {
+            nsh::push(p, &f.layout, *payload, header)?;
+            f.tags = f.vlan_limit;
+        }
+        Op::PopNsh { .. } => {
+            let inner = nsh::pop(p, &place)?;
+            f.set_unwrapped(inner != Payload::Frame);
             f.tags = f.vlan_limit;
         }
         Op::TunnelPush(t) => {
