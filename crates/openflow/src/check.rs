@@ -191,6 +191,7 @@ impl Packet {
             SetMplsLabel(_) | SetMplsTc(_) | SetMplsTtl(_) | DecMplsTtl => {
                 self.expect(is_mpls(prereq::eth_type(&self.m)))
             }
+            DecNshTtl => self.expect(prereq::eth_type(&self.m) == eth::NSH),
             PushMpls { ethertype } if !is_mpls(*ethertype) => Err(OfError::ActBadArgument),
             PushMpls { ethertype } => {
                 self.expect(prereq::is_ethernet(&self.m.key))?;
@@ -205,7 +206,7 @@ impl Packet {
                 Ok(())
             }
             Encap(header) => {
-                self.encap(*header);
+                self.encap(header);
                 Ok(())
             }
             Decap(_) => {
@@ -335,7 +336,7 @@ impl Packet {
         Ok(())
     }
 
-    fn encap(&mut self, header: Header) {
+    fn encap(&mut self, header: &Header) {
         let kind = header.packet_type();
         self.m.key.set_u32(at::PACKET_TYPE, kind);
         if let Some(ethertype) = packet_type::ethertype(kind) {

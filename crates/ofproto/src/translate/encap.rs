@@ -19,7 +19,7 @@ use action::Op;
 use flow::{Field, at, flag};
 use openflow::{Header, packet_type};
 use telemetry::Drop;
-use wire::ETH_IPV6;
+use wire::{ETH_IPV6, ETH_NSH};
 
 /// Bytes of an Ethernet header without tags.
 pub(super) const ETHERNET_BYTES: u16 = 14;
@@ -69,7 +69,10 @@ impl Xlate<'_, '_> {
         self.is_ethernet()
     }
 
-    pub(super) fn encap(&mut self, header: Header) {
+    pub(super) fn encap(&mut self, header: &Header) {
+        if let Header::Nsh(properties) = header {
+            return self.encap_nsh(properties);
+        }
         match (packet_type::ethertype(header.packet_type()), self.is_ethernet()) {
             (Some(ethertype), true) => self.encap_frame(ethertype),
             (Some(ethertype), false) => self.encap_mpls(ethertype),
@@ -82,8 +85,14 @@ impl Xlate<'_, '_> {
         if packet_type::ethertype(self.packet_type()).is_none() {
             return self.unsupported("encap(ethernet)");
         }
-        Field::EthSrc.unwildcard(&mut self.wc);
-        Field::EthDst.unwildcard(&mut self.wc);
+        if self.key.u16(at::ETH_TYPE) == ETH_NSH {
+            // What was written so far is inside, as in OVS.
+            self.commit();
+        }
+        if self.own_headers() != Some(Headers::Nsh) {
+            Field::EthSrc.unwildcard(&mut self.wc);
+            Field::EthDst.unwildcard(&mut self.wc);
+        }
         self.clear_addresses();
         self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
     }
@@ -131,6 +140,7 @@ impl Xlate<'_, '_> {
         let ethertype = packet_type::ethertype(self.packet_type());
         match (self.is_ethernet(), inner) {
             (true, _) => self.decap_ethernet(),
+            _ if ethertype == Some(ETH_NSH) => self.decap_nsh(),
             (false, _) if !ethertype.is_some_and(fields::is_mpls) => self.unsupported("decap"),
             (false, Some(packet_type::ETHERNET)) => self.decap_frame(),
             (false, inner) => {
@@ -146,8 +156,12 @@ impl Xlate<'_, '_> {
         if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 || self.packet.layers.hidden > 0 {
             return self.unsupported("decap of a VLAN tag");
         }
-        self.clear_addresses();
         let ethertype = self.key.u16(at::ETH_TYPE);
+        if ethertype == ETH_NSH {
+            // What is left to do is done to the packet with this header, as in OVS.
+            self.commit();
+        }
+        self.clear_addresses();
         self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
     }
 
@@ -158,9 +172,14 @@ impl Xlate<'_, '_> {
         self.clear_layers();
         self.key.set_u16(at::ETH_TYPE, 0);
         self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
+        self.begin_inside();
+        self.op(Op::DecapMpls);
+    }
+
+    /// Begins with a packet of which only its type is known.
+    pub(super) fn begin_inside(&mut self) {
         (self.packet.layers.labels, self.packet.layers.was_mpls) = (0, true);
         self.base = self.key;
-        self.op(Op::DecapMpls);
         self.end.rest.get_or_insert_default();
     }
 
