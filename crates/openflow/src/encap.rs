@@ -184,8 +184,9 @@ mod tests {
 
     /// As Open vSwitch's ofp-actions tests have them: vendor, 0x2320, length, a type, the rest.
     fn nicira(kind: u16, rest: &[u8]) -> Vec<u8> {
-        let len = 10 + rest.len() as u8;
-        [&[0xff, 0xff, 0, len, 0, 0, 0x23, 0x20][..], &kind.to_be_bytes(), rest].concat()
+        let len = (10 + rest.len() as u16).to_be_bytes();
+        let vendor = [0, 0, 0x23, 0x20];
+        [&[0xff, 0xff][..], &len, &vendor, &kind.to_be_bytes(), rest].concat()
     }
 
     fn read(rest: &[u8]) -> Result<Vec<Action>, OfError> {

@@ -199,7 +199,7 @@ impl Switch {
             text.push_str(&format!("  - {why}\n"));
         }
         if let Some(why) = r.failed {
-            text.push_str(&format!("\nTranslation failed ({why}), packet is dropped.\n"));
+            text.push_str(&format!("Translation failed ({why}), packet is dropped.\n"));
         }
         text
     }

@@ -42,7 +42,8 @@ impl Xlate<'_, '_> {
         self.commit_addresses();
         match self.key.u16(at::ETH_TYPE) {
             ETH_NSH if is_nsh => true,
-            ETH_NSH => self.set_group(NSH),
+            ETH_NSH if self.key.u8(at::NSH_MDTYPE) == wire::NSH_MD1 => self.set_group(NSH),
+            ETH_NSH => self.set_group(&NSH[..NSH.len() - 1]),
             ETH_IPV4 => self.set_group(IPV4),
             ETH_IPV6 => self.set_group(IPV6),
             ETH_ARP | ETH_RARP => self.set_group(ARP),
@@ -72,7 +73,7 @@ impl Xlate<'_, '_> {
     }
 
     /// True if the packet came in without the Ethernet header that it has now.
-    fn wants_ethernet(&self) -> bool {
+    pub(super) fn wants_ethernet(&self) -> bool {
         self.is_ethernet() && self.base.u32(at::PACKET_TYPE) != packet_type::ETHERNET
     }
 
@@ -144,7 +145,7 @@ impl Xlate<'_, '_> {
         // ICMP's type and code share a group, with their own 8 bits each.
         let icmp = group[0].0 == at::TP_SRC && matches!(self.key.u8(at::PROTO), 1 | 58);
         // What was read of a network service header is written with it, as in OVS.
-        let whole = icmp || group[0].0 == at::NSH_FLAGS && group.len() == NSH.len();
+        let whole = icmp || group[0] == NSH[0];
         if icmp {
             self.wc.set_u8(at::TP_SRC + 1, 0xff);
             self.wc.set_u8(at::TP_DST + 1, 0xff);

@@ -33,6 +33,12 @@ const TTL: u32 = 64;
 /// Bottom of stack, in a label stack entry.
 const BOTTOM: u32 = 0x100;
 
+/// OVS's text of a frame that has an Ethernet header already.
+const FRAMED: &str =
+    "Dropping packet as encap(ethernet) is not supported for packet type ethernet.";
+/// OVS's text of a tagged frame that cannot lose its Ethernet header.
+const TAGGED: &str = "Dropping packet, cannot decap Ethernet if VLAN is present.";
+
 impl Xlate<'_, '_> {
     /// True if the packet, as the actions made it, begins with an Ethernet header.
     pub(super) fn is_ethernet(&self) -> bool {
@@ -83,7 +89,7 @@ impl Xlate<'_, '_> {
     /// Adds an Ethernet header, whose addresses are zero until they are set.
     fn encap_ethernet(&mut self) {
         if packet_type::ethertype(self.packet_type()).is_none() {
-            return self.unsupported("encap(ethernet)");
+            return self.unsupported(FRAMED);
         }
         if self.key.u16(at::ETH_TYPE) == ETH_NSH {
             // What was written so far is inside, as in OVS.
@@ -141,7 +147,12 @@ impl Xlate<'_, '_> {
         match (self.is_ethernet(), inner) {
             (true, _) => self.decap_ethernet(),
             _ if ethertype == Some(ETH_NSH) => self.decap_nsh(),
-            (false, _) if !ethertype.is_some_and(fields::is_mpls) => self.unsupported("decap"),
+            (false, _) if !ethertype.is_some_and(fields::is_mpls) => {
+                let kind = self.type_text();
+                self.unsupported(&format!(
+                    "Dropping packet as the decap() does not support packet type {kind}"
+                ))
+            }
             (false, Some(packet_type::ETHERNET)) => self.decap_frame(),
             (false, inner) => {
                 let inner = inner.unwrap_or(packet_type::NEXT_HEADER);
@@ -154,7 +165,7 @@ impl Xlate<'_, '_> {
     fn decap_ethernet(&mut self) {
         self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_PRESENT);
         if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 || self.packet.layers.hidden > 0 {
-            return self.unsupported("decap of a VLAN tag");
+            return self.unsupported(TAGGED);
         }
         let ethertype = self.key.u16(at::ETH_TYPE);
         if ethertype == ETH_NSH {
@@ -199,12 +210,14 @@ impl Xlate<'_, '_> {
     }
 
     /// Drops a packet that cannot be encapsulated or decapsulated. As in OVS, outputs before this
-    /// one are dropped too.
-    pub(super) fn unsupported(&mut self, what: &'static str) {
-        let (ns, kind) = (self.packet_type() >> 16, self.packet_type() & 0xffff);
-        self.trace_error("Unsupported packet type", || {
-            format!("{what} is not supported for packet type ({ns},{kind:#x}), dropping")
-        });
+    /// one are dropped too. `why` is OVS's text.
+    pub(super) fn unsupported(&mut self, why: &str) {
+        self.note_unsupported(why);
         self.fail(Drop::PacketType);
+    }
+
+    /// The packet's type as in OVS's texts.
+    pub(super) fn type_text(&self) -> String {
+        format!("({},0x{:x})", self.packet_type() >> 16, self.packet_type() & 0xffff)
     }
 }

@@ -24,7 +24,12 @@ impl Xlate<'_, '_> {
             None => Some(NSH_ETHERNET),
             Some(ethertype) => nsh_protocol(ethertype),
         };
-        let Some(protocol) = protocol else { return self.unsupported("encap(nsh)") };
+        let Some(protocol) = protocol else {
+            let kind = self.type_text();
+            return self.unsupported(&format!(
+                "Dropping packet as encap(nsh) is not supported for packet type {kind}"
+            ));
+        };
         self.commit();
         let payload = match (ethertype, self.base.u32(at::PACKET_TYPE)) {
             (None, _) => Payload::Frame,
@@ -32,6 +37,9 @@ impl Xlate<'_, '_> {
             _ => Payload::Bare,
         };
         self.begin_own(Headers::Nsh);
+        // Nothing was read of the new header.
+        self.wc.bytes_mut()[at::IP_SRC..at::VLAN1].fill(0);
+        self.wc.bytes_mut()[at::IPV6_SRC..at::TUN_DST].fill(0);
         self.clear_layers();
         self.clear_addresses();
         self.clear_tags();
@@ -55,11 +63,19 @@ impl Xlate<'_, '_> {
         let inner = match (protocol, nsh_ethertype(protocol)) {
             (NSH_ETHERNET, _) => packet_type::ETHERNET,
             (_, Some(ethertype)) => packet_type::of_ethertype(ethertype),
-            (_, None) => return self.unsupported("decap of this next protocol of NSH"),
+            (_, None) => {
+                return self.unsupported(&format!(
+                    "Dropping packet as NSH next protocol {protocol} is not supported"
+                ));
+            }
         };
         self.commit();
         let framed = self.base.u32(at::PACKET_TYPE) == packet_type::ETHERNET;
-        // The fields stay as they are: no table looks at them any more.
+        // The fields stay as they are: no table looks at them any more. But a trace shows them.
+        if let Some(ethertype) = nsh_ethertype(protocol).filter(|e| *e != ETH_NSH) {
+            self.clear_layers();
+            self.key.set_u16(at::ETH_TYPE, ethertype);
+        }
         self.key.set_u32(at::PACKET_TYPE, inner);
         self.begin_inside();
         self.op(Op::PopNsh { framed });
@@ -75,6 +91,10 @@ impl Xlate<'_, '_> {
                 let old = &self.base.bytes()[contexts.clone()];
                 self.key.bytes_mut()[contexts].copy_from_slice(old);
             }
+        }
+        if self.wants_ethernet() {
+            // What follows that header is written behind it, as in OVS.
+            return false;
         }
         let key = self.key;
         let Some(Op::PushNsh { header, .. }) = self.last_op() else { return false };
