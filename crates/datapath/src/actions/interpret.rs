@@ -12,7 +12,7 @@ use crate::actions::rewrite::{self, Place};
 use crate::batch::keys::bytes;
 use crate::parse::frame::Frame;
 use crate::tunnel;
-use action::{Ct, Meter, Op, Payload, Punt, Rewrite, Verdict};
+use action::{Ct, Meter, Op, Punt, Rewrite, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
 use conntrack::{At, Meta, Ref};
@@ -314,15 +314,7 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
             mpls_payload::frame_out_of_mpls(p, &place)?;
             f.tags = f.vlan_limit;
         }
-        Op::PushNsh { payload, header } => {
-            nsh::push(p, &f.layout, *payload, header)?;
-            f.tags = f.vlan_limit;
-        }
-        Op::PopNsh { .. } => {
-            let inner = nsh::pop(p, &place)?;
-            f.set_unwrapped(inner != Payload::Frame);
-            f.tags = f.vlan_limit;
-        }
+        Op::PushNsh { .. } | Op::PopNsh { .. } => nsh::change(op, p, f)?,
         Op::TunnelPush(t) => {
             let entropy = tunnel::entropy(&f.line, &f.ext[0], f.have);
             tunnel::push(p, t, entropy)?;

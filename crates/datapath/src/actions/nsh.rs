@@ -2,8 +2,9 @@
 
 use crate::actions::rewrite::Place;
 use crate::batch::keys::Layout;
+use crate::parse::frame::Frame;
 use crate::parse::scalar::NSH;
-use action::Payload;
+use action::{Op, Payload};
 use packet::Packet;
 use telemetry::Drop;
 use wire::{ETH_LEN, NSH_ETHERNET, NSH_LEN, Nsh, nsh_ethertype};
@@ -23,13 +24,24 @@ fn unseen_header(d: &mut [u8], ethertype: u16) {
     d[12..ETH_LEN].copy_from_slice(&ethertype.to_be_bytes());
 }
 
+/// Executes an operation that puts a network service header in front of the packet or removes one.
+/// Not inlined, so that the code of other operations is as it was.
+#[cold]
+#[inline(never)]
+pub(crate) fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
+    match op {
+        Op::PushNsh { payload, header } => push(p, &f.layout, *payload, header)?,
+        _ => {
+            let inner = pop(p, &Place { line: &f.line, layout: f.layout })?;
+            f.set_unwrapped(inner != Payload::Frame);
+        }
+    }
+    f.tags = f.vlan_limit;
+    Ok(())
+}
+
 /// Puts a network service header in front of the packet. Err: the packet is unchanged.
-pub(crate) fn push(
-    p: &mut Packet,
-    layout: &Layout,
-    payload: Payload,
-    header: &[u8],
-) -> Result<(), Drop> {
+fn push(p: &mut Packet, layout: &Layout, payload: Payload, header: &[u8]) -> Result<(), Drop> {
     let replaced = match payload {
         Payload::Frame => 0,
         Payload::Popped | Payload::Bare => usize::from(layout.l3),
@@ -46,7 +58,7 @@ pub(crate) fn push(
 
 /// Removes the network service header and what is in front of it; returns what was inside. Err: the
 /// packet is unchanged.
-pub(crate) fn pop(p: &mut Packet, place: &Place<'_>) -> Result<Payload, Drop> {
+fn pop(p: &mut Packet, place: &Place<'_>) -> Result<Payload, Drop> {
     let l3 = usize::from(place.layout.l3);
     let header = p.data().get(l3..).and_then(Nsh::new).filter(|_| place.eth_type() == NSH);
     let whole = header.and_then(|h| Some((h.whole(p.len() - l3)?, h.protocol())));
@@ -67,9 +79,7 @@ mod tests {
     use super::*;
     use crate::actions::interpret::run;
     use crate::generate::{Rng, packet};
-    use crate::parse::frame::Frame;
     use crate::verify::compare;
-    use action::Op;
 
     const OUT: Op = Op::Output(3);
 

@@ -250,6 +250,8 @@ fn mpls(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
 
 /// Flags, TTL, path and contexts. Bits that have no room in the header are cut off, and only
 /// metadata of type 1 has contexts.
+#[cold]
+#[inline(never)]
 fn nsh(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     if !place.layout.sane {
         return Err(Drop::BadAction);

@@ -310,6 +310,7 @@ fn mpls(h: &[u8], out: &mut Out<'_>) {
 
 /// A header of metadata type 1 has four context headers; of other types' metadata, as in OVS,
 /// nothing is known.
+#[inline(never)]
 fn nsh(h: &[u8], out: &mut Out<'_>) {
     let Some(view) = Nsh::new(h).filter(|view| view.whole(h.len()).is_some()) else { return };
     out.layout.sane = true;

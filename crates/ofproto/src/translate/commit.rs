@@ -86,12 +86,9 @@ impl Xlate<'_, '_> {
         if self.wants_ethernet() {
             return self.push_ethernet();
         }
-        let key = self.key;
+        let new = [self.key.get(at::ETH_DST), self.key.get(at::ETH_SRC)];
         match self.last_op() {
-            Some(Op::EncapMpls { dst, src, .. }) => {
-                *dst = key.get(at::ETH_DST);
-                *src = key.get(at::ETH_SRC);
-            }
+            Some(Op::EncapMpls { dst, src, .. }) => [*dst, *src] = new,
             _ => drop(self.set_group(ETHERNET)),
         }
     }
