@@ -4,7 +4,7 @@ use crate::tests::{Lab, apply, flow, matching, out, packet};
 use ::action::{Op, ops_text};
 use Action::{Decap, Encap};
 use flow::{Field, at, flag};
-use openflow::{Action, Header, NshProperty, OfError, packet_type};
+use openflow::{Action, Header, NshProperty, OfError, Subfield, packet_type};
 use telemetry::Drop;
 
 const UDP: &str = "in_port=1,udp,dl_src=00:00:00:00:00:01,dl_dst=00:00:00:00:00:02";
@@ -148,6 +148,24 @@ fn a_copy_that_gets_a_header_leaves_the_packet_alone() {
     assert!(text.starts_with(&format!("{first},set(nsh(")), "{text}");
     assert!(text.contains("si=1)),push_eth("), "{text}");
     assert!(text.contains(",12,set(nsh(") && text.contains("si=255"), "{text}");
+}
+
+#[test]
+fn packets_of_all_lengths_get_the_header_that_was_put_on_in_front() {
+    let dst = Subfield { field: Field::Reg(0), ofs: 0, bits: 1 };
+    let check = Action::CheckPktLarger { len: 100, dst };
+    let resubmit = Action::Resubmit { in_port: None, table: Some(1), ct: false };
+    let mut lab = Lab::new();
+    let list = [ETHERNET, out(2)];
+    lab.add(flow(0, 100, "", apply(vec![nsh(vec![]), check, resubmit])));
+    let longer = [vec![set(Field::NshSi, 9)], list.to_vec()].concat();
+    lab.add(flow(1, 100, "reg0=1,packet_type=(1,0x894f)", apply(longer)));
+    lab.add(flow(1, 100, "reg0=0,packet_type=(1,0x894f)", apply(list.to_vec())));
+    let header = "flags=0,ttl=63,mdtype=1,np=3,spi=0x0,si=255,c1=0x0,c2=0x0,c3=0x0,c4=0x0";
+    let end = format!("{ADDRESSES},12");
+    let branches = format!("gt(set(nsh(si=9)),{end}),le({end})");
+    let text = format!("push_nsh({header}),check_pkt_len(size=114,{branches})");
+    assert_eq!(lab.send(UDP), text);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use action::{Op, Payload};
 use flow::{Field, Key, at, flag};
 use openflow::{NshProperty, packet_type};
 use wire::{
-    ETH_NSH, NSH_ETHERNET, NSH_LEN, NSH_MD1, nsh_ethertype, nsh_flags_and_ttl, nsh_protocol,
+    ETH_NSH, NSH_ETHERNET, NSH_LEN, NSH_MD1, NSH_MD1_LEN, nsh_ethertype, nsh_flags_and_ttl,
+    nsh_protocol,
 };
 
 /// TTL of a new header, as in OVS.
@@ -52,7 +53,8 @@ impl Xlate<'_, '_> {
             (0, 0, false);
         self.base = self.key;
         let header = [&[0; NSH_LEN][..], &contexts].concat();
-        self.op(Op::PushNsh { payload, header: written(&self.key, &header) });
+        let header = written(&self.key, &header);
+        self.op(Op::PushNsh { payload, header });
     }
 
     /// Removes the header. The packet inside is not known before it is parsed, so the remaining
@@ -97,9 +99,14 @@ impl Xlate<'_, '_> {
             return false;
         }
         let key = self.key;
-        let Some(Op::PushNsh { header, .. }) = self.last_op() else { return false };
-        *header = written(&key, header);
-        true
+        match self.last_op() {
+            // Neither type of metadata nor next protocol can be written.
+            Some(Op::PushNsh { header, .. }) if header[2..4] == key.get::<2>(at::NSH_MDTYPE) => {
+                *header = written(&key, header);
+                true
+            }
+            _ => false,
+        }
     }
 
     fn clear_tags(&mut self) {
@@ -141,7 +148,7 @@ fn written(key: &Key, old: &[u8]) -> Box<[u8]> {
     header[2..4].copy_from_slice(&[md_type, protocol]);
     header[4..NSH_LEN].copy_from_slice(&key.get::<4>(at::NSH_SPI));
     if md_type == NSH_MD1 {
-        header[NSH_LEN..].copy_from_slice(&key.get::<16>(at::NSH_C));
+        header[NSH_LEN..NSH_MD1_LEN].copy_from_slice(&key.get::<16>(at::NSH_C));
     }
     header
 }
