@@ -1,6 +1,6 @@
 //! Operations of the packet path, OVS's datapath actions in our words.
 
-use crate::{Ct, Meter, TunnelKind, TunnelPush};
+use crate::{Ct, Meter, Payload, TunnelKind, TunnelPush};
 use flow::{Key, Mask, PortNo};
 use std::any::Any;
 use std::hash::{Hash, Hasher};
@@ -55,6 +55,20 @@ pub enum Op {
     },
     /// Remove the Ethernet header with its tags and the top MPLS entry: what is behind is a frame.
     DecapMpls,
+    /// Put a network service header in front of the packet, which has no Ethernet header then but
+    /// the one in memory.
+    PushNsh {
+        /// What of the packet is inside.
+        payload: Payload,
+        /// The header's bytes.
+        header: Box<[u8]>,
+    },
+    /// Remove the network service header and what is in front of it. What is behind is a frame, or
+    /// a packet without an Ethernet header, as the removed header says.
+    PopNsh {
+        /// Is there an Ethernet header in front that is not only in memory?
+        framed: bool,
+    },
     /// Parse and look the packet up again with this recirculation id.
     Recirc(u32),
     /// Cut later outputs of this packet (only the next one) to at most this many bytes.

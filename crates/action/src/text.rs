@@ -1,9 +1,12 @@
 //! Operations as text: OVS's datapath actions (`dpctl/dump-flows`, `ofproto/trace`).
 
-use crate::{Op, Punt, Rewrite};
-use flow::{BOND_NO_MIN, Key, Mask, NO_PORT, PortNo, at};
+use crate::{Op, Payload, Punt, Rewrite};
+use flow::{BOND_NO_MIN, Field, Format, Key, Mask, NO_PORT, NSH, PortNo, at};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use wire::{ETH_ARP, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP, ETH_VLAN, IP_ICMPV6};
+use wire::{
+    ETH_ARP, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_NSH, ETH_RARP, ETH_VLAN, IP_ICMPV6, NSH_LEN,
+    NSH_MD1, NSH_MD2, Nsh,
+};
 
 /// A list of operations; `drop` if there are none.
 pub fn ops_text(ops: &[Op]) -> String {
@@ -68,6 +71,12 @@ fn op_text(op: &Op, style: &OpsText<'_>) -> String {
             mac(dst)
         ),
         Op::DecapMpls => "pop_eth,pop_mpls(eth_type=0x6558)".into(),
+        Op::PushNsh { payload, header } => {
+            let before = if *payload == Payload::Popped { "pop_eth," } else { "" };
+            format!("{before}push_nsh({})", push_nsh_text(header))
+        }
+        Op::PopNsh { framed: true } => "pop_eth,pop_nsh()".into(),
+        Op::PopNsh { framed: false } => "pop_nsh()".into(),
         Op::Recirc(id) => format!("recirc({id:#x})"),
         Op::Truncate(len) => format!("trunc({len})"),
         Op::Punt(p) => (style.punt)(p),
@@ -99,6 +108,27 @@ fn lse_text(lse: u32) -> String {
     format!("label={label},tc={tc},ttl={ttl},bos={bos}")
 }
 
+fn push_nsh_text(header: &[u8]) -> String {
+    let Some(h) = Nsh::new(header) else { return String::new() };
+    let (path, kind, behind) = (h.path(), h.md_type(), &header[NSH_LEN..]);
+    let metadata = match kind {
+        NSH_MD1 => {
+            let contexts = behind.chunks(4).enumerate();
+            contexts.map(|(i, c)| format!(",c{}={:#x}", i + 1, number(c))).collect()
+        }
+        NSH_MD2 => format!(",md2={}", flow::long_hex(behind)),
+        _ => String::new(),
+    };
+    format!(
+        "flags={},ttl={},mdtype={kind},np={},spi={:#x},si={}{metadata}",
+        h.flags(),
+        h.ttl(),
+        h.protocol(),
+        path >> 8,
+        path & 0xff
+    )
+}
+
 /// Collects `name=value[/mask]` of one protocol.
 struct Part<'a> {
     key: &'a Key,
@@ -115,6 +145,21 @@ impl Part<'_> {
             0xf_ffff => self.list.push(format!("label={label:#x}")),
             m => self.list.push(format!("label={label:#x}/{m:#x}")),
         }
+    }
+
+    /// A field of a network service header.
+    fn nsh(&mut self, field: Field) {
+        let (value, mask) = (field.get(self.key), field.get(self.mask));
+        let name = field.name();
+        let name = name.trim_start_matches("nsh_");
+        let decimal = field.format() == Format::Decimal;
+        self.list.push(match (decimal, mask == field.full()) {
+            _ if mask == 0 => return,
+            (true, true) => format!("{name}={value}"),
+            (true, false) => format!("{name}={value:#04x}/{mask:#04x}"),
+            (false, true) => format!("{name}={value:#x}"),
+            (false, false) => format!("{name}={value:#x}/{mask:#010x}"),
+        });
     }
 
     /// A field of `n` bytes, printed by `show`; masks are printed unless exact.
@@ -189,6 +234,7 @@ fn layer3(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
     match r.key.u16(at::ETH_TYPE) {
         ETH_MPLS | ETH_MPLS_MCAST if r.mask.u32(at::MPLS) == 0 => ("mpls", String::new()),
         ETH_MPLS | ETH_MPLS_MCAST => ("mpls", lse_text(r.key.u32(at::MPLS))),
+        ETH_NSH => ("nsh", part(&|p| NSH.into_iter().for_each(|f| p.nsh(f)))),
         ETH_ARP | ETH_RARP => (
             "arp",
             part(&|p| {
@@ -236,7 +282,7 @@ fn layer4(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
         p.field("tll", at::ARP_THA, 6, mac);
     };
     match (r.key.u16(at::ETH_TYPE), r.key.u8(at::PROTO)) {
-        (ETH_ARP | ETH_RARP | ETH_MPLS | ETH_MPLS_MCAST, _) => ("", String::new()),
+        (ETH_ARP | ETH_RARP | ETH_MPLS | ETH_MPLS_MCAST | ETH_NSH, _) => ("", String::new()),
         (ETH_IPV6, IP_ICMPV6) if !part(&nd).is_empty() => ("nd", part(&nd)),
         (ETH_IPV6, IP_ICMPV6) => ("icmpv6", part(&icmp)),
         (_, 1) => ("icmp", part(&icmp)),

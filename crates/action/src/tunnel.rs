@@ -41,7 +41,7 @@ impl TunnelKind {
     }
 }
 
-/// What of a packet is behind an outer header.
+/// What of a packet is behind a header that is put in front of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Payload {
     /// The whole frame.
@@ -85,6 +85,8 @@ pub mod vxlan {
     pub const IPV6: u32 = 2;
     /// As above.
     pub const ETHERNET: u32 = 3;
+    /// As above.
+    pub const NSH: u32 = 4;
 }
 
 /// Flags of a GRE header: what is there besides.

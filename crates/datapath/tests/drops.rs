@@ -133,6 +133,16 @@ fn truncated_and_segmented() {
 }
 
 #[test]
+fn service_headers_that_cannot_be_removed() {
+    let pop = || always(vec![Op::PopNsh { framed: true }, Op::Output(1)], Settings::default());
+    assert_eq!(pop().ends_as(&frame(), 3, Drop::NshDecap), 3);
+    let mut nsh = [&[2; 12][..], &[0x89, 0x4f, 0x0f, 0xc2, 2, 5], &[9; 40]].concat();
+    assert_eq!(pop().ends_as(&nsh, 3, Drop::NshDecap), 3, "MPLS is inside");
+    nsh[17] = 1;
+    assert_eq!(pop().ends_as(&nsh, 3, Drop::NshDecap), 0);
+}
+
+#[test]
 fn punts_by_rate_and_by_queue() {
     let slow = Settings { punts: PuntRate { per_second: 1, burst: 2 }, ..Settings::default() };
     assert_eq!(always(vec![punt()], slow).ends_as(&frame(), 10, Drop::PuntRate), 8);

@@ -527,7 +527,12 @@ fn bare_template(kind: TunnelKind, ethertype: u16, summed: bool) -> Arc<TunnelPu
         }
         _ => {
             h.extend([0, 0, 0x12, 0xb5, 0, 0, sum, sum]);
-            h.extend([0xc, 0, 0, if ethertype == 0x86dd { 2 } else { 1 }, 0, 0, 42, 0]);
+            let inside = match ethertype {
+                0x86dd => 2,
+                0x894f => 4,
+                _ => 1,
+            };
+            h.extend([0xc, 0, 0, inside, 0, 0, 42, 0]);
         }
     }
     popped(kind, h)
@@ -544,10 +549,10 @@ fn packets_go_into_tunnels_without_their_ethernet_header() {
         let mut r = Rng(seed);
         let p = packet(&mut r);
         let l3 = wire::l3(&p).filter(|l| l.ethertype >= 0x600);
-        let ip = l3.filter(|l| matches!(l.ethertype, 0x0800 | 0x86dd));
+        let named = l3.filter(|l| matches!(l.ethertype, 0x0800 | 0x86dd | 0x894f));
         let (kind, behind) = match seed % 2 {
             0 => (TunnelKind::Gre, l3),
-            _ => (TunnelKind::Vxlan, ip),
+            _ => (TunnelKind::Vxlan, named),
         };
         let t = bare_template(kind, behind.map_or(0x0800, |l| l.ethertype), r.chance(50));
         let pop = Op::TunnelPop { port: TUNNEL, kind, options: [].into() };

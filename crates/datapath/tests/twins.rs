@@ -5,7 +5,7 @@ mod generate;
 #[path = "common/slow.rs"]
 mod slow;
 
-use action::{Decision, Op, Region, Rewrite};
+use action::{Decision, Op, Payload, Region, Rewrite};
 use common::*;
 use datapath::{Level, Settings, Tri, extract};
 use flow::{Field, Key, at};
@@ -36,7 +36,7 @@ proptest! {
 /// Rewrites fields, which the packet has or has not; sometimes it says what the packet is, as
 /// translation does.
 fn some_set(r: &mut Rng, packet: &Key) -> Op {
-    const FIELDS: [Field; 18] = [
+    const FIELDS: [Field; 22] = [
         Field::EthDst,
         Field::EthSrc,
         Field::VlanVid,
@@ -55,6 +55,10 @@ fn some_set(r: &mut Rng, packet: &Key) -> Op {
         Field::NdTll,
         Field::MplsLabel,
         Field::MplsTtl,
+        Field::NshFlags,
+        Field::NshTtl,
+        Field::NshSpi,
+        Field::NshC2,
     ];
     let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
     for _ in 0..1 + r.below(2) {
@@ -74,7 +78,9 @@ fn some_ops(r: &mut Rng, packet: &[u8]) -> Vec<Op> {
     let out = Op::Output(1 + r.below(2) as u16);
     let key = extract(packet, 0, 1).unwrap();
     let tag = Op::PushVlan { tpid: r.pick(&[0x8100, 0x88a8]), tci: r.next() as u16 };
-    match r.below(9) {
+    let nsh = [0x0f, 0xc3, 2, 1 + r.below(4) as u8, 0, 0, 7, 255, 1, 2, 3, 4];
+    let payload = r.pick(&[Payload::Frame, Payload::Popped]);
+    match r.below(11) {
         0 => vec![some_set(r, &key), out],
         1 => vec![some_set(r, &key), some_set(r, &key), out],
         2 => vec![tag, out],
@@ -83,6 +89,8 @@ fn some_ops(r: &mut Rng, packet: &[u8]) -> Vec<Op> {
         3 => vec![Op::PopVlan, out],
         4 => vec![Op::Output(1), Op::Output(2), out],
         5 => vec![out],
+        9 => vec![Op::PushNsh { payload, header: nsh.into() }, some_set(r, &key), out],
+        10 => vec![Op::PopNsh { framed: true }, out],
         _ => vec![],
     }
 }
@@ -114,6 +122,67 @@ fn programs_equal_the_interpreter() {
     assert!(written > 500, "most rewrites did something: {written}");
     b.assert_balanced();
     assert_eq!(b.pool.in_use(), 0);
+}
+
+/// Rewrites of network service headers change the fields that the slow parser reads, and nothing
+/// else.
+#[test]
+fn rewritten_service_headers_have_the_new_fields() {
+    const FIELDS: [(Field, u128); 8] = [
+        (Field::NshFlags, 3),
+        (Field::NshTtl, 63),
+        (Field::NshSpi, 0xff_ffff),
+        (Field::NshSi, 0xff),
+        (Field::NshC1, 0xffff_ffff),
+        (Field::NshC2, 0xffff_ffff),
+        (Field::NshC3, 0xffff_ffff),
+        (Field::NshC4, 0xffff_ffff),
+    ];
+    let mut b = bed(3);
+    let mut changed = 0;
+    for seed in 0..4000 {
+        let mut r = Rng(seed);
+        let p = packet(&mut r);
+        let old = slow::parse(&p, 0, 1);
+        if old.u16(at::ETH_TYPE) != 0x894f {
+            continue;
+        }
+        let (mut key, mut mask, mut want) = (Key::ZERO, Key::ZERO, old);
+        key.set_u16(at::ETH_TYPE, 0x894f);
+        let contexts = if old.u8(at::NSH_MDTYPE) == 1 { 8 } else { 4 };
+        for _ in 0..1 + r.below(3) {
+            let (i, value) = (r.below(8) as usize, u128::from(r.next()));
+            let bits = if r.chance(50) { u128::MAX } else { u128::from(r.next()) };
+            let (field, room) = FIELDS[i];
+            field.set_masked(&mut key, value, bits);
+            field.set_masked(&mut mask, u128::MAX, bits);
+            if i < contexts {
+                field.set_masked(&mut want, value, bits & room);
+            }
+        }
+        b.set_rules(vec![rule(
+            &[],
+            vec![Op::Set(Box::new(Rewrite { key, mask })), Op::Output(1)],
+            1,
+        )]);
+        b.peers[0].send(&p);
+        b.run();
+        let got = b.peers[1].drain();
+        // A header that is not whole has no fields.
+        let Some(l3) = wire::l3(&p).filter(|_| old.u8(at::NSH_MDTYPE) != 0) else {
+            assert!(got.is_empty(), "seed {seed}");
+            continue;
+        };
+        assert_eq!(slow::parse(&got[0], 0, 1), want, "seed {seed}");
+        let (header, rest) =
+            (l3.at..l3.at + if contexts == 8 { 24 } else { 8 }, l3.at + 2..l3.at + 4);
+        assert_eq!(got[0][rest.clone()], p[rest], "seed {seed}");
+        assert_eq!(got[0][header.end..], p[header.end..], "seed {seed}");
+        assert_eq!(got[0][header.start + 1] & 0x3f, p[header.start + 1] & 0x3f, "seed {seed}");
+        changed += usize::from(got[0] != p);
+    }
+    assert!(changed > 150, "{changed}");
+    b.assert_balanced();
 }
 
 /// Every level with the validating mode, beside the scalar one without.
@@ -149,7 +218,7 @@ fn the_validating_mode_finds_nothing_and_changes_nothing() {
 }
 
 fn some_rule(r: &mut Rng, credit: u32) -> Rule {
-    const FIELDS: [Field; 12] = [
+    const FIELDS: [Field; 14] = [
         Field::EthType,
         Field::Ipv4Dst,
         Field::Ipv4Src,
@@ -162,6 +231,8 @@ fn some_rule(r: &mut Rng, credit: u32) -> Rule {
         Field::IpTos,
         Field::ArpTpa,
         Field::EthDst,
+        Field::NshSi,
+        Field::NshC1,
     ];
     let sample = extract(&packet(r), 0, 1).unwrap();
     let (mut key, mut mask) = (Key::ZERO, Key::ZERO);

@@ -133,6 +133,16 @@ fields! {
     ActsetOutput "actset_output" at::ACTSET_OUTPUT, 4, 0, 32, Port, false, false;
     ConjId "conj_id" at::CONJ_ID, 4, 0, 32, Decimal, false, false;
     PacketType "packet_type" at::PACKET_TYPE, 4, 0, 32, PacketType, false, false;
+    NshFlags "nsh_flags" at::NSH_FLAGS, 1, 0, 8, Decimal, true, true;
+    NshMdtype "nsh_mdtype" at::NSH_MDTYPE, 1, 0, 8, Decimal, false, false;
+    NshNp "nsh_np" at::NSH_NP, 1, 0, 8, Decimal, false, false;
+    NshSpi "nsh_spi" at::NSH_SPI, 3, 0, 24, Hex, false, true;
+    NshSi "nsh_si" at::NSH_SI, 1, 0, 8, Decimal, false, true;
+    NshC1 "nsh_c1" at::NSH_C, 4, 0, 32, Hex, true, true;
+    NshC2 "nsh_c2" at::NSH_C + 4, 4, 0, 32, Hex, true, true;
+    NshC3 "nsh_c3" at::NSH_C + 8, 4, 0, 32, Hex, true, true;
+    NshC4 "nsh_c4" at::NSH_C + 12, 4, 0, 32, Hex, true, true;
+    NshTtl "nsh_ttl" at::NSH_TTL, 1, 0, 8, Decimal, false, true;
 }
 
 impl Field {

@@ -28,6 +28,14 @@ pub mod at {
     pub const MPLS: usize = 16;
     /// IPv4 destination; ARP/RARP target protocol address; second MPLS label stack entry.
     pub const IP_DST: usize = 20;
+    /// Flags, TTL, metadata type and next protocol of a network service header, a byte each.
+    pub const NSH_FLAGS: usize = 16;
+    pub const NSH_TTL: usize = 17;
+    pub const NSH_MDTYPE: usize = 18;
+    pub const NSH_NP: usize = 19;
+    /// Service path identifier (24 bits) and service index.
+    pub const NSH_SPI: usize = 20;
+    pub const NSH_SI: usize = 23;
     /// TCP/UDP/SCTP source port; ICMP(v6) type in the low byte (as a 16-bit number).
     pub const TP_SRC: usize = 24;
     /// Destination port; ICMP(v6) code in the low byte (as a 16-bit number).
@@ -57,6 +65,8 @@ pub mod at {
     pub const PAYLOAD: usize = 56;
     // line 1
     pub const IPV6_SRC: usize = 64;
+    /// Four context headers of a network service header, if its metadata is of type 1.
+    pub const NSH_C: usize = 64;
     pub const IPV6_DST: usize = 80;
     pub const ND_TARGET: usize = 96;
     /// ARP sender hardware address; ND source link-layer option.
@@ -147,6 +157,9 @@ pub mod flag {
     /// The packet was received from a tunnel without an Ethernet header. It has one in memory, with
     /// the right Ethertype and without addresses.
     pub const BARE: u8 = 64;
+    /// The packet was looked up before, and a network service header was removed since, in which
+    /// there was no Ethernet header. As with [`BARE`] it has one in memory.
+    pub const UNWRAPPED: u8 = 128;
     /// All flags of a tunnel.
     pub const TUNNEL_ALL: u8 = TUNNEL | TUNNEL_CE | TUNNEL_OPTIONS | BARE;
 }

@@ -8,10 +8,10 @@
 //! at fixed byte offsets, so that OXM payloads are copied in and out as they are. Masking is AND on
 //! whole words; a rule stores only its significant words.
 //!
-//! - Line 0, which every packet has: Ethernet, VLAN, IPv4, ARP or MPLS, L4, in_port, conntrack,
-//!   tunnel id and source. Bytes 56..64 are not matched: they are a rule's payload.
-//! - Line 1, of IPv6 and ARP: IPv6 addresses, ND target, hardware addresses of ARP and ND, flow
-//!   label.
+//! - Line 0, which every packet has: Ethernet, VLAN, IPv4, ARP, MPLS or NSH, L4, in_port,
+//!   conntrack, tunnel id and source. Bytes 56..64 are not matched: they are a rule's payload.
+//! - Line 1, of IPv6, ARP and NSH: IPv6 addresses or NSH's contexts, ND target, hardware addresses
+//!   of ARP and ND, flow label.
 //! - Line 2, of tunnelled packets: tunnel destination and the rest of the outer header, packet
 //!   mark, priority, digest of options.
 //! - Line 3, of packets after `ct`: conntrack label and original tuple.
@@ -37,7 +37,7 @@ pub use parse_match::{
 pub use parse_odp::{DatapathPortNumber, parse_odp, parse_odp_options};
 pub use text::{TextError, number, parse_ct_state};
 pub use text_match::{
-    PortName, ct_state_text, exact_mask, flow_text, match_text, megaflow_text, packet_mask,
+    NSH, PortName, ct_state_text, exact_mask, flow_text, match_text, megaflow_text, packet_mask,
     port_text,
 };
 pub use text_odp::{DatapathPortName, odp_key_text, odp_text};

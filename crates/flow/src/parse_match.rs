@@ -50,6 +50,12 @@ const ALIASES: &[(&str, Field)] = &[
     ("in_port_oxm", Field::InPort),
     ("icmpv4_type", Field::Icmpv4Type),
     ("icmpv4_code", Field::Icmpv4Code),
+    ("nsp", Field::NshSpi),
+    ("nsi", Field::NshSi),
+    ("nshc1", Field::NshC1),
+    ("nshc2", Field::NshC2),
+    ("nshc3", Field::NshC3),
+    ("nshc4", Field::NshC4),
 ];
 
 /// Parses a match: fields `name=value[/mask]` and short names (`tcp`, `arp`, ...), separated by

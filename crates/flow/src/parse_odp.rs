@@ -3,6 +3,7 @@
 
 use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, err};
 use crate::text::{number_up_to, parse_ethernet, parse_flags, parse_ip, parse_ip_mask};
+use crate::text_match::NSH;
 use crate::tun_metadata::long_number;
 use crate::{Field, Key, Mask, PortNo, TunMetadata, at, flag, frag};
 use wire::{ETH_IPV4, ETH_IPV6};
@@ -254,6 +255,7 @@ impl Parser<'_> {
             match (attribute, name) {
                 (_, "frag") => self.frag(text)?,
                 ("mpls", _) => self.mpls(name, text)?,
+                ("nsh", _) => self.nsh(name, text)?,
                 ("ipv6", "label") => self.narrow(Field::Ipv6Label, text, false)?,
                 ("icmp" | "icmpv6", "type") => self.narrow(Field::Icmpv4Type, text, false)?,
                 ("icmp" | "icmpv6", "code") => self.narrow(Field::Icmpv4Code, text, false)?,
@@ -320,6 +322,12 @@ impl Parser<'_> {
             _ => return err(format!("{name}: unknown")),
         };
         self.narrow(field, text, true)
+    }
+
+    fn nsh(&mut self, name: &str, text: &str) -> Result<(), TextError> {
+        let field = NSH.iter().find(|f| f.name().strip_prefix("nsh_") == Some(name));
+        let Some(field) = field else { return err(format!("{name}: unknown")) };
+        self.narrow(*field, text, false)
     }
 
     fn frag(&mut self, text: &str) -> Result<(), TextError> {

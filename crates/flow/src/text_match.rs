@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 use wire::{
-    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP, IP_ICMP, IP_ICMPV6, IP_IGMP,
-    IP_SCTP, IP_TCP, IP_UDP,
+    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_NSH, ETH_RARP, IP_ICMP, IP_ICMPV6,
+    IP_IGMP, IP_SCTP, IP_TCP, IP_UDP, NSH_MD1,
 };
 
 use crate::text::{CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_masked, hex};
@@ -72,6 +72,19 @@ pub fn ct_state_text(state: u8) -> String {
 
 /// Fields that every IPv4 or IPv6 packet has.
 const IP: &[Field] = &[Field::IpProto, Field::IpTos, Field::IpTtl, Field::IpFrag];
+/// Fields of a network service header, in the order in which they are written.
+pub const NSH: [Field; 10] = [
+    Field::NshFlags,
+    Field::NshTtl,
+    Field::NshMdtype,
+    Field::NshNp,
+    Field::NshSpi,
+    Field::NshSi,
+    Field::NshC1,
+    Field::NshC2,
+    Field::NshC3,
+    Field::NshC4,
+];
 const METADATA: &[Field] = &[
     Field::PktMark,
     Field::ConjId,
@@ -128,6 +141,7 @@ pub fn packet_mask(key: &Key) -> Mask {
         ETH_MPLS | ETH_MPLS_MCAST => {
             set(&[Field::MplsLabel, Field::MplsTc, Field::MplsTtl, Field::MplsBos]);
         }
+        ETH_NSH => NSH.iter().chain(IP).for_each(|f| set(&[*f])),
         _ => {}
     }
     let ip = matches!(key.u16(at::ETH_TYPE), ETH_IPV4 | ETH_IPV6);
@@ -454,12 +468,30 @@ impl<'a> Writer<'a> {
                     self.put("ipv6_label", &format!("{:#07x}/{:#07x}", m.bits(), m.mask));
                 }
             }
+            ETH_NSH => self.nsh(),
             _ if self.is_mpls() => {}
             _ => {
                 let arp = self.is_arp();
                 self.ip(if arp { "arp_spa" } else { "nw_src" }, Field::Ipv4Src);
                 self.ip(if arp { "arp_tpa" } else { "nw_dst" }, Field::Ipv4Dst);
             }
+        }
+    }
+
+    /// A header whose metadata is not known to be of type 1 has no context headers.
+    fn nsh(&mut self) {
+        let kind = self.get(Field::NshMdtype);
+        let fields = if kind.exact() && kind.value == u128::from(NSH_MD1) { 10 } else { 6 };
+        for field in &NSH[..fields] {
+            let m = self.get(*field);
+            let text = match field.format() {
+                _ if m.any() => continue,
+                Format::Decimal if m.exact() => m.value.to_string(),
+                Format::Decimal => format!("{:#04x}/{:#04x}", m.bits(), m.mask),
+                _ if m.exact() => format!("{:#x}", m.value),
+                _ => format!("{:#x}/{:#x}", m.bits(), m.mask),
+            };
+            self.put(&field.name(), &text);
         }
     }
 

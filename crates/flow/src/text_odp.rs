@@ -1,15 +1,15 @@
 //! Datapath flow keys as `ovs-appctl dpctl/dump-flows` prints them.
 
 use std::fmt::Write;
-use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_RARP};
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_NSH, ETH_RARP, NSH_MD1};
 
 use crate::parse_odp::NO_ETH_TYPE;
 use crate::text::{
     CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_each, flags_masked, hex,
 };
 use crate::text::{ipv4, ipv6};
-use crate::text_match::exact_mask;
-use crate::{Field, Key, Mask, PortNo, at, flag, frag};
+use crate::text_match::{NSH, exact_mask};
+use crate::{Field, Format, Key, Mask, PortNo, at, flag, frag};
 
 /// Looks up the name of a datapath port; `None`: print the number.
 pub type DatapathPortName<'a> = &'a dyn Fn(PortNo) -> Option<String>;
@@ -274,12 +274,16 @@ impl Odp<'_> {
     }
 
     /// What the packet begins with. Keys of packets have no such field: one that came out of a
-    /// tunnel without an Ethernet header has a flag until it is looked up again.
+    /// tunnel without an Ethernet header has a flag until it is looked up again, and one that was
+    /// behind a network service header has another flag.
     fn packet_type(&self) -> u128 {
+        let flags = self.key.u8(at::FLAGS);
         let fresh = self.key.u32(at::RECIRC) == 0;
-        match self.key.u8(at::FLAGS) & flag::BARE {
+        match flags & flag::BARE {
+            _ if flags & flag::UNWRAPPED != 0 || flags & flag::BARE != 0 && fresh => {
+                1 << 16 | u128::from(self.key.u16(at::ETH_TYPE))
+            }
             0 => Field::PacketType.get(self.key),
-            _ if fresh => 1 << 16 | u128::from(self.key.u16(at::ETH_TYPE)),
             _ => 0,
         }
     }
@@ -325,7 +329,28 @@ impl Odp<'_> {
                 ],
             ),
             ETH_MPLS | ETH_MPLS_MCAST => self.mpls(),
+            ETH_NSH => self.nsh(),
             _ => {}
+        }
+    }
+
+    /// Context headers are those of metadata of type 1.
+    fn nsh(&mut self) {
+        let fields = if self.key.u8(at::NSH_MDTYPE) == NSH_MD1 { 10 } else { 6 };
+        let masked = NSH[..fields].iter().map(|f| (*f, self.get(*f))).filter(|(_, m)| !m.any());
+        let text = |(f, m): (Field, Masked)| {
+            let (name, decimal) = (f.name(), f.format() == Format::Decimal);
+            let name = name.trim_start_matches("nsh_");
+            match (decimal, m.exact() || !self.masks) {
+                (true, true) => format!("{name}={}", m.value),
+                (true, false) => format!("{name}={:#04x}/{:#04x}", m.bits(), m.mask),
+                (false, true) => format!("{name}={:#x}", m.value),
+                (false, false) => format!("{name}={:#x}/{:#010x}", m.bits(), m.mask),
+            }
+        };
+        let body: Vec<String> = masked.map(text).collect();
+        if self.verbose || !body.is_empty() {
+            self.attribute("nsh", &body.join(","));
         }
     }
 

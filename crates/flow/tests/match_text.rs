@@ -48,6 +48,13 @@ const CASES: &[(&str, &str)] = &[
     ("vlan_tci=0x1005/0x100f", "vlan_tci=0x1005/0x100f"),
     ("dl_vlan=0xffff,tcp", "tcp,vlan_tci=0x0000"),
     ("mpls,mpls_label=0x12345", "mpls,mpls_label=74565"),
+    (
+        "dl_type=0x894f,nsp=5,nsi=3,nsh_flags=1/1,nsh_mdtype=1,nshc1=0x10/0xf0,nsh_c4=0",
+        "dl_type=0x894f,nsh_flags=0x01/0x01,nsh_mdtype=1,nsh_spi=0x5,nsh_si=3,nsh_c1=0x10/0xf0,\
+         nsh_c4=0x0",
+    ),
+    ("packet_type=(1,0x894f),nsh_np=3,nsh_ttl=63", "packet_type=(1,0x894f),nsh_ttl=63,nsh_np=3"),
+    ("dl_type=0x894f,nsh_mdtype=2,nsh_c1=1", "dl_type=0x894f,nsh_mdtype=2"),
     ("ipv6,ipv6_label=0x5/0xf", "ipv6,ipv6_label=0x00005/0x0000f"),
     (
         "arp,arp_op=1,arp_tha=1:2:3:4:5:6/ff:ff:ff:0:0:0",

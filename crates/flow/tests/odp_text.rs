@@ -105,6 +105,30 @@ fn prints_as_ovs() {
 }
 
 #[test]
+fn service_headers_print_and_read_back() {
+    let start = "recirc_id(0),in_port(1),packet_type(ns=0,id=0),eth_type(0x894f)";
+    let contexts = "nsh(flags=0x02/0x03,ttl=63,mdtype=1,np=3,spi=0x1234,si=255,c1=0x11223344,\
+                    c4=0x1/0x000000ff)";
+    for nsh in [contexts, "nsh(mdtype=2,np=1,spi=0x7)", "nsh(si=0x80/0x80)"] {
+        let text = format!("{start},{nsh}");
+        let (key, mask) = parse_odp(&text, &|_| None).unwrap();
+        assert_eq!(odp_text(&key, &mask, false, &no_name), text);
+    }
+    let (key, mut mask) = parse_odp(&format!("{start},{contexts}"), &|_| None).unwrap();
+    let whole = "nsh(flags=2,ttl=63,mdtype=1,np=3,spi=0x1234,si=255,c1=0x11223344,c2=0x0,c3=0x0,\
+                 c4=0x1)";
+    assert!(odp_key_text(&key, &no_name).ends_with(whole));
+    // What was read of a packet of another kind is not read of this one.
+    mask.set_u16(at::ETH_TYPE, 0xffff);
+    mask.set(at::NSH_FLAGS, [0; 8]);
+    mask.set(at::NSH_C, [0; 16]);
+    assert_eq!(odp_text(&key, &mask, false, &no_name), start);
+    for wrong in ["nsh(frob=1)", "nsh(flags=256)", "nsh(spi=0x1000000)", "nsh(ttl)"] {
+        assert!(parse_odp(&format!("{start},{wrong}"), &|_| None).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn ethernet_or_bare() {
     let kind = |text| Field::PacketType.get(&parse_odp(text, &|_| None).unwrap().0);
     assert_eq!(kind("in_port(1)"), 0);
@@ -125,6 +149,10 @@ fn ethernet_or_bare() {
     key.set_u32(at::RECIRC, 1);
     let text = odp_text(&key, &mask, false, &|_| None);
     assert!(text.contains("recirc_id(0x1),in_port(2),packet_type(ns=0,id=0),eth_type"), "{text}");
+    // As it does of one that was in a network service header.
+    key.set_u8(at::FLAGS, key.u8(at::FLAGS) | flag::UNWRAPPED);
+    let text = odp_text(&key, &mask, false, &|_| None);
+    assert!(text.contains("packet_type(ns=1,id=0x800),eth_type(0x0800)"), "{text}");
 }
 
 #[test]

@@ -298,18 +298,25 @@ pub fn seeds() -> Vec<Vec<u8>> {
     few.chain([encap_flow()]).collect()
 }
 
-/// A flow of OpenFlow 1.3 that puts a frame into MPLS and another around that, takes one out, and
-/// begins anew.
+/// A flow of OpenFlow 1.3 that puts a frame into MPLS and another around that, and into NSH, takes
+/// one out, and begins anew.
 fn encap_flow() -> Vec<u8> {
     let nicira = |kind: u8, rest: [u8; 6]| {
         [&[0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, kind][..], &rest].concat()
     };
     let (encap, decap, resubmit) = (46, 47, 14);
     let mpls = [0, 0, 0, 1, 0x88, 0x47];
+    // With metadata of type 2, and a context header of four bytes.
+    let nsh = [
+        &[0xff, 0xff, 0, 40, 0, 0, 0x23, 0x20, 0, encap, 0, 0, 0, 1, 0x89, 0x4f][..],
+        &[0, 4, 1, 5, 2, 0, 0, 0],
+        &[0, 4, 2, 16, 0x10, 0, 10, 4, 1, 2, 3, 4, 0, 0, 0, 0],
+    ];
     let actions = [
         nicira(encap, mpls),
         nicira(encap, [0; 6]),
         nicira(encap, mpls),
+        nsh.concat(),
         nicira(decap, [0; 6]),
         nicira(resubmit, [0xff, 0xf8, 0, 0, 0, 0]),
     ]

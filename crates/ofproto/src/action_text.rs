@@ -9,7 +9,7 @@ pub(crate) mod subfields;
 use flow::{Field, Format, port_text};
 use numbered::REASONS;
 use openflow::conntrack::*;
-use openflow::{Action, Instruction, Reason, Subfield, port};
+use openflow::{Action, Header, Instruction, NshProperty, Reason, Subfield, port};
 use std::net::IpAddr;
 use subfields::sub;
 
@@ -111,7 +111,7 @@ pub fn action_text(a: &Action) -> String {
         A::CtClear => "ct_clear".into(),
         A::CheckPktLarger { len, dst } => format!("check_pkt_larger({len})->{}", sub(*dst)),
         A::DeleteField(f) => format!("delete_field:{}", f.name()),
-        A::Encap(header) => format!("encap({})", header.name()),
+        A::Encap(header) => encap(header),
         A::Decap(None) => "decap()".into(),
         A::Decap(Some(inner)) => decap(*inner),
         a => mpls(a).or_else(|| learn_text::text(a)).unwrap_or_else(|| format!("{a:?}")),
@@ -135,6 +135,21 @@ fn fin_timeout(idle: u16, hard: u16) -> String {
     format!("fin_timeout({})", parts.join(","))
 }
 
+fn encap(header: &Header) -> String {
+    let properties = match header {
+        Header::Nsh(properties) if !properties.is_empty() => properties,
+        header => return format!("encap({})", header.name()),
+    };
+    let text = |p: &NshProperty| match p {
+        NshProperty::MdType(kind) => format!("md_type={kind}"),
+        NshProperty::Tlv { class, kind, value } => {
+            format!("tlv({class:#06x},{kind},{})", flow::long_hex(value))
+        }
+    };
+    let all: Vec<String> = properties.iter().map(text).collect();
+    format!("encap({}({}))", header.name(), all.join(","))
+}
+
 fn decap(inner: u32) -> String {
     let (namespace, kind) = (inner >> 16, hex(u64::from(inner & 0xffff)));
     format!("decap(packet_type(ns={namespace},type={kind}))")
@@ -150,6 +165,7 @@ fn mpls(a: &Action) -> Option<String> {
         A::SetMplsTc(v) => format!("set_mpls_tc({v})"),
         A::SetMplsTtl(v) => format!("set_mpls_ttl({v})"),
         A::DecMplsTtl => "dec_mpls_ttl".into(),
+        A::DecNshTtl => "dec_nsh_ttl".into(),
         _ => return None,
     })
 }

@@ -93,6 +93,7 @@ fn action(b: &Bridge, a: &Action, groups: Groups) -> Checked {
         | A::SetMplsTc(_)
         | A::SetMplsTtl(_)
         | A::DecMplsTtl
+        | A::DecNshTtl
         | A::DecTtl { .. }
         | A::SetTunnel { .. }
         | A::CtClear

@@ -2,8 +2,8 @@
 
 use flow::{Field, Key, Mask, at};
 use wire::{
-    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_QINQ, ETH_RARP, ETH_VLAN, IP_SCTP,
-    IP_TCP, IP_UDP,
+    ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_MPLS, ETH_MPLS_MCAST, ETH_NSH, ETH_QINQ, ETH_RARP, ETH_VLAN,
+    IP_SCTP, IP_TCP, IP_UDP,
 };
 
 /// IP protocols that have ports in the first four bytes of their header.
@@ -66,6 +66,7 @@ pub(crate) enum Prereq {
     Ipv6,
     Ip,
     Mpls,
+    Nsh,
     L4(u8),
     Icmpv4,
     Icmpv6,
@@ -82,6 +83,9 @@ pub(crate) fn prereq(field: Field) -> Prereq {
     match field {
         VlanPcp => Prereq::Vlan,
         MplsLabel | MplsTc | MplsBos | MplsTtl => Prereq::Mpls,
+        NshFlags | NshTtl | NshMdtype | NshNp | NshSpi | NshSi | NshC1 | NshC2 | NshC3 | NshC4 => {
+            Prereq::Nsh
+        }
         Ipv4Src | Ipv4Dst => Prereq::Ipv4,
         Ipv6Src | Ipv6Dst | Ipv6Label => Prereq::Ipv6,
         IpProto | IpTos | IpDscp | IpEcn | IpTtl | IpFrag => Prereq::Ip,
@@ -109,7 +113,7 @@ pub(crate) fn look(prereq: Prereq, wc: &mut Mask) {
             let v = wc.u16(at::VLAN) | VLAN_PRESENT;
             wc.set_u16(at::VLAN, v)
         }
-        Prereq::Arp | Prereq::Ipv4 | Prereq::Ipv6 | Prereq::Ip | Prereq::Mpls => {
+        Prereq::Arp | Prereq::Ipv4 | Prereq::Ipv6 | Prereq::Ip | Prereq::Mpls | Prereq::Nsh => {
             wc.set_u16(at::ETH_TYPE, 0xffff)
         }
         Prereq::L4(_) | Prereq::Icmpv4 | Prereq::Icmpv6 => look_l4(wc),
@@ -156,6 +160,7 @@ pub(crate) fn met(prereq: Prereq, key: &Key) -> bool {
         Prereq::Ipv6 => eth_type == ETH_IPV6,
         Prereq::Ip => is_ip(eth_type),
         Prereq::Mpls => is_mpls(eth_type),
+        Prereq::Nsh => eth_type == ETH_NSH,
         Prereq::L4(p) => is_ip(eth_type) && proto == p && first,
         Prereq::Icmpv4 => eth_type == ETH_IPV4 && proto == 1 && first,
         Prereq::Icmpv6 => icmpv6,

@@ -117,6 +117,7 @@ impl Rewritten {
             A::SetMplsLabel(_) | A::SetMplsTc(_) | A::SetMplsTtl(_) | A::DecMplsTtl => {
                 m.set_u32(at::MPLS, !0)
             }
+            A::DecNshTtl => m.set_u8(at::NSH_TTL, 0xff),
             A::SetTunnel { .. } => m.set_u32(at::TUN_ID, !0),
             A::Resubmit { in_port, table, .. } => {
                 if in_port.is_some() {

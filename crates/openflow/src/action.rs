@@ -187,6 +187,7 @@ pub enum Action {
     SetMplsTc(u8),
     SetMplsTtl(u8),
     DecMplsTtl,
+    DecNshTtl,
     /// Controllers that get the expired packets; None: 0.
     DecTtl {
         ids: Option<Vec<u16>>,

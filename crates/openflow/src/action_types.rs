@@ -94,6 +94,7 @@ pub(crate) mod nxast {
     pub const CLONE: u16 = 42;
     pub const CT_CLEAR: u16 = 43;
     pub const RESUBMIT_TABLE_CT: u16 = 44;
+    pub const DEC_NSH_TTL: u16 = 48;
     pub const CHECK_PKT_LARGER: u16 = 49;
     pub const LEARN2: u16 = 45;
     pub const RAW_ENCAP: u16 = 46;

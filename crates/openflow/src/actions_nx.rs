@@ -42,6 +42,7 @@ pub(crate) fn lengths(version: Version, kind: u16) -> Option<(usize, usize)> {
         LEARN | BUNDLE | BUNDLE_LOAD => (32, OPEN),
         LEARN2 => (40, OPEN),
         RAW_ENCAP | RAW_DECAP if since13 => (16, OPEN),
+        DEC_NSH_TTL if since13 => (16, 16),
         MULTIPATH | WRITE_METADATA | SAMPLE2 | SAMPLE3 => (32, 32),
         _ => return None,
     })
@@ -120,6 +121,7 @@ fn larger(kind: u16, b: Bytes) -> Result<Action, OfError> {
         nxast::DELETE_FIELD => delete_field(b)?,
         nxast::RAW_ENCAP => encap::decode_encap(b)?,
         nxast::RAW_DECAP => encap::decode_decap(b)?,
+        nxast::DEC_NSH_TTL => Action::DecNshTtl,
         _ => return Err(OfError::ActBadExpType),
     })
 }

@@ -427,7 +427,7 @@ impl<'a> Encoder<'a> {
                 nx.u16(*len).u16(dst.ofs).id(Version::V10, *dst).zeros(if wide { 2 } else { 6 })
             }),
             Action::Note(data) => put.nicira(nxast::NOTE, data),
-            Action::Encap(_) | Action::Decap(_) => encap::encode(put, action),
+            Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => encap::encode(put, action),
             Action::FinTimeout { idle, hard } => {
                 put.nx(nxast::FIN_TIMEOUT, |nx| nx.u16(*idle).u16(*hard));
             }

@@ -45,7 +45,8 @@ pub fn check_conntrack(actions: &[Action], m: &Match) -> Result<(), OfError> {
 /// refused in every version.
 ///
 /// A write-actions list is executed in its own order and maybe in another table, so that a missing
-/// prerequisite is an error there only where it is one in 1.0.
+/// prerequisite is an error there only where it is one in 1.0. As in OVS it is looked for in the
+/// packet that the actions to apply make.
 ///
 /// Errors: `ActMatchInconsistent` where a prerequisite is missing, `ActBadTag` for a third VLAN
 /// tag, `ActBadOutPort`, `MeterInvalid`, `ActBadArgument`, `ActBadSetArgument`, `ActBadType` for
@@ -58,12 +59,17 @@ pub fn check_instructions(
     table: u8,
 ) -> Result<(), OfError> {
     let apply = if version == Version::V10 { Rules::Lenient } else { Rules::Strict };
+    let mut known = m.clone();
     for instruction in instructions {
         match instruction {
-            Instruction::Apply(list) => Packet { m: m.clone(), rules: apply }.check_all(list)?,
+            Instruction::Apply(list) => {
+                let mut packet = Packet { m: known, rules: apply };
+                list.iter().try_for_each(|a| packet.check(a))?;
+                known = packet.m;
+            }
             Instruction::Write(list) => {
                 check_set(list)?;
-                Packet { m: m.clone(), rules: Rules::Lenient }.check_all(list)?;
+                Packet { m: known.clone(), rules: Rules::Lenient }.check_all(list)?;
             }
             Instruction::Meter(id) => check_meter(*id)?,
             Instruction::Goto(next) => check_goto(*next, n_tables, table)?,
@@ -191,6 +197,7 @@ impl Packet {
             SetMplsLabel(_) | SetMplsTc(_) | SetMplsTtl(_) | DecMplsTtl => {
                 self.expect(is_mpls(prereq::eth_type(&self.m)))
             }
+            DecNshTtl => self.expect(prereq::eth_type(&self.m) == eth::NSH),
             PushMpls { ethertype } if !is_mpls(*ethertype) => Err(OfError::ActBadArgument),
             PushMpls { ethertype } => {
                 self.expect(prereq::is_ethernet(&self.m.key))?;
@@ -205,7 +212,7 @@ impl Packet {
                 Ok(())
             }
             Encap(header) => {
-                self.encap(*header);
+                self.encap(header);
                 Ok(())
             }
             Decap(_) => {
@@ -335,7 +342,7 @@ impl Packet {
         Ok(())
     }
 
-    fn encap(&mut self, header: Header) {
+    fn encap(&mut self, header: &Header) {
         let kind = header.packet_type();
         self.m.key.set_u32(at::PACKET_TYPE, kind);
         if let Some(ethertype) = packet_type::ethertype(kind) {

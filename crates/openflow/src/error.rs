@@ -44,6 +44,7 @@ pub enum OfError {
     ActBadConjunction,
     ActBadHeaderType,
     ActUnknownEdProp,
+    ActBadEdProp,
     // bad instruction
     InstUnknown,
     InstUnsup,
@@ -228,6 +229,7 @@ const SPECIAL: &[(OfError, &str)] = &[
     (OfError::ActBadConjunction, "NXBAC_BAD_CONJUNCTION"),
     (OfError::ActBadHeaderType, "NXBAC_BAD_HEADER_TYPE"),
     (OfError::ActUnknownEdProp, "NXBAC_UNKNOWN_ED_PROP"),
+    (OfError::ActBadEdProp, "NXBAC_BAD_ED_PROP"),
     (OfError::InstUnknown, "OFPBIC_UNKNOWN_INST"),
     (OfError::InstUnsup, "OFPBIC_UNSUP_INST"),
     (OfError::InstDup, "OFPBIC_DUP_INST"),

@@ -100,6 +100,7 @@ table! {
     ActBadConjunction: NX V10 V11 2 526, NX V12 V15 15 0;
     ActBadHeaderType: NX V13 V15 39 0;
     ActUnknownEdProp: NX V13 V15 40 0;
+    ActBadEdProp: NX V13 V15 41 0;
     InstUnknown: OF V11 V15 3 0;
     InstUnsup: NX V10 V10 2 257, OF V11 V15 3 1;
     InstBadTableId: OF V11 V15 3 2;

@@ -36,7 +36,7 @@ mod table_features;
 pub use action::*;
 pub use conntrack::{Conntrack, Nat, Zone};
 pub use continuation::{Continuation, Resume};
-pub use encap::Header;
+pub use encap::{Header, NshProperty};
 pub use error::*;
 pub use learn::{Learn, LearnSource, LearnSpec, LearnTarget, learn_flag};
 pub use loose::{Loose, names_header};

@@ -168,7 +168,8 @@ pub fn encode_match10(m: &Match) -> [u8; 40] {
     wild_if(wild::NW_TOS, at::TOS, 1);
     wild_if(wild::TP_SRC, at::TP_SRC, 2);
     wild_if(wild::TP_DST, at::TP_DST, 2);
-    let has_addresses = !is_mpls(key.u16(at::ETH_TYPE));
+    let eth_type = key.u16(at::ETH_TYPE);
+    let has_addresses = !is_mpls(eth_type) && eth_type != eth::NSH;
     for (shift, from) in [(wild::NW_SRC_SHIFT, at::IP_SRC), (wild::NW_DST_SHIFT, at::IP_DST)] {
         let bits = if has_addresses { mask.u32(from).trailing_zeros() } else { 32 };
         wild |= bits << shift;

@@ -208,7 +208,8 @@ pub(crate) fn encode_match11(m: &Match) -> [u8; LEN] {
         wild |= wild::MPLS_TC;
     }
     for (field, o, n) in MASKED {
-        let absent = mpls && matches!(field, Field::Ipv4Src | Field::Ipv4Dst);
+        let other = mpls || key.u16(at::ETH_TYPE) == eth::NSH;
+        let absent = other && matches!(field, Field::Ipv4Src | Field::Ipv4Dst);
         let counts = if absent { 0 } else { field.get(mask) };
         put(o, &(field.get(key) & counts).to_be_bytes()[16 - n..]);
         put(o + n, &(!counts).to_be_bytes()[16 - n..]);

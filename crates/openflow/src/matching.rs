@@ -287,6 +287,9 @@ impl List<'_> {
             Field::TunGtpuMsgtype,
         ]);
         self.m.tun.iter().for_each(|t| put_tun_metadata(t, self.out));
+        if prereq::eth_type(self.m) == eth::NSH {
+            self.put_all(&flow::NSH);
+        }
     }
 
     fn put_registers(&mut self) {

@@ -23,10 +23,13 @@ pub enum Class {
     Onf,
     /// NXOXM_ET_* (experimenter 0x00002320).
     NxEt,
+    /// NXOXM_NSH_* (experimenter 0x005ad650).
+    NxNsh,
 }
 
 const ONF: u32 = 0x4f4e_4600;
 const NICIRA: u32 = 0x0000_2320;
+const NSH: u32 = 0x005a_d650;
 const EXPERIMENTER: u16 = 0xffff;
 const PACKET_REGISTERS: u16 = 0x8001;
 /// Number of `NXM_NX_COOKIE`, which is a field on the wire only.
@@ -44,7 +47,7 @@ impl Class {
             Class::NxmNx => 1,
             Class::Oxm => 0x8000,
             Class::PktReg => PACKET_REGISTERS,
-            Class::Onf | Class::NxEt => EXPERIMENTER,
+            Class::Onf | Class::NxEt | Class::NxNsh => EXPERIMENTER,
         }
     }
 
@@ -53,6 +56,7 @@ impl Class {
         match self {
             Class::Onf => Some(ONF),
             Class::NxEt => Some(NICIRA),
+            Class::NxNsh => Some(NSH),
             _ => None,
         }
     }
@@ -65,6 +69,7 @@ impl Class {
             (PACKET_REGISTERS, _) => Class::PktReg,
             (EXPERIMENTER, ONF) => Class::Onf,
             (EXPERIMENTER, NICIRA) => Class::NxEt,
+            (EXPERIMENTER, NSH) => Class::NxNsh,
             _ => return None,
         })
     }
@@ -178,11 +183,21 @@ rows! {
     NdTarget 16: NxmNx 23 V10, Oxm 31 V12;
     NdSll 6: NxmNx 24 V10, Oxm 32 V12;
     NdTll 6: NxmNx 25 V10, Oxm 33 V12;
+    NshFlags 1: NxNsh 1 V10;
+    NshMdtype 1: NxNsh 2 V10;
+    NshNp 1: NxNsh 3 V10;
+    NshSpi 4: NxNsh 4 V10;
+    NshSi 1: NxNsh 5 V10;
+    NshC1 4: NxNsh 6 V10;
+    NshC2 4: NxNsh 7 V10;
+    NshC3 4: NxNsh 8 V10;
+    NshC4 4: NxNsh 9 V10;
+    NshTtl 1: NxNsh 10 V10;
 }
 
 /// Row index + 1 by class and field number; 0: none. (All numbers are under 128: seven bits.)
-const INDEX: [[u8; 128]; 6] = {
-    let mut index = [[0; 128]; 6];
+const INDEX: [[u8; 128]; 7] = {
+    let mut index = [[0; 128]; 7];
     let mut i = 0;
     while i < ROWS.len() {
         index[ROWS[i].class as usize][ROWS[i].number as usize] = i as u8 + 1;

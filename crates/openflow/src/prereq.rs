@@ -7,7 +7,8 @@ use flow::{Field, Key, at, frag};
 pub mod eth {
     pub use wire::{
         ETH_ARP as ARP, ETH_IPV4 as IP, ETH_IPV6 as IPV6, ETH_MPLS as MPLS,
-        ETH_MPLS_MCAST as MPLS_MCAST, ETH_QINQ as SVLAN, ETH_RARP as RARP, ETH_VLAN as VLAN,
+        ETH_MPLS_MCAST as MPLS_MCAST, ETH_NSH as NSH, ETH_QINQ as SVLAN, ETH_RARP as RARP,
+        ETH_VLAN as VLAN,
     };
 }
 
@@ -81,6 +82,9 @@ pub fn holds(field: Field, m: &Match) -> bool {
         SctpSrc | SctpDst => is_l4(m, ip::SCTP) && !is_later_fragment(m),
         Icmpv4Type | Icmpv4Code => eth_type(m) == eth::IP && is_l4(m, ip::ICMP),
         Icmpv6Type | Icmpv6Code => eth_type(m) == eth::IPV6 && is_l4(m, ip::ICMPV6),
+        NshFlags | NshTtl | NshMdtype | NshNp | NshSpi | NshSi | NshC1 | NshC2 | NshC3 | NshC4 => {
+            eth_type(m) == eth::NSH
+        }
         NdTarget => is_nd(m, &[SOLICIT, ADVERT]),
         NdSll => is_nd(m, &[SOLICIT]),
         NdTll => is_nd(m, &[ADVERT]),

@@ -54,6 +54,7 @@ drops! {
     TunnelEcn "tunnel_ecn" "The outer header reports congestion, and the inner packet cannot carry that on.";
     TunnelRoute "tunnel_route" "There is no route to the tunnel's remote address through a port of a bridge.";
     TunnelNeighbour "tunnel_neighbour" "The next hop's hardware address is not known yet; it has been asked for.";
+    NshDecap "nsh_decap_error" "The network service header that was to be removed is malformed, or it does not say of what is inside that it is an Ethernet frame, IPv4, IPv6 or NSH.";
     MirrorPort "mirror_port" "The packet came in on a port that is reserved for a mirror's output.";
     SpanningTree "spanning_tree" "The packet came in on a port that a spanning tree (STP, RSTP) keeps from forwarding, or it is a BPDU and the port takes no part in the tree.";
     FlowRestoreWait "flow_restore_wait" "Nothing is forwarded until other_config:flow-restore-wait, true since the start, is cleared.";

@@ -1,4 +1,4 @@
-//! `encap` and `decap` of MPLS: frames between ports, byte by byte.
+//! `encap` and `decap` of MPLS and NSH: frames between ports, byte by byte.
 
 mod lab;
 
@@ -75,10 +75,90 @@ fn frames_go_into_mpls_and_come_out() {
     flow(&sw, "in_port=1,actions=decap(),output:2");
     assert_eq!(send(&probe, &inner), []);
     assert_eq!(coverage(&sw, "datapath_drop_packet_type"), 2);
-    let nsh = "in_port=1,actions=encap(nsh(md_type=1)),output:2\n";
-    let refused = sw.ofctl_stdin(&["-O", "OpenFlow13", "add-flows", "br0", "-"], nsh);
-    let text = format!("{:?}", refused.unwrap_err());
-    assert!(text.contains("NXBAC_BAD_HEADER_TYPE"), "{text}");
+}
+
+/// A network service header: flags, TTL, metadata type and next protocol, path, and metadata.
+fn nsh(kind: [u8; 2], path: [u8; 4], metadata: &[u8]) -> Vec<u8> {
+    let base = 63 << 6 | (2 + metadata.len() / 4) as u16;
+    [&base.to_be_bytes()[..], &kind, &path, metadata].concat()
+}
+
+#[test]
+fn frames_and_packets_go_into_service_headers_and_come_out() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns, far) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
+    let (sw, probe) = bench(&ns, &far);
+    let macs = ([2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]);
+    let frame = Frame::udp4(macs, ([10, 0, 0, 1], [10, 0, 0, 2]), (1, 2), &[5; 40]);
+    let (tagged, frame) = (frame.clone().tagged(0x8100, 5).bytes(), frame.bytes());
+    let header = |kind: u16| [&[0; 11][..], &[9], &kind.to_be_bytes()].concat();
+    let around = |nsh: &[u8], inner: &[u8]| [&header(0x894f), nsh, inner].concat();
+
+    // Type 1 around frames, with a tag and without.
+    let (last, address) = ("encap(ethernet)", "set_field:00:00:00:00:00:09->eth_src");
+    let fields = "set_field:7->nsh_spi,set_field:0x01020304->nsh_c2";
+    flow(&sw, &format!("in_port=1,actions=encap(nsh),{fields},{last},{address},output:2"));
+    let first = nsh([1, 3], [0, 0, 7, 255], &[0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+    for f in [&frame, &tagged] {
+        assert_eq!(send(&probe, f), [("e2".into(), around(&first, f))]);
+    }
+    ofctl(&sw, "del-flows br0");
+    // Type 2 around what is behind the Ethernet header, and around a header.
+    let tlvs = "encap(nsh(md_type=2,tlv(0x1000,10,0x123456)))";
+    flow(&sw, &format!("in_port=1,ip,actions=decap(),{tlvs},{last},{address},output:2"));
+    let second = nsh([2, 1], [0, 0, 0, 255], &[0x10, 0, 10, 3, 0x12, 0x34, 0x56, 0]);
+    assert_eq!(send(&probe, &frame), [("e2".into(), around(&second, &frame[14..]))]);
+    flow(&sw, &format!("in_port=1,ip,actions=encap(nsh),{tlvs},{last},{address},output:2"));
+    let plain = nsh([1, 3], [0, 0, 0, 255], &[0; 16]);
+    let third = nsh([2, 4], [0, 0, 0, 255], &[0x10, 0, 10, 3, 0x12, 0x34, 0x56, 0]);
+    let both = around(&[&third[..], &plain].concat(), &frame);
+    assert_eq!(send(&probe, &frame), [("e2".into(), both.clone())]);
+
+    ofctl(&sw, "del-flows br0");
+    // What comes out is looked up as what it is.
+    let named = "dl_type=0x894f,nsh_np";
+    flow(&sw, &format!("in_port=1,{named}=3,actions=decap(),decap(),resubmit(,1)"));
+    flow(&sw, &format!("in_port=1,{named}=1,actions=decap(),decap(),resubmit(,1)"));
+    flow(&sw, &format!("in_port=1,{named}=4,actions=decap(),decap(),decap(),resubmit(,1)"));
+    flow(&sw, "table=1,priority=9,dl_vlan=5,actions=pop_vlan,output:3");
+    flow(&sw, "table=1,priority=1,ip,nw_dst=10.0.0.2,actions=output:2");
+    let bare = "packet_type=(1,0x800),nw_dst=10.0.0.2";
+    flow(&sw, &format!("table=1,{bare},actions={last},{address},output:3"));
+    assert_eq!(send(&probe, &around(&first, &frame)), [("e2".into(), frame.clone())]);
+    assert_eq!(send(&probe, &around(&first, &tagged)), [("e3".into(), frame.clone())]);
+    assert_eq!(send(&probe, &both), [("e2".into(), frame.clone())]);
+    let behind = [&header(0x800), &frame[14..]].concat();
+    let ip = around(&second, &frame[14..]);
+    assert_eq!(send(&probe, &ip), [("e3".into(), behind)]);
+    let cached = appctl(&sw, "dpctl/dump-flows");
+    let unwrapped = "packet_type(ns=1,id=0x800),eth_type(0x0800),ipv4(dst=10.0.0.2,frag=no)";
+    let bytes = format!("packets:1, bytes:{},", frame.len() - 14);
+    let line = cached.lines().find(|l| l.contains(unwrapped)).unwrap_or_else(|| panic!("{cached}"));
+    assert!(line.contains(&bytes), "{line}");
+
+    ofctl(&sw, "del-flows br0");
+    // Changed on the way; expired; cut off; with something unknown inside.
+    let fields = "set_field:3->nsh_flags,set_field:254->nsh_si,set_field:0xffff/0xffff->nsh_c4";
+    flow(
+        &sw,
+        &format!("in_port=1,dl_type=0x894f,nsh_si=255,actions={fields},dec_nsh_ttl,output:2"),
+    );
+    let mut changed = around(&first, &frame);
+    (changed[14], changed[15]) = (0x3f, 0x86);
+    (changed[21], changed[36], changed[37]) = (254, 0xff, 0xff);
+    assert_eq!(send(&probe, &around(&first, &frame)), [("e2".into(), changed)]);
+    let mut old = around(&first, &frame);
+    (old[14], old[15]) = (0, 0x46);
+    assert_eq!(send(&probe, &old), []);
+    assert_eq!(coverage(&sw, "datapath_drop_ttl_expired"), 2);
+    flow(&sw, "in_port=1,dl_type=0x894f,nsh_si=255,actions=decap(),decap(),output:2");
+    assert_eq!(send(&probe, &around(&first, &[9; 13])), []);
+    assert_eq!(coverage(&sw, "datapath_drop_nsh_decap_error"), 2);
+    let unknown = nsh([1, 5], [0, 0, 7, 255], &[0; 16]);
+    assert_eq!(send(&probe, &around(&unknown, &frame)), []);
+    assert_eq!(coverage(&sw, "datapath_drop_packet_type"), 2);
 }
 
 /// Label stack entries put in front of an IP packet whose Ethernet header was removed, and taken

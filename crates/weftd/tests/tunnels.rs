@@ -521,6 +521,45 @@ fn ovs_understands_our_packets_without_ethernet_header() {
     }
 }
 
+/// Network service headers by VXLAN-GPE, around frames and around IP packets, both ways: what OVS
+/// sends is what we understand, and ours what OVS does.
+#[test]
+fn ovs_understands_our_service_headers_in_vxlan_gpe() {
+    if !privileged() {
+        return;
+    }
+    let tunnel = |n| {
+        format!("type=vxlan options:remote_ip=10.1.1.{n} options:exts=gpe options:packet_type=ptap")
+    };
+    let around_ip = "decap(),encap(nsh(md_type=2,tlv(0x1000,10,0x123456)))";
+    for (around, np) in [("encap(nsh(md_type=1))", 3), (around_ip, 1)] {
+        with_l3(tunnel, "", SwitchConfig::oracle(), |[sw, peer], [guest, far]| {
+            for (sw, ns, dev, port) in [(sw, guest, "eth0", "g0"), (peer, far, "br-int", "LOCAL")] {
+                let shown = ns.ip(&format!("-br link show dev {dev}")).unwrap();
+                let mac = shown.split_whitespace().nth(2).unwrap();
+                let add = |flow: &str| ofctl(sw, &format!("-O OpenFlow13 add-flow br-int {flow}"));
+                ofctl(sw, "del-flows br-int");
+                add(&format!("in_port={port},ip,actions={around},set_field:0x1234->nsh_spi,vx"));
+                let named = format!("packet_type=(1,0x894f),nsh_np={np},nsh_spi=0x1234");
+                add(&format!("in_port=vx,{named},actions=decap(),resubmit(,1)"));
+                let to = format!("set_field:{mac}->eth_dst,{port}");
+                add(&format!("table=1,ip,actions={to}"));
+                add(&format!("table=1,packet_type=(1,0x800),actions=encap(ethernet),{to}"));
+            }
+            let wire = Raw::open(far, "eth0").unwrap();
+            tcp_passes(sw, guest, far);
+            let is_its = |f: &[u8]| f.len() > 58 && f[42..46] == [0xc, 0, 0, 4] && f[53] == np;
+            let frames = wire.collect(20, Instant::now() + SOON, is_its);
+            assert_eq!(frames.len(), 20, "{around}");
+            let flows = appctl(sw, "dpctl/dump-flows");
+            let came =
+                format!("packet_type(ns=1,id=0x894f),eth_type(0x894f),nsh(np={np},spi=0x1234)");
+            assert!(flows.contains(&came), "{flows}");
+            assert!(flows.contains("actions:pop_nsh(),recirc("), "{flows}");
+        });
+    }
+}
+
 /// The kernel's device for VXLAN-GPE has no Ethernet header at all.
 #[test]
 fn the_kernel_understands_our_vxlan_gpe() {
@@ -668,7 +707,7 @@ fn what_is_wrong_with_an_outer_header_has_a_name() {
             ("reserved bits", "datapath_drop_tunnel_header", changed(&|f| f[49] = 1)),
             ("no frame inside", "datapath_drop_tunnel_unknown", gpe(0xc, 1)),
             ("an unknown payload", "datapath_drop_tunnel_header", gpe(0xc, 5)),
-            ("NSH inside", "datapath_drop_tunnel_header", gpe(0xc, 4)),
+            ("NSH inside", "datapath_drop_tunnel_unknown", gpe(0xc, 4)),
             ("a control message", "datapath_drop_tunnel_header", gpe(0xd, 3)),
             ("another VNI", "datapath_drop_tunnel_unknown", changed(&|f| f[48] ^= 1)),
             ("UDP longer than IP", "datapath_drop_tunnel_header", changed(&|f| f[38] += 1)),

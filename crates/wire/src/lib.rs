@@ -19,6 +19,7 @@ mod ipv4;
 mod ipv6;
 mod l2;
 mod l4;
+mod nsh;
 mod tunnel;
 
 pub use consts::*;
@@ -28,6 +29,7 @@ pub use ipv4::Ipv4;
 pub use ipv6::{ExtWalk, Fragment, Ipv6, walk_extensions};
 pub use l2::{Arp, Ethernet, L3, VlanTag, l3, vlan_at};
 pub use l4::{Sctp, Tcp, Udp, tcp_flags};
+pub use nsh::*;
 pub use tunnel::{MplsLse, Vxlan};
 
 /// An Ethernet address.
@@ -60,6 +62,7 @@ mod tests {
             let _ = Sctp::new(b).map(|s| s.checksum());
             let _ = Icmp::new(b).map(|i| i.echo());
             let _ = Vxlan::new(b).map(|v| v.vni());
+            let _ = Nsh::new(b).map(|n| (n.whole(b.len()), n.flags(), n.ttl()));
             if let Some(nd) = Nd::new(b) {
                 prop_assert!(nd.options().all(|o| o.len >= 8 && o.at + o.len <= b.len()));
             }

@@ -7,6 +7,7 @@
 use crate::actions::ct;
 use crate::actions::fragments::{Held, Position};
 use crate::actions::mpls_payload;
+use crate::actions::nsh;
 use crate::actions::rewrite::{self, Place};
 use crate::batch::keys::bytes;
 use crate::parse::frame::Frame;
@@ -267,6 +268,7 @@ impl<S: Sink> Run<'_, S> {
                 if f.tags != f.vlan_limit {
                     f.reparse(p.data(), f.vlan_limit);
                 }
+                f.mark_bare();
                 self.sink.recirculate(*id, p, f);
                 None
             }
@@ -288,7 +290,11 @@ impl<S: Sink> Run<'_, S> {
 fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     let place = Place { line: &f.line, layout: f.layout };
     match op {
-        Op::Set(rw) | Op::PushEth(rw) => return set(rw, p, f),
+        Op::Set(rw) => return set(rw, p, f),
+        Op::PushEth(rw) => {
+            f.set_unwrapped(false);
+            return set(rw, p, f);
+        }
         Op::PushVlan { tpid, tci } => {
             rewrite::push_vlan(p, *tpid, *tci)?;
             f.tags = f.tags.saturating_add(1);
@@ -308,6 +314,7 @@ fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
             mpls_payload::frame_out_of_mpls(p, &place)?;
             f.tags = f.vlan_limit;
         }
+        Op::PushNsh { .. } | Op::PopNsh { .. } => nsh::change(op, p, f)?,
         Op::TunnelPush(t) => {
             let entropy = tunnel::entropy(&f.line, &f.ext[0], f.have);
             tunnel::push(p, t, entropy)?;

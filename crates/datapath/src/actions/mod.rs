@@ -4,6 +4,7 @@ pub(crate) mod ct;
 pub(crate) mod fragments;
 pub(crate) mod interpret;
 mod mpls_payload;
+mod nsh;
 pub(crate) mod patch;
 pub(crate) mod program;
 pub(crate) mod rewrite;

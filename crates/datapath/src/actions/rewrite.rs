@@ -3,7 +3,7 @@
 
 use crate::batch::keys::{Layout, Line, bytes};
 use crate::parse::scalar::{
-    ARP, ICMP, ICMPV6, IGMP, IPV4, IPV6, MPLS, MPLS_MC, RARP, SCTP, TCP, UDP,
+    ARP, ICMP, ICMPV6, IGMP, IPV4, IPV6, MPLS, MPLS_MC, NSH, RARP, SCTP, TCP, UDP,
 };
 use action::Rewrite;
 use flow::{Key, at, flag};
@@ -95,6 +95,7 @@ pub(crate) fn apply(p: &mut Packet, place: &Place<'_>, rw: &Rewrite) -> Result<(
         IPV6 if l3 => ipv6(d, place, rw)?,
         ARP | RARP if l3 || hw => return arp(d, place, rw),
         MPLS | MPLS_MC if l3 => mpls(d, place, rw)?,
+        NSH if l3 => nsh(d, place, rw)?,
         _ if l3 => return Err(Drop::BadAction),
         _ => {}
     }
@@ -244,6 +245,29 @@ fn mpls(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     }
     let h = place.layout.l3 as usize;
     blend(&mut d[h..h + 4], &rw.key.get::<4>(at::MPLS), &rw.mask.get::<4>(at::MPLS));
+    Ok(())
+}
+
+/// Flags, TTL, path and contexts. Bits that have no room in the header are cut off, and only
+/// metadata of type 1 has contexts.
+#[cold]
+#[inline(never)]
+fn nsh(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    if !place.layout.sane {
+        return Err(Drop::BadAction);
+    }
+    let (k, m, h) = (rw.key.bytes(), rw.mask.bytes(), place.layout.l3 as usize);
+    let base = |b: &[u8; flow::WORDS * 8]| {
+        wire::nsh_flags_and_ttl(b[at::NSH_FLAGS], b[at::NSH_TTL]).to_be_bytes()
+    };
+    blend(&mut d[h..h + 2], &base(k), &base(m));
+    let path = at::NSH_SPI..at::NSH_SI + 1;
+    blend(&mut d[h + 4..h + wire::NSH_LEN], &k[path.clone()], &m[path]);
+    if d[h + 2] == wire::NSH_MD1 {
+        let contexts = at::NSH_C..at::NSH_C + 16;
+        let to = h + wire::NSH_LEN..h + wire::NSH_MD1_LEN;
+        blend(&mut d[to], &k[contexts.clone()], &m[contexts]);
+    }
     Ok(())
 }
 

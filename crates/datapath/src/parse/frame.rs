@@ -5,8 +5,8 @@ use crate::parse::scalar::parse;
 use conntrack::{Meta, Ref};
 use flow::{Key, PortNo, at, flag};
 
-/// In place of a `vlan_limit`, which is less: the packet came in without an Ethernet header, and
-/// waits to be looked up. It is the batch that tells such packets from others, where it compares
+/// In place of a `vlan_limit`, which is less: the packet has no Ethernet header, and waits to be
+/// looked up. It is the batch that tells such packets from others, where it compares
 /// this number with its own limit anyway.
 const BARE: u8 = u8::MAX;
 /// Bytes of the Ethernet header that such a packet has in memory.
@@ -67,12 +67,18 @@ impl Frame {
     pub fn leave_tunnel(&mut self) {
         let line = bytes_mut(&mut self.line);
         line[at::TUN_ID..at::PAYLOAD].fill(0);
-        line[at::FLAGS] &= !flag::TUNNEL_ALL;
+        line[at::FLAGS] &= !(flag::TUNNEL_ALL | flag::UNWRAPPED);
         self.have &= !EXT2;
         self.tags = self.vlan_limit;
     }
 
-    /// Marks a packet that came in without an Ethernet header, before it waits to be looked up.
+    /// Records whether the packet was behind a network service header and has no Ethernet header.
+    pub fn set_unwrapped(&mut self, is: bool) {
+        let flags = &mut bytes_mut(&mut self.line)[at::FLAGS];
+        *flags = *flags & !flag::UNWRAPPED | if is { flag::UNWRAPPED } else { 0 };
+    }
+
+    /// Marks a packet without an Ethernet header, before it waits to be looked up.
     pub fn mark_bare(&mut self) {
         if self.unseen_bytes() != 0 {
             self.vlan_limit = BARE;
@@ -80,11 +86,12 @@ impl Frame {
     }
 
     /// Bytes in front of the packet that are only in memory. Once the packet was looked up, it has
-    /// an Ethernet header or goes into a tunnel.
+    /// an Ethernet header or goes into a tunnel, unless a header around it was removed since.
     pub fn unseen_bytes(&self) -> u16 {
         let line = bytes(&self.line);
-        let came_bare = line[at::FLAGS] & flag::BARE != 0;
-        if came_bare && line[at::RECIRC..at::RECIRC + 4] == [0; 4] { ETHERNET } else { 0 }
+        let (flags, fresh) = (line[at::FLAGS], line[at::RECIRC..at::RECIRC + 4] == [0; 4]);
+        let came_bare = flags & flag::BARE != 0 && fresh;
+        if came_bare || flags & flag::UNWRAPPED != 0 { ETHERNET } else { 0 }
     }
 
     /// The whole key.
@@ -97,6 +104,6 @@ impl Frame {
 pub(crate) fn keep_metadata(old: &Line, new: &mut Line) {
     let (old, new) = (bytes(old), bytes_mut(new));
     new[at::CT_STATE] = old[at::CT_STATE];
-    new[at::FLAGS] |= old[at::FLAGS] & flag::TUNNEL_ALL;
+    new[at::FLAGS] |= old[at::FLAGS] & (flag::TUNNEL_ALL | flag::UNWRAPPED);
     new[at::CT_MARK..at::PAYLOAD].copy_from_slice(&old[at::CT_MARK..at::PAYLOAD]);
 }

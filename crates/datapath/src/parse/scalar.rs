@@ -6,13 +6,13 @@
 
 use crate::batch::keys::{EXT1, Ext, Layout, Line, bytes_mut, key_of};
 use flow::{Key, at, flag, frag};
-use wire::{ETH_QINQ, ETH_VLAN};
+use wire::{ETH_QINQ, ETH_VLAN, NSH_LEN, NSH_MD1, Nsh};
 
 /// Ethertypes and IP protocols, by the short names that the packet path uses.
 pub(crate) use wire::{
     ETH_ARP as ARP, ETH_IPV4 as IPV4, ETH_IPV6 as IPV6, ETH_MPLS as MPLS,
-    ETH_MPLS_MCAST as MPLS_MC, ETH_RARP as RARP, IP_ICMP as ICMP, IP_ICMPV6 as ICMPV6,
-    IP_IGMP as IGMP, IP_SCTP as SCTP, IP_TCP as TCP, IP_UDP as UDP,
+    ETH_MPLS_MCAST as MPLS_MC, ETH_NSH as NSH, ETH_RARP as RARP, IP_ICMP as ICMP,
+    IP_ICMPV6 as ICMPV6, IP_IGMP as IGMP, IP_SCTP as SCTP, IP_TCP as TCP, IP_UDP as UDP,
 };
 
 /// `dl_type` of a frame with neither an Ethertype nor a SNAP header.
@@ -83,6 +83,7 @@ pub(crate) fn parse(
         IPV6 => ipv6(d, l3, &mut out),
         ARP | RARP => arp(&d[l3..], &mut out),
         MPLS | MPLS_MC => mpls(&d[l3..], &mut out),
+        NSH => nsh(&d[l3..], &mut out),
         _ => {}
     }
     Some(out.layout)
@@ -304,6 +305,20 @@ fn mpls(h: &[u8], out: &mut Out<'_>) {
         if h[2] & 1 == 0 && h.len() >= 8 {
             out.put::<4>(at::IP_DST, &h[4..]);
         }
+    }
+}
+
+/// A header of metadata type 1 has four context headers; of other types' metadata, as in OVS,
+/// nothing is known.
+#[inline(never)]
+fn nsh(h: &[u8], out: &mut Out<'_>) {
+    let Some(view) = Nsh::new(h).filter(|view| view.whole(h.len()).is_some()) else { return };
+    out.layout.sane = true;
+    let (kind, protocol) = (view.md_type(), view.protocol());
+    out.put::<4>(at::NSH_FLAGS, &[view.flags(), view.ttl(), kind, protocol]);
+    out.put::<4>(at::NSH_SPI, &h[4..NSH_LEN]);
+    if kind == NSH_MD1 {
+        out.put1(at::NSH_C, &h[NSH_LEN..NSH_LEN + 16]);
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use telemetry::Drop;
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
-use wire::{ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_TEB, ETH_VLAN, IP_GRE};
+use wire::{ETH_IPV4, ETH_IPV6, ETH_NSH, ETH_QINQ, ETH_TEB, ETH_VLAN, IP_GRE};
 
 /// Bits of `tun_flags`, with OVS's values: that of OpenFlow, then those that only the datapath has.
 const OAM: u16 = 1;
@@ -137,7 +137,8 @@ fn behind_ethernet(d: &[u8], kind: TunnelKind) -> Result<usize, Drop> {
     let l3 = wire::l3(d).ok_or(Drop::PacketType)?;
     let carried = match kind {
         TunnelKind::Gre => l3.ethertype >= ETHERTYPE_LEAST,
-        _ => matches!(l3.ethertype, ETH_IPV4 | ETH_IPV6),
+        TunnelKind::Gtpu => matches!(l3.ethertype, ETH_IPV4 | ETH_IPV6),
+        _ => matches!(l3.ethertype, ETH_IPV4 | ETH_IPV6 | ETH_NSH),
     };
     if carried { Ok(l3.at) } else { Err(Drop::PacketType) }
 }
@@ -621,6 +622,7 @@ fn gpe(word: u32) -> Result<Option<u16>, Drop> {
     match (word & !GPE_PAYLOAD, word & GPE_PAYLOAD) {
         (GPE_PLAIN, vxlan::IPV4) => Ok(Some(ETH_IPV4)),
         (GPE_PLAIN, vxlan::IPV6) => Ok(Some(ETH_IPV6)),
+        (GPE_PLAIN, vxlan::NSH) => Ok(Some(ETH_NSH)),
         (GPE_PLAIN, vxlan::ETHERNET) => Ok(None),
         _ => Err(Drop::TunnelHeader),
     }

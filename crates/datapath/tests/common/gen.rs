@@ -110,6 +110,20 @@ fn ipv6(r: &mut Rng) -> Vec<u8> {
     p
 }
 
+/// A network service header (RFC 8300) and what may be behind it.
+fn nsh(r: &mut Rng) -> Vec<u8> {
+    let kind = r.pick(&[1, 1, 2, 3]);
+    let words = if kind == 1 { 4 } else { r.below(8) as usize };
+    let base = r.pick(&[0, 0x1000, 0x2000, 0x4000, 0, 0]) | r.next() as u16 & 0xfc0;
+    let length = 2 + words as u16;
+    let mut p = (base | length).to_be_bytes().to_vec();
+    p.extend([kind, 1 + r.below(5) as u8]);
+    p.extend(r.bytes(4 + 4 * words));
+    let n = r.below(60) as usize;
+    p.extend(r.bytes(n));
+    p
+}
+
 /// Any packet of at least 14 bytes.
 pub fn packet(r: &mut Rng) -> Vec<u8> {
     let mut p = r.bytes(12);
@@ -117,7 +131,7 @@ pub fn packet(r: &mut Rng) -> Vec<u8> {
         p.extend(r.pick(&[0x8100u16, 0x8100, 0x88a8]).to_be_bytes());
         p.extend(r.bytes(2));
     }
-    match r.below(10) {
+    match r.below(11) {
         0..4 => {
             p.extend([8, 0]);
             p.extend(ipv4(r));
@@ -138,6 +152,10 @@ pub fn packet(r: &mut Rng) -> Vec<u8> {
             }
             let n = r.below(30) as usize;
             p.extend(r.bytes(n));
+        }
+        9 => {
+            p.extend([0x89, 0x4f]);
+            p.extend(nsh(r));
         }
         _ => {
             let n = r.below(60) as usize;

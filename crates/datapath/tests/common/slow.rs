@@ -60,9 +60,40 @@ pub fn parse(p: &[u8], in_port: u16, vlan_limit: u8) -> Key {
                 }
             }
         }
+        0x894f => drop(nsh(&mut c, &mut k)),
         _ => {}
     }
     k
+}
+
+/// A network service header (RFC 8300, section 2) of version 0. Its length is that of all of it, in
+/// words of four bytes.
+fn nsh(c: &mut Cursor<'_>, k: &mut Key) -> Option<()> {
+    let all = c.0.len();
+    let base = num(c.take(2)?);
+    let (kind, np) = (num(c.take(1)?), num(c.take(1)?));
+    let (spi, si) = (num(c.take(3)?), num(c.take(1)?));
+    let (version, length) = (base >> 14, (base & 63) as usize * 4);
+    let fits = match kind {
+        1 => length == 24,
+        2 => length >= 8,
+        _ => true,
+    };
+    if version != 0 || length > all || !fits {
+        return None;
+    }
+    Field::NshFlags.set(k, base >> 12 & 3);
+    Field::NshTtl.set(k, base >> 6 & 63);
+    Field::NshMdtype.set(k, kind);
+    Field::NshNp.set(k, np);
+    Field::NshSpi.set(k, spi);
+    Field::NshSi.set(k, si);
+    if kind == 1 {
+        for field in [Field::NshC1, Field::NshC2, Field::NshC3, Field::NshC4] {
+            field.set(k, num(c.take(4)?));
+        }
+    }
+    Some(())
 }
 
 /// The IPv4 addresses, and what is behind the header, of an untagged frame with a right header of
@@ -108,6 +139,7 @@ pub fn vxlan(p: &[u8]) -> Option<(Key, Vec<u8>)> {
         (8, 0, 0) | (0xc, 0, 3) => None,
         (0xc, 0, 1) => Some(0x800),
         (0xc, 0, 2) => Some(0x86dd),
+        (0xc, 0, 4) => Some(0x894f),
         _ => return None,
     };
     let k = tunnel_key(num(&h[4..7]), &addresses);

@@ -149,6 +149,8 @@ impl Editor {
             Op::PopMpls { .. } => Err(no("pop_mpls")),
             Op::EncapMpls { .. } => Err(no("add_mpls")),
             Op::DecapMpls => Err(no("pop_eth")),
+            Op::PushNsh { .. } => Err(no("push_nsh")),
+            Op::PopNsh { .. } => Err(no("pop_nsh")),
             Op::Recirc(_) => Err(no("recirc")),
             Op::Truncate(_) => Err(no("trunc")),
             Op::Punt(_) => Err(no("userspace")),

@@ -11,7 +11,7 @@ use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Op, Punt, Request};
 use flow::{Key, at, flow_text, megaflow_text};
 use openflow::check::{ANY_TABLE, check_instructions};
-use openflow::{Action, Instruction, Match, OfError, Version};
+use openflow::{Action, Instruction, Match, OfError, Version, packet_type};
 
 /// Why the switch itself reads the packet, in ovs-vswitchd's words; None: it does not.
 fn taken_because(op: &Op) -> Option<&'static str> {
@@ -72,6 +72,9 @@ impl Switch {
         let mut key = *key;
         let dp = bridge.dp_port(in_port);
         key.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
+        if let Some(ethertype) = packet_type::ethertype(key.u32(at::PACKET_TYPE)) {
+            key.set_u16(at::ETH_TYPE, ethertype);
+        }
         let mut out = Decision::default();
         out.clear();
         let mut recorder = Some(recorder);
@@ -173,6 +176,9 @@ impl Switch {
             mask.set_u16(at::VLAN1, 0);
         }
         mask.set_u32(at::OF_IN_PORT, !0);
+        if key.u32(at::PACKET_TYPE) != packet_type::ETHERNET {
+            mask.set_u32(at::PACKET_TYPE, !0);
+        }
         let megaflow = megaflow_text(&key.masked(&mask), &mask, looked_at, &names);
         let punt = |p: &Punt| match learning {
             true => self.punt_text(p),
@@ -193,7 +199,7 @@ impl Switch {
             text.push_str(&format!("  - {why}\n"));
         }
         if let Some(why) = r.failed {
-            text.push_str(&format!("\nTranslation failed ({why}), packet is dropped.\n"));
+            text.push_str(&format!("Translation failed ({why}), packet is dropped.\n"));
         }
         text
     }

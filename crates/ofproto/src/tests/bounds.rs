@@ -258,7 +258,7 @@ fn the_fan_out_of_groups_ends_at_every_entrance() {
     assert!(n < PACKET_STEPS_MAX, "{n} steps");
     assert!(text.contains(" >>>> over 8192 counters <<<<\n"), "{}", text.len());
     let end =
-        "Datapath actions: drop\n\nTranslation failed (Too many resubmits), packet is dropped.\n";
+        "Datapath actions: drop\nTranslation failed (Too many resubmits), packet is dropped.\n";
     assert!(text.ends_with(end), "{}", &text[text.len() - 200..]);
 }
 

@@ -91,6 +91,15 @@ fn a_packet_without_its_header_gets_an_entry_and_a_new_one() {
 }
 
 #[test]
+fn what_a_copy_changes_is_not_in_the_packet_around_it() {
+    let push = Action::PushMpls { ethertype: 0x8847 };
+    let copy = Action::Clone(vec![label(5), push.clone(), out(2)]);
+    let text = ops(&[push, copy, out(3)], &packet(UDP));
+    let start = "push_mpls(label=0,tc=0,ttl=9,bos=1,eth_type=0x8847),clone(set(mpls(label=5,";
+    assert!(text.starts_with(start) && text.ends_with(",12),13"), "{text}");
+}
+
+#[test]
 fn the_frame_behind_an_entry_is_parsed_before_anything_else() {
     let mut lab = Lab::new();
     lab.add(flow(0, 100, "mpls", apply(vec![Decap(None), FRAME, out(2)])));

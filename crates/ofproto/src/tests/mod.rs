@@ -13,6 +13,7 @@ mod mcast_tests;
 mod mirrors_tests;
 mod misses;
 mod normal_tests;
+mod nsh_tests;
 mod ovs_trace;
 mod packet_type_tests;
 mod properties;

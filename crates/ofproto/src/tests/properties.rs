@@ -30,7 +30,8 @@ impl Rng {
     }
 }
 
-const KINDS: &[&str] = &["ip", "tcp", "udp", "arp", "ipv6", "tcp6", "icmp", "mpls"];
+const KINDS: &[&str] = &["ip", "tcp", "udp", "arp", "ipv6", "tcp6", "icmp", "mpls", NSH];
+const NSH: &str = "dl_type=0x894f";
 const IPS: &[&str] = &["10.0.0.1", "10.0.0.2", "10.1.0.1", "192.168.0.1"];
 const PREFIXES: &[&str] = &["10.0.0.0/24", "10.0.0.0/8", "10.0.0.1", "192.168.0.0/16"];
 const MACS: &[&str] = &["00:00:00:00:00:01", "00:00:00:00:00:02", "00:00:00:00:00:03"];
@@ -50,6 +51,9 @@ fn random_match(r: &mut Rng) -> String {
         }
         if matches!(kind, "tcp" | "udp" | "tcp6") && r.chance(40) {
             out.push(format!("tp_dst={}", 80 + r.below(2)));
+        }
+        if kind == NSH && r.chance(60) {
+            out.push(format!("nsh_{}={}", r.pick(&["ttl", "np", "si", "c1"]), r.below(3)));
         }
     }
     if r.chance(40) {
@@ -86,6 +90,10 @@ fn random_packet(r: &mut Rng) -> Key {
     if r.chance(30) {
         text += &format!(",dl_vlan={},dl_vlan_pcp={}", 5 + r.below(2), r.below(2));
     }
+    if kind == NSH {
+        text += &format!(",nsh_ttl={},nsh_mdtype={}", r.below(3), 1 + r.below(2));
+        text += &format!(",nsh_np={},nsh_si={}", r.below(5), r.below(3));
+    }
     let mut key = packet(&text);
     if kind == "mpls" {
         key.set_u32(at::MPLS, (r.below(3) as u32) << 12 | 0x100 | r.below(3) as u32);
@@ -98,7 +106,7 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
     let resubmit = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
     let mut list = Vec::new();
     for _ in 0..r.below(4) {
-        list.push(match r.below(24) {
+        list.push(match r.below(29) {
             0..=2 => out(1 + r.below(4) as u32),
             3 => out(9),
             4 => out(port::NORMAL),
@@ -118,7 +126,8 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
             16 => Action::SetL4Dst(80 + r.below(3) as u16),
             17 => Action::PushMpls { ethertype: 0x8847 },
             18 => Action::Clone(vec![Action::SetIpTtl(9), out(2)]),
-            19 => Action::Encap([Header::Mpls, Header::MplsMulticast][r.below(2) as usize]),
+            19 if r.chance(50) => Action::Encap(Header::Mpls),
+            19 => Action::Encap(Header::MplsMulticast),
             20 => Action::Encap(Header::Ethernet),
             21 => Action::Decap(None),
             22 => Action::Decap([0, 0x1_8847, 0x1_0800, 3].get(r.below(4) as usize).copied()),
@@ -129,10 +138,27 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
                 Action::SetEthSrc([0, 0, 0, 0, 0, 1]),
                 out(2),
             ]),
+            24 => Action::Encap(random_nsh(r)),
+            25 => {
+                let field = [Field::NshSi, Field::NshC1, Field::NshTtl][r.below(3) as usize];
+                Action::SetField { field, value: r.below(3).into(), mask: field.full() }
+            }
+            26 => Action::DecNshTtl,
+            27 => Action::Clone(vec![
+                Action::Encap(random_nsh(r)),
+                Action::Encap(Header::Ethernet),
+                Action::SetEthSrc([0, 0, 0, 0, 0, 1]),
+                out(2),
+            ]),
             _ => out(port::IN_PORT),
         });
     }
     list
+}
+
+fn random_nsh(r: &mut Rng) -> Header {
+    let tlv = NshProperty::Tlv { class: 1, kind: 2, value: vec![3; r.below(9) as usize] };
+    Header::Nsh([NshProperty::MdType(2), tlv].into_iter().take(r.below(3) as usize).collect())
 }
 
 fn random_flow(r: &mut Rng) -> FlowMod {

@@ -118,11 +118,12 @@ impl<'a> Xlate<'a, '_> {
             A::Pop(d) => self.pop(*d),
             A::DecTtl { ids } => self.dec_ttl(ids.as_deref().unwrap_or(&[0])),
             A::DecMplsTtl => self.dec_mpls_ttl(),
+            A::DecNshTtl => self.dec_nsh_ttl(),
             A::PushVlan { ethertype } => self.push_vlan(*ethertype),
             A::StripVlan { .. } => self.pop_vlan(),
             A::PushMpls { ethertype } => self.push_mpls(*ethertype),
             A::PopMpls { ethertype } => self.pop_mpls(*ethertype),
-            A::Encap(header) => self.encap(*header),
+            A::Encap(header) => self.encap(header),
             A::Decap(inner) => self.decap(*inner),
             A::SetVlanVid { vid, push_if_absent } => {
                 self.set_vlan(0x0fff, *vid & 0xfff, *push_if_absent)
@@ -302,6 +303,23 @@ impl<'a> Xlate<'a, '_> {
         self.expired();
     }
 
+    fn dec_nsh_ttl(&mut self) {
+        if self.key.u16(at::ETH_TYPE) != wire::ETH_NSH {
+            self.trace_warning(|| "NSH decrement TTL exception".into());
+            self.end.stopped = true;
+            return;
+        }
+        Field::NshTtl.unwildcard(&mut self.wc);
+        match self.key.u8(at::NSH_TTL) {
+            ttl @ 2.. => self.key.set_u8(at::NSH_TTL, ttl - 1),
+            _ => {
+                self.controller(&ToController::new(0, Reason::InvalidTtl));
+                self.trace_warning(|| "NSH decrement TTL exception".into());
+                self.expired();
+            }
+        }
+    }
+
     /// Ends this flow's actions after a TTL expired; tables that led here continue, as in OVS.
     fn expired(&mut self) {
         self.end.stopped = true;
@@ -418,7 +436,7 @@ fn needs_parse(a: &Action) -> bool {
     let deep = |f: Field| fields::prereq(f) != fields::Prereq::None && f != Field::VlanPcp;
     match a {
         A::Resubmit { .. } | A::Clone(_) | A::Group(_) | A::DecTtl { .. } | A::DecMplsTtl => true,
-        A::PushMpls { .. } | A::PopMpls { .. } | A::Decap(_) => true,
+        A::PushMpls { .. } | A::PopMpls { .. } | A::Decap(_) | A::DecNshTtl => true,
         A::Encap(header) => *header != Header::Ethernet,
         A::SetField { field, .. } => deep(*field),
         A::Load { dst, .. } => deep(dst.field),

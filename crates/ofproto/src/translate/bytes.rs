@@ -1,6 +1,6 @@
 //! Bytes that actions take, for limits of what is kept.
 
-use openflow::Action;
+use openflow::{Action, Header, NshProperty};
 
 /// Bytes of actions, about.
 pub(super) fn bytes_of_all(list: &[Action]) -> usize {
@@ -19,6 +19,13 @@ pub(super) fn bytes_of(a: &Action) -> usize {
         Action::Bundle(b) => EACH + size_of_val(&*b.members),
         Action::DecTtl { ids } => ids.as_deref().map_or(0, size_of_val),
         Action::SetTunMetadata(_) => 2 * EACH,
+        Action::Encap(Header::Nsh(properties)) => {
+            let value = |p: &NshProperty| match p {
+                NshProperty::Tlv { value, .. } => value.len(),
+                NshProperty::MdType(_) => 0,
+            };
+            properties.iter().map(|p| EACH + value(p)).sum()
+        }
         _ => 0,
     }
 }

@@ -7,7 +7,7 @@ use crate::translate::xlate::Xlate;
 use action::{Op, Rewrite};
 use flow::{Field, Key, Mask, at, flag};
 use openflow::packet_type;
-use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_QINQ, ETH_RARP, ETH_VLAN};
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_NSH, ETH_QINQ, ETH_RARP, ETH_VLAN};
 
 /// Fields that one set operation covers: offsets and lengths.
 type Group = &'static [(usize, usize)];
@@ -21,6 +21,8 @@ const ARP: Group =
 const L4: Group = &[(at::TP_SRC, 2), (at::TP_DST, 2)];
 const ND: Group = &[(at::ND_TARGET, 16), (at::ARP_SHA, 6), (at::ARP_THA, 6)];
 const MPLS: Group = &[(at::MPLS, 4)];
+const NSH: Group =
+    &[(at::NSH_FLAGS, 1), (at::NSH_TTL, 1), (at::NSH_SPI, 3), (at::NSH_SI, 1), (at::NSH_C, 16)];
 
 /// A position in the list of operations, with the packet's state there.
 pub(super) struct Mark {
@@ -36,8 +38,12 @@ impl Xlate<'_, '_> {
         if self.key.words[..32] == self.base.words[..32] && !self.wants_ethernet() {
             return;
         }
+        let is_nsh = self.key.u16(at::ETH_TYPE) == ETH_NSH && self.set_nsh();
         self.commit_addresses();
         match self.key.u16(at::ETH_TYPE) {
+            ETH_NSH if is_nsh => true,
+            ETH_NSH if self.key.u8(at::NSH_MDTYPE) == wire::NSH_MD1 => self.set_group(NSH),
+            ETH_NSH => self.set_group(&NSH[..NSH.len() - 1]),
             ETH_IPV4 => self.set_group(IPV4),
             ETH_IPV6 => self.set_group(IPV6),
             ETH_ARP | ETH_RARP => self.set_group(ARP),
@@ -67,7 +73,7 @@ impl Xlate<'_, '_> {
     }
 
     /// True if the packet came in without the Ethernet header that it has now.
-    fn wants_ethernet(&self) -> bool {
+    pub(super) fn wants_ethernet(&self) -> bool {
         self.is_ethernet() && self.base.u32(at::PACKET_TYPE) != packet_type::ETHERNET
     }
 
@@ -80,13 +86,41 @@ impl Xlate<'_, '_> {
         if self.wants_ethernet() {
             return self.push_ethernet();
         }
-        match self.answer.decision.ops.last_mut() {
-            Some(Op::EncapMpls { dst, src, .. }) => {
-                *dst = self.key.get(at::ETH_DST);
-                *src = self.key.get(at::ETH_SRC);
-            }
+        let new = [self.key.get(at::ETH_DST), self.key.get(at::ETH_SRC)];
+        match self.last_op() {
+            Some(Op::EncapMpls { dst, src, .. }) => [*dst, *src] = new,
             _ => drop(self.set_group(ETHERNET)),
         }
+    }
+
+    /// Headers that were just put there take what was written to them since.
+    fn fold(&mut self) {
+        let (eth_type, is_ethernet) = (self.key.u16(at::ETH_TYPE), self.is_ethernet());
+        let same = eth_type == self.base.u16(at::ETH_TYPE);
+        let (nsh, addresses) = match self.last_op() {
+            Some(Op::PushNsh { .. }) => (same, false),
+            Some(Op::EncapMpls { .. }) => (false, is_ethernet),
+            Some(Op::PushMpls { .. }) => (false, false),
+            _ => return,
+        };
+        if nsh && self.set_nsh() {
+            for range in [at::NSH_FLAGS..at::NSH_SI + 1, at::NSH_C..at::NSH_C + 16] {
+                let new = &self.key.bytes()[range.clone()];
+                self.base.bytes_mut()[range].copy_from_slice(new);
+            }
+        }
+        if addresses {
+            self.commit_addresses();
+            self.base.set(at::ETH_DST, self.key.get::<12>(at::ETH_DST));
+        }
+        if same && fields::is_mpls(eth_type) && self.set_mpls() {
+            self.base.set_u32(at::MPLS, self.key.u32(at::MPLS));
+        }
+    }
+
+    /// The last operation, if it may still change.
+    pub(super) fn last_op(&mut self) -> Option<&mut Op> {
+        self.answer.decision.ops.get_mut(self.packet.layers.sealed..)?.last_mut()
     }
 
     fn push_ethernet(&mut self) {
@@ -107,6 +141,8 @@ impl Xlate<'_, '_> {
         }
         // ICMP's type and code share a group, with their own 8 bits each.
         let icmp = group[0].0 == at::TP_SRC && matches!(self.key.u8(at::PROTO), 1 | 58);
+        // What was read of a network service header is written with it, as in OVS.
+        let whole = icmp || group[0] == NSH[0];
         if icmp {
             self.wc.set_u8(at::TP_SRC + 1, 0xff);
             self.wc.set_u8(at::TP_DST + 1, 0xff);
@@ -115,7 +151,7 @@ impl Xlate<'_, '_> {
         for &(at, len) in group {
             let range = at..at + len;
             let (new, old) = (&self.key.bytes()[range.clone()], &self.base.bytes()[range.clone()]);
-            if new == old && !icmp {
+            if new == old && !whole {
                 continue;
             }
             for i in range {
@@ -126,7 +162,7 @@ impl Xlate<'_, '_> {
                 set.key.bytes_mut()[i] = self.key.bytes()[i] & mask;
             }
         }
-        // Not written: it says which fields these are (IPv4, ARP and MPLS share places).
+        // Not written: it says which fields these are (IPv4, ARP, MPLS and NSH share places).
         set.key.set_u16(at::ETH_TYPE, self.key.u16(at::ETH_TYPE));
         if matches!(group[0].0, at::TP_SRC | at::ND_TARGET) {
             self.wc.set_u8(at::PROTO, 0xff);
@@ -142,7 +178,7 @@ impl Xlate<'_, '_> {
         if new == self.base.u32(at::MPLS) {
             return false;
         }
-        match self.answer.decision.ops.last_mut() {
+        match self.last_op() {
             Some(Op::PushMpls { lse, .. } | Op::EncapMpls { lse, .. }) => *lse = new,
             _ => {
                 self.wc.set_u32(at::MPLS, !0);
@@ -246,7 +282,9 @@ impl Xlate<'_, '_> {
     }
 
     /// The present position, for [`Xlate::isolate`].
-    pub(super) fn mark(&self) -> Mark {
+    pub(super) fn mark(&mut self) -> Mark {
+        self.fold();
+        self.packet.layers.sealed = self.answer.decision.ops.len();
         Mark {
             ops: self.answer.decision.ops.len(),
             base: self.base,
@@ -262,7 +300,8 @@ impl Xlate<'_, '_> {
         let layers = |op: &Op| {
             let push = matches!(op, Op::PushMpls { .. } | Op::EncapMpls { .. });
             let pop = matches!(op, Op::PopMpls { .. } | Op::DecapMpls);
-            push || pop || matches!(op, Op::Ct(_) | Op::CtClear | Op::Meter(_))
+            let nsh = matches!(op, Op::PushNsh { .. } | Op::PopNsh { .. });
+            push || pop || nsh || matches!(op, Op::Ct(_) | Op::CtClear | Op::Meter(_))
         };
         let layers =
             self.answer.decision.ops.get(mark.ops..).is_some_and(|ops| ops.iter().any(layers));

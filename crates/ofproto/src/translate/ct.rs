@@ -90,7 +90,8 @@ impl<'a> Xlate<'a, '_> {
     fn fork(&mut self, table: u8, zone: u16, actions: &'a [Action]) {
         self.packet.ct.tracked = true;
         let state = State { table, cookie: 0, ..self.state(Vec::new()) };
-        let Some(kept) = self.snapshot.shared.frozen.put(self.guard(), state) else {
+        let Some(kept) = self.snapshot.shared.frozen.put(self.guard(), state, self.trace.is_some())
+        else {
             return self.too_many_states();
         };
         self.op(Op::Recirc(kept.id));

@@ -19,7 +19,7 @@ use action::Op;
 use flow::{Field, at, flag};
 use openflow::{Header, packet_type};
 use telemetry::Drop;
-use wire::ETH_IPV6;
+use wire::{ETH_IPV6, ETH_NSH};
 
 /// Bytes of an Ethernet header without tags.
 pub(super) const ETHERNET_BYTES: u16 = 14;
@@ -32,6 +32,12 @@ const LABEL_NULL_IPV6: u32 = 2;
 const TTL: u32 = 64;
 /// Bottom of stack, in a label stack entry.
 const BOTTOM: u32 = 0x100;
+
+/// OVS's text of a frame that has an Ethernet header already.
+const FRAMED: &str =
+    "Dropping packet as encap(ethernet) is not supported for packet type ethernet.";
+/// OVS's text of a tagged frame that cannot lose its Ethernet header.
+const TAGGED: &str = "Dropping packet, cannot decap Ethernet if VLAN is present.";
 
 impl Xlate<'_, '_> {
     /// True if the packet, as the actions made it, begins with an Ethernet header.
@@ -69,7 +75,10 @@ impl Xlate<'_, '_> {
         self.is_ethernet()
     }
 
-    pub(super) fn encap(&mut self, header: Header) {
+    pub(super) fn encap(&mut self, header: &Header) {
+        if let Header::Nsh(properties) = header {
+            return self.encap_nsh(properties);
+        }
         match (packet_type::ethertype(header.packet_type()), self.is_ethernet()) {
             (Some(ethertype), true) => self.encap_frame(ethertype),
             (Some(ethertype), false) => self.encap_mpls(ethertype),
@@ -80,10 +89,16 @@ impl Xlate<'_, '_> {
     /// Adds an Ethernet header, whose addresses are zero until they are set.
     fn encap_ethernet(&mut self) {
         if packet_type::ethertype(self.packet_type()).is_none() {
-            return self.unsupported("encap(ethernet)");
+            return self.unsupported(FRAMED);
         }
-        Field::EthSrc.unwildcard(&mut self.wc);
-        Field::EthDst.unwildcard(&mut self.wc);
+        if self.key.u16(at::ETH_TYPE) == ETH_NSH {
+            // What was written so far is inside, as in OVS.
+            self.commit();
+        }
+        if self.own_headers() != Some(Headers::Nsh) {
+            Field::EthSrc.unwildcard(&mut self.wc);
+            Field::EthDst.unwildcard(&mut self.wc);
+        }
         self.clear_addresses();
         self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
     }
@@ -131,7 +146,13 @@ impl Xlate<'_, '_> {
         let ethertype = packet_type::ethertype(self.packet_type());
         match (self.is_ethernet(), inner) {
             (true, _) => self.decap_ethernet(),
-            (false, _) if !ethertype.is_some_and(fields::is_mpls) => self.unsupported("decap"),
+            _ if ethertype == Some(ETH_NSH) => self.decap_nsh(),
+            (false, _) if !ethertype.is_some_and(fields::is_mpls) => {
+                let kind = self.type_text();
+                self.unsupported(&format!(
+                    "Dropping packet as the decap() does not support packet type {kind}"
+                ))
+            }
             (false, Some(packet_type::ETHERNET)) => self.decap_frame(),
             (false, inner) => {
                 let inner = inner.unwrap_or(packet_type::NEXT_HEADER);
@@ -144,10 +165,14 @@ impl Xlate<'_, '_> {
     fn decap_ethernet(&mut self) {
         self.wc.set_u16(at::VLAN, self.wc.u16(at::VLAN) | VLAN_PRESENT);
         if self.key.u16(at::VLAN) & VLAN_PRESENT != 0 || self.packet.layers.hidden > 0 {
-            return self.unsupported("decap of a VLAN tag");
+            return self.unsupported(TAGGED);
+        }
+        let ethertype = self.key.u16(at::ETH_TYPE);
+        if ethertype == ETH_NSH {
+            // What is left to do is done to the packet with this header, as in OVS.
+            self.commit();
         }
         self.clear_addresses();
-        let ethertype = self.key.u16(at::ETH_TYPE);
         self.key.set_u32(at::PACKET_TYPE, packet_type::of_ethertype(ethertype));
     }
 
@@ -158,9 +183,14 @@ impl Xlate<'_, '_> {
         self.clear_layers();
         self.key.set_u16(at::ETH_TYPE, 0);
         self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
+        self.begin_inside();
+        self.op(Op::DecapMpls);
+    }
+
+    /// Begins with a packet of which only its type is known.
+    pub(super) fn begin_inside(&mut self) {
         (self.packet.layers.labels, self.packet.layers.was_mpls) = (0, true);
         self.base = self.key;
-        self.op(Op::DecapMpls);
         self.end.rest.get_or_insert_default();
     }
 
@@ -180,12 +210,14 @@ impl Xlate<'_, '_> {
     }
 
     /// Drops a packet that cannot be encapsulated or decapsulated. As in OVS, outputs before this
-    /// one are dropped too.
-    pub(super) fn unsupported(&mut self, what: &'static str) {
-        let (ns, kind) = (self.packet_type() >> 16, self.packet_type() & 0xffff);
-        self.trace_error("Unsupported packet type", || {
-            format!("{what} is not supported for packet type ({ns},{kind:#x}), dropping")
-        });
+    /// one are dropped too. `why` is OVS's text.
+    pub(super) fn unsupported(&mut self, why: &str) {
+        self.note_unsupported(why);
         self.fail(Drop::PacketType);
+    }
+
+    /// The packet's type as in OVS's texts.
+    pub(super) fn type_text(&self) -> String {
+        format!("({},0x{:x})", self.packet_type() >> 16, self.packet_type() & 0xffff)
     }
 }

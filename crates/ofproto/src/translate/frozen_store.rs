@@ -39,6 +39,8 @@ pub(crate) struct Kept {
     touched: AtomicBool,
     /// True: the state is about to be freed, and is not found by its value any more.
     leaving: AtomicBool,
+    /// True: a trace made the state, and it is found by its id only.
+    traced: bool,
     /// Time since which no decision holds the state, ns; 0: one does. Only the control side writes
     /// this.
     unused_since: AtomicU64,
@@ -52,7 +54,8 @@ impl Kept {
     }
 
     fn is(&self, hash: u64, state: &State) -> bool {
-        self.hash == hash && !self.leaving.load(Ordering::Acquire) && self.state == *state
+        let leaving = || self.leaving.load(Ordering::Acquire);
+        self.hash == hash && !self.traced && !leaving() && self.state == *state
     }
 }
 
@@ -132,7 +135,8 @@ impl States {
     }
 
     /// Stores a state, or finds an equal one; None: its bridge has as many states as it may have.
-    pub fn put(&self, guard: Guard<'_>, state: State) -> Option<Arc<Kept>> {
+    /// What a trace stores gets a new id each time, as in OVS, until traces fill half the room.
+    pub fn put(&self, guard: Guard<'_>, state: State, traced: bool) -> Option<Arc<Kept>> {
         let (hash, bridge) = (self.hasher.hash_one(&state), state.bridge);
         let region = self.region(bridge)?;
         let places = || (0..PLACE_PROBES).map(|i| (hash as usize).wrapping_add(i) % PLACES);
@@ -142,6 +146,7 @@ impl States {
                 return Some(kept.clone());
             }
         }
+        let traced = traced && region.used.load(Ordering::Relaxed) < STATES_MAX / 2;
         let bytes = state.bytes();
         if !region.enter(bytes) {
             return None;
@@ -152,6 +157,7 @@ impl States {
             hash,
             touched: AtomicBool::new(true),
             leaving: AtomicBool::new(false),
+            traced,
             unused_since: AtomicU64::new(0),
         };
         let mut kept = Arc::new(new(0, state));
@@ -306,11 +312,11 @@ mod tests {
     #[test]
     fn equal_states_share_an_id() {
         let (s, w) = (States::default(), Domain::new().writer());
-        let a = s.put(w.pin(), state(0, 1)).unwrap().id;
-        assert_eq!(s.put(w.pin(), state(0, 1)).unwrap().id, a);
-        let b = s.put(w.pin(), state(0, 2)).unwrap().id;
+        let a = s.put(w.pin(), state(0, 1), false).unwrap().id;
+        assert_eq!(s.put(w.pin(), state(0, 1), false).unwrap().id, a);
+        let b = s.put(w.pin(), state(0, 2), false).unwrap().id;
         assert_ne!(a, b);
-        assert_ne!(s.put(w.pin(), state(1, 1)).unwrap().id, a);
+        assert_ne!(s.put(w.pin(), state(1, 1), false).unwrap().id, a);
         assert_eq!(get(&s, &w, b), Some(&state(0, 2)));
         assert!(get(&s, &w, 0).is_none() && get(&s, &w, b ^ 1 << 31).is_none());
     }
@@ -319,8 +325,25 @@ mod tests {
     fn ids_count_from_one() {
         let (s, w) = (States::default(), Domain::new().writer());
         let ids = [(0, 1), (1, 1), (0, 2), (0, 1)]
-            .map(|(bridge, table)| s.put(w.pin(), state(bridge, table)).unwrap().id);
+            .map(|(bridge, table)| s.put(w.pin(), state(bridge, table), false).unwrap().id);
         assert_eq!(ids, [1, 2, 3, 1]);
+    }
+
+    #[test]
+    fn what_a_trace_stores_is_its_own() {
+        let (s, w) = (States::default(), Domain::new().writer());
+        let put = |table, traced| s.put(w.pin(), state(0, table), traced).unwrap().id;
+        assert_eq!([put(1, true), put(1, true), put(1, false)], [1, 2, 3]);
+        assert_eq!([put(1, true), put(1, false)], [3, 3], "a real one is found");
+        for table in 2..66u8 {
+            for cookie in 0..128 {
+                let traced = State { cookie, ..state(0, table) };
+                let _ = s.put(w.pin(), traced, true);
+            }
+        }
+        let again = || s.put(w.pin(), State { cookie: 127, ..state(0, 90) }, true).unwrap().id;
+        assert_eq!(again(), again(), "there is room left for others");
+        assert!(s.used(0) < STATES_MAX / 2 + 9);
     }
 
     const SECOND: u64 = 1_000_000_000;
@@ -329,7 +352,7 @@ mod tests {
     fn a_state_goes_when_nothing_uses_it_and_its_id_is_another_ones() {
         let (s, domain, mut sweep) = (States::default(), Domain::new(), Sweep::default());
         let (w, mut reader) = (domain.writer(), domain.reader());
-        let held = s.put(w.pin(), state(0, 1)).unwrap();
+        let held = s.put(w.pin(), state(0, 1), false).unwrap();
         let id = held.id;
         for second in 1..20 {
             reader.quiescent();
@@ -353,7 +376,7 @@ mod tests {
         assert_eq!(run(9, false), 1, "a thread is still where it may know of it");
         assert_eq!(run(3, true), 0);
         assert!(get(&s, &w, id).is_none());
-        let again = s.put(w.pin(), state(0, 1)).unwrap();
+        let again = s.put(w.pin(), state(0, 1), false).unwrap();
         assert_ne!(again.id, id);
     }
 
@@ -361,7 +384,7 @@ mod tests {
     fn a_state_that_is_found_while_it_leaves_stays() {
         let (s, domain, mut sweep) = (States::default(), Domain::new(), Sweep::default());
         let (w, mut reader) = (domain.writer(), domain.reader());
-        let id = s.put(w.pin(), state(0, 1)).unwrap().id;
+        let id = s.put(w.pin(), state(0, 1), false).unwrap().id;
         for second in 1..7 {
             sweep.run(w.pin(), &s, &domain, second * SECOND);
         }
@@ -371,7 +394,7 @@ mod tests {
         reader.quiescent();
         sweep.run(w.pin(), &s, &domain, 8 * SECOND);
         assert!(sweep.leaving.is_empty());
-        assert_eq!(s.put(w.pin(), state(0, 1)).unwrap().id, id);
+        assert_eq!(s.put(w.pin(), state(0, 1), false).unwrap().id, id);
     }
 
     #[test]
@@ -380,7 +403,7 @@ mod tests {
         let all: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let run = || {
                 let reader = domain.reader();
-                (0..200).map(|t| s.put(reader.pin(), state(0, t)).unwrap().id).collect()
+                (0..200).map(|t| s.put(reader.pin(), state(0, t), false).unwrap().id).collect()
             };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()

@@ -45,6 +45,8 @@ impl<'a> Xlate<'a, '_> {
             (self.tunnel.fields.clone(), self.packet.set.clone(), self.packet.stack.clone());
         let [(more, exits), (others, too)] = [1, 0].map(|larger| {
             let from = self.answer.decision.ops.len();
+            // Headers put on in front of the branches are the same for both.
+            self.packet.layers.sealed = from;
             if self.spend_on_lists() {
                 self.write_bits(dst, larger);
                 self.follow(actions.clone(), then);

@@ -43,6 +43,7 @@ mod mirror;
 mod multicast;
 mod normal;
 mod notes;
+mod nsh;
 mod output;
 mod own;
 pub(crate) mod pipe;

@@ -38,6 +38,14 @@ impl Xlate<'_, '_> {
         }
     }
 
+    /// Records that the packet is dropped because of its type.
+    pub(super) fn note_unsupported(&mut self, text: &str) {
+        self.note_action(|| text.into());
+        if let Some(r) = self.recorder() {
+            r.failed.get_or_insert("Unsupported packet type");
+        }
+    }
+
     /// Notes for the log what went wrong. Traces show it themselves.
     #[cold]
     pub(super) fn note_failure(&mut self, what: &str) {

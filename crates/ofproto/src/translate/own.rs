@@ -6,7 +6,8 @@ use flow::at;
 
 impl Xlate<'_, '_> {
     pub(super) fn begin_own(&mut self, headers: Headers) {
-        if ![Some(headers), Some(Headers::Frame)].contains(&self.own_headers()) {
+        let whole = [Some(Headers::Frame), Some(Headers::Nsh)].contains(&self.own_headers());
+        if !whole && self.own_headers() != Some(headers) {
             self.forget_own();
             self.packet.layers.own = Some(Box::new(Own { headers, seen: self.wc }));
         }

@@ -6,7 +6,7 @@ use super::frozen_store::Kept;
 use super::state::Miss;
 use super::xlate::Xlate;
 use action::Op;
-use flow::PACKET_LINES;
+use flow::{PACKET_LINES, at, flag};
 use openflow::OfPort;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl<'a> Xlate<'a, '_> {
         }
         self.commit();
         let state = self.state(rest);
-        match self.snapshot.shared.frozen.put(self.guard(), state) {
+        match self.snapshot.shared.frozen.put(self.guard(), state, self.trace.is_some()) {
             Some(kept) => {
                 self.op(Op::Recirc(kept.id));
                 self.answer.holds.push(kept);
@@ -49,6 +49,7 @@ impl<'a> Xlate<'a, '_> {
         self.base = self.key;
         if !self.is_ethernet() {
             self.clear_addresses();
+            self.wc.set_u8(at::FLAGS, self.wc.u8(at::FLAGS) | flag::UNWRAPPED);
         }
         self.packet.ct.tracked = f.conntracked;
         if !f.conntracked {

@@ -6,8 +6,8 @@ use openflow::{Action, OfPort};
 
 /// The rank of actions that all have effect, one after the other; then that of actions that end the
 /// set.
-const CUMULATIVE: u8 = 8;
-const LAST: u8 = 10;
+const CUMULATIVE: u8 = 9;
+const LAST: u8 = 11;
 
 /// An action's rank in the set. Set-field and similar actions share one rank and keep their order.
 fn rank(a: &Action) -> u8 {
@@ -21,7 +21,8 @@ fn rank(a: &Action) -> u8 {
         A::PushVlan { .. } => 5,
         A::DecTtl { .. } => 6,
         A::DecMplsTtl => 7,
-        A::SetQueue(_) => 9,
+        A::DecNshTtl => 8,
+        A::SetQueue(_) => 10,
         A::Group(_) | A::Output { .. } | A::Controller { .. } => LAST,
         A::Resubmit { .. } | A::CtClear | A::Ct(_) => LAST,
         _ => CUMULATIVE,

@@ -112,6 +112,8 @@ pub(super) struct Layers {
     pub labels: u8,
     /// The packet must be parsed again before its upper layers are valid.
     pub was_mpls: bool,
+    /// Operations in front of this one do not change any more: copies of the packet share them.
+    pub sealed: usize,
     /// Headers in the key that actions added.
     pub own: Option<Box<Own>>,
 }
@@ -229,14 +231,18 @@ pub(super) enum Headers {
     Entry,
     /// An Ethernet header and MPLS label stack entries, in front of the whole frame.
     Frame,
+    /// A network service header, and what follows, in front of the whole packet.
+    Nsh,
 }
 
 impl Headers {
-    /// Their bytes in line 0 of the key. Line 1 is theirs, too.
+    /// Bytes of line 0 of the key that are theirs alone. Line 1 is theirs, too.
     pub fn bytes(self) -> Range<usize> {
         match self {
             Headers::Entry => at::IP_SRC..at::VLAN1,
             Headers::Frame => at::ETH_DST..at::IN_PORT,
+            // A decision depends on addresses that are written to the packet, as in OVS.
+            Headers::Nsh => at::ETH_TYPE..at::IN_PORT,
         }
     }
 }

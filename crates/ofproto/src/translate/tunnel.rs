@@ -14,7 +14,7 @@ use openflow::packet_type;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use telemetry::Drop;
-use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, IP_GRE, IP_ICMPV6, IP_UDP};
+use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_NSH, IP_GRE, IP_ICMPV6, IP_UDP};
 
 /// The Ethertype of an Ethernet payload in a tunnel.
 const ETHERNET: u32 = 0x6558;
@@ -292,6 +292,7 @@ impl<'a> Xlate<'a, '_> {
                 let payload = match spec.sends_bare(&self.key) {
                     None => vxlan::ETHERNET,
                     Some(ETH_IPV6) => vxlan::IPV6,
+                    Some(ETH_NSH) => vxlan::NSH,
                     Some(_) => vxlan::IPV4,
                 };
                 vxlan::VALID | vxlan::GPE | payload

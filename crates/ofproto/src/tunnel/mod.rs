@@ -19,6 +19,7 @@ use flow::{Key, Mask, PortNo, at, flag};
 use openflow::{OfPort, packet_type};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::ETH_NSH;
 
 /// The least Ethertype (IEEE 802.3): numbers below are lengths.
 const ETHERTYPE_LEAST: u16 = 0x600;
@@ -138,7 +139,9 @@ impl TunnelSpec {
         match self.kind {
             TunnelKind::Gre => is_packet(ethertype),
             TunnelKind::Gtpu => fields::is_ip(ethertype),
-            TunnelKind::Vxlan | TunnelKind::VxlanGbp => self.gpe && fields::is_ip(ethertype),
+            TunnelKind::Vxlan | TunnelKind::VxlanGbp => {
+                self.gpe && (fields::is_ip(ethertype) || ethertype == ETH_NSH)
+            }
             TunnelKind::Geneve | TunnelKind::Erspan => false,
         }
     }

@@ -3,20 +3,19 @@
 use crate::buf::Put;
 use crate::oxm::Oxm;
 use crate::{TableStats, Version};
-use flow::{FIELDS, Field};
+use flow::{FIELDS, Field, TUN_METADATAS};
 use std::sync::OnceLock;
 
 /// Standard actions by type number, those that every table takes: output, the MPLS and IP TTLs,
 /// VLAN and MPLS push and pop, queue, group, set-field.
 const ACTIONS: &[u16] = &[0, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25];
-/// Fields that are matched through others (registers' wide views are listed with them).
-const NOT_LISTED: &[Field] = &[Field::VlanTci, Field::IpTos];
 
-/// Every field that matches can name in `version`.
+/// Every field that matches can name, and actions.
 fn fields() -> impl Iterator<Item = Field> {
     let regs = (0..16).map(Field::Reg).chain((0..8).map(Field::Xreg));
-    let named = FIELDS.iter().copied().filter(|f| !NOT_LISTED.contains(f));
-    named.chain(regs).chain((0..4).map(Field::Xxreg))
+    let wide = (0..4).map(Field::Xxreg);
+    let options = (0..TUN_METADATAS).map(Field::TunMetadata);
+    FIELDS.iter().copied().chain(regs).chain(wide).chain(options)
 }
 
 /// Headers of fields, which are the same for every table: a reply lists 255 of those.

@@ -16,12 +16,14 @@ pub struct Context {
     pub plain: bool,
     /// Connection tracking is used.
     pub ct: bool,
+    /// Network service headers are put in front of packets and removed.
+    pub nsh: bool,
 }
 
 impl Context {
     /// Of a flow of a table that matches anything.
     pub fn new(table: usize, plain: bool, ct: bool) -> Context {
-        Context { kind: Kind::Any, proto: None, vlan: false, table, plain, ct }
+        Context { kind: Kind::Any, proto: None, vlan: false, table, plain, ct, nsh: false }
     }
 }
 
@@ -70,6 +72,12 @@ fn apply(r: &mut Rng, c: &mut Context, depth: usize) -> Vec<String> {
             words.push(ct::action(r, c));
             continue;
         }
+        // What tables that buckets look up put in front of a packet, OVS takes back to something
+        // else.
+        if c.nsh && c.table < 2 && r.percent(25) {
+            words.push(around(r, c));
+            continue;
+        }
         let (w, clone) = match r.weighted(&[8, 6, 4, 3, 2, 1]) {
             0 => (output(r, c), false),
             1 => (change(r, c), false),
@@ -80,7 +88,9 @@ fn apply(r: &mut Rng, c: &mut Context, depth: usize) -> Vec<String> {
         };
         match (clone, w.is_empty()) {
             (true, _) => {
-                words.push(format!("clone({})", apply(r, &mut c.clone(), depth - 1).join(",")))
+                // Behind a clone whose packet waits for being parsed again, OVS does nothing.
+                let mut c = Context { nsh: false, ..*c };
+                words.push(format!("clone({})", apply(r, &mut c, depth - 1).join(",")))
             }
             (_, false) => words.push(w),
             _ => {}
@@ -151,6 +161,7 @@ fn change(r: &mut Rng, c: &mut Context) -> String {
         Kind::V6 if !ethernet => v6(r, c.proto),
         Kind::Arp if !ethernet => arp(r),
         Kind::Mpls if !ethernet => mpls(r, c),
+        Kind::Nsh if !ethernet => nsh(r),
         _ => link(r),
     }
 }
@@ -288,6 +299,41 @@ fn arp(r: &mut Rng) -> String {
         "move:NXM_NX_ARP_SHA[]->NXM_NX_ARP_THA[]".into(),
         "move:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]".into(),
     ])
+}
+
+fn nsh(r: &mut Rng) -> String {
+    let n = r.below(4);
+    r.pick(&[
+        format!("set_field:{n}->nsh_flags"),
+        format!("set_field:{n}/2->nsh_flags").replace("1/", "0/").replace("3/", "2/"),
+        format!("set_field:{n}->nsh_ttl"),
+        format!("set_field:{n:#x}->nsh_spi"),
+        format!("set_field:{n}->nsh_si"),
+        format!("load:{n:#x}->NXOXM_NSH_SI[0..1]"),
+        "set_field:0x1200/0xff00->nsh_c2".into(),
+        "move:NXOXM_NSH_SPI[]->NXM_NX_REG0[0..23]".into(),
+        "move:NXOXM_NSH_SI[0..1]->NXM_NX_REG0[0..1]".into(),
+        "dec_nsh_ttl".into(),
+        "dec_nsh_ttl".into(),
+    ])
+}
+
+/// A network service header, and an Ethernet header in front of it, come or go.
+fn around(r: &mut Rng, c: &mut Context) -> String {
+    if c.kind == Kind::Nsh && !c.vlan && r.percent(50) {
+        (c.kind, c.proto) = (Kind::Any, None);
+        return "decap(),decap()".into();
+    }
+    (c.kind, c.proto, c.vlan) = (Kind::Nsh, None, false);
+    let header = r.pick(&[
+        "encap(nsh)",
+        "encap(nsh(md_type=1))",
+        "encap(nsh(md_type=2))",
+        "encap(nsh(md_type=2,tlv(0x1000,10,0x12345678),tlv(0x2,3,0x9876543210)))",
+    ]);
+    let between = if r.percent(50) { format!(",{}", nsh(r)) } else { String::new() };
+    let address = r.pick(&["", ",set_field:02:00:00:00:00:09->eth_dst"]);
+    format!("{header}{between},encap(ethernet){address}")
 }
 
 fn mpls(r: &mut Rng, c: &mut Context) -> String {

@@ -83,9 +83,24 @@ fn normal_form(text: &str) -> String {
         }
         None => l,
     };
-    let line = |l: &str| numberless(cut(cut(l.to_owned(), ",mpls_lse1="), ",mpls_lse2="));
+    let line =
+        |l: &str| without_fields(numberless(cut(cut(l.to_owned(), ",mpls_lse1="), ",mpls_lse2=")));
     let lines: Vec<_> = text.lines().filter(wanted).map(line).collect();
     lines.join("\n")
+}
+
+/// Without the original tuple of a connection that OVS sees in packets without an Ethernet header,
+/// and without the fields of network service headers that are written: those that were read are
+/// among them, of which each of the two reads some that the other does not.
+fn without_fields(line: String) -> String {
+    let line = line.replace("ct_nw_src=0.0.0.0,ct_nw_dst=0.0.0.0,", "");
+    let mut parts = line.split("set(nsh(");
+    let mut out = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        out += "set(nsh())";
+        out += part.split_once("))").map_or("", |(_, rest)| rest);
+    }
+    out
 }
 
 /// Without the numbers of recirculations.

@@ -2,7 +2,7 @@
 
 use crate::actions::{self, Context};
 use crate::ct;
-use crate::packets::{Fact, Form, Kind, Packet, packet};
+use crate::packets::{Fact, Form, Kind, Packet, packet, with_nsh};
 use testkit::Rng;
 
 /// Tables that flows are put in.
@@ -20,20 +20,33 @@ pub struct Set {
     pub flows: Vec<String>,
 }
 
-/// The set of a seed; `ct`: with connection tracking.
-pub fn set(seed: u64, ct: bool) -> Set {
+/// What a set has besides.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Besides {
+    Nothing,
+    /// Connection tracking.
+    Ct,
+    /// Network service headers.
+    Nsh,
+}
+
+/// The set of a seed.
+pub fn set(seed: u64, besides: Besides) -> Set {
     let mut r = Rng::new(seed);
-    let packets: Vec<_> = (0..8).map(|_| packet(&mut r)).collect();
-    let plain = !ct && r.percent(30);
+    let (ct, nsh) = (besides == Besides::Ct, besides == Besides::Nsh);
+    let packets: Vec<_> = (0..8)
+        .map(|_| if nsh && r.percent(60) { with_nsh(&mut r) } else { packet(&mut r) })
+        .collect();
+    let plain = !ct && !nsh && r.percent(30);
     let mut flows = Vec::new();
     for table in 0..TABLES {
         for i in 0..if table == 0 { 12 } else { 7 } {
             let priority = 10 * i + r.below(10);
-            let c = Context::new(table, plain, ct);
+            let c = Context { nsh, ..Context::new(table, plain, ct) };
             flows.push(flow(&mut r, &packets, c, priority));
         }
         if r.percent(40) {
-            let c = Context::new(table, plain, ct);
+            let c = Context { nsh, ..Context::new(table, plain, ct) };
             flows.push(format!("table={table},priority=0,actions={}", actions::list(&mut r, c)));
         }
     }
@@ -118,7 +131,7 @@ fn type_word(r: &mut Rng, p: &Packet, with_proto: bool, c: &mut Context) -> Stri
     match (c.kind, p.proto().filter(|_| with_proto)) {
         (Kind::Mpls, _) => "mpls".into(),
         (Kind::Arp, _) => "arp".into(),
-        (Kind::Any, _) => format!("dl_type={:#06x}", p.frame.net.ethertype()),
+        (Kind::Any | Kind::Nsh, _) => format!("dl_type={:#06x}", p.frame.net.ethertype()),
         (_, None) => ip.into(),
         (_, Some(proto)) => {
             c.proto = Some(proto);

@@ -12,7 +12,7 @@ mod packets;
 mod rig;
 
 use compare::Trace;
-use flows::Set;
+use flows::{Besides, Set};
 use packets::Packet;
 use rig::Rig;
 use std::path::Path;
@@ -21,6 +21,8 @@ use testkit::{Netns, SwitchConfig, privileged, to_hex};
 const SETS: u64 = 45;
 /// The last ones of them, with connection tracking.
 const CT_SETS: u64 = 15;
+/// After these come some with network service headers.
+const NSH_SETS: u64 = 15;
 /// Packets of a set that are really sent.
 const SENT: usize = 4;
 const VERSIONS: [&str; 4] = ["OpenFlow10", "OpenFlow13", "OpenFlow14", "OpenFlow15"];
@@ -218,8 +220,13 @@ fn same_flows_same_decisions() {
     let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
     let mut pair = Pair::start(&a, &b);
     let one = std::env::var("ORACLE_SEED").ok().and_then(|s| s.parse().ok());
-    for seed in one.map_or(1..=SETS, |s| s..=s) {
-        pair.run(&flows::set(seed, seed > SETS - CT_SETS));
+    for seed in one.map_or(1..=SETS + NSH_SETS, |s| s..=s) {
+        let besides = match seed {
+            s if s > SETS => Besides::Nsh,
+            s if s > SETS - CT_SETS => Besides::Ct,
+            _ => Besides::Nothing,
+        };
+        pair.run(&flows::set(seed, besides));
         if pair.found.len() >= ENOUGH {
             break;
         }

@@ -18,6 +18,7 @@ pub enum Kind {
     V6,
     Arp,
     Mpls,
+    Nsh,
 }
 
 /// How a value is written, and which masks it takes.
@@ -143,6 +144,34 @@ fn net(r: &mut Rng) -> Net {
     }
 }
 
+/// A packet with a network service header (RFC 8300), in which there is a frame, a packet of the
+/// protocol that it names, or something else.
+pub fn with_nsh(r: &mut Rng) -> Packet {
+    let mut p = packet(r);
+    p.frame.mpls.clear();
+    let (md_type, words) = r.pick(&[(1, 4), (1, 4), (2, 0), (2, 3)]);
+    let (protocol, inside) = match (r.below(6), net(r)) {
+        (0, _) => (r.pick(&[0, 5, 0xff]), vec![7; 20]),
+        (_, Net::V4(ip)) if r.percent(60) => {
+            let net = Net::V4(ip);
+            (1, Frame { net, tags: vec![], mpls: vec![], ..p.frame.clone() }.bytes()[14..].to_vec())
+        }
+        (_, net) => (3, Frame { net, ..p.frame.clone() }.bytes()),
+    };
+    let ttl = r.pick(&[63, 2, 1, 0]);
+    let base = r.pick(&[0, 0x1000, 0x2000]) | ttl << 6 | (2 + words);
+    let mut nsh = u16::to_be_bytes(base).to_vec();
+    nsh.extend([md_type, protocol, 0, 0, r.below(3) as u8, r.pick(&[255, 254, 1])]);
+    let contexts = (0..4 * words).map(|_| r.below(3) as u8);
+    match md_type {
+        1 => nsh.extend(contexts),
+        _ => nsh.extend([0, 1, 2, 8, 3, 4, 5, 6, 7, 8, 9, 10].iter().take(4 * usize::from(words))),
+    }
+    nsh.extend(inside);
+    p.frame.net = Net::Raw(wire::ETH_NSH, nsh);
+    p
+}
+
 /// Labels make sense with IP in them only: nothing else could be there once they are popped.
 fn labels(r: &mut Rng, net: &Net) -> Vec<MplsLse> {
     if !matches!(net, Net::V4(_) | Net::V6(_)) || !r.percent(15) {
@@ -179,6 +208,7 @@ impl Packet {
             (Net::V4(_), _) => Kind::V4,
             (Net::V6(_), _) => Kind::V6,
             (Net::Arp(..), _) => Kind::Arp,
+            (Net::Raw(wire::ETH_NSH, _), _) => Kind::Nsh,
             _ => Kind::Any,
         }
     }
@@ -255,6 +285,7 @@ impl Packet {
                 fact("arp_tha", mac48(t.0), Form::Mac),
                 fact("arp_tpa", ipv4(t.1), Form::V4),
             ],
+            (Net::Raw(wire::ETH_NSH, nsh), _) => nsh_facts(nsh),
             _ => vec![],
         }
     }
@@ -289,6 +320,24 @@ impl Packet {
 
 fn fact(name: &'static str, value: u128, form: Form) -> Fact {
     Fact { name, value, form }
+}
+
+fn nsh_facts(nsh: &[u8]) -> Vec<Fact> {
+    let Some(h) = wire::Nsh::new(nsh) else { return vec![] };
+    let mut v = vec![
+        fact("nsh_flags", h.flags().into(), Form::Hex(8)),
+        fact("nsh_ttl", h.ttl().into(), Form::Dec),
+        fact("nsh_mdtype", h.md_type().into(), Form::Dec),
+        fact("nsh_np", h.protocol().into(), Form::Dec),
+        fact("nsh_spi", (h.path() >> 8).into(), Form::Dec),
+        fact("nsh_si", (h.path() & 0xff).into(), Form::Dec),
+    ];
+    if h.md_type() == wire::NSH_MD1 {
+        let contexts = ["nsh_c1", "nsh_c2", "nsh_c3", "nsh_c4"].iter().zip(nsh[8..].chunks(4));
+        let value = |c: &[u8]| c.iter().fold(0, |v, b| v << 8 | u128::from(*b));
+        v.extend(contexts.map(|(name, c)| fact(name, value(c), Form::Hex(32))));
+    }
+    v
 }
 
 fn icmp(kind: u8, code: u8) -> Vec<Fact> {

@@ -64,11 +64,12 @@ fn kind(a: &Action) -> usize {
         DeleteField(_) => 50,
         Encap(_) => 51,
         Decap(_) => 52,
+        DecNshTtl => 53,
     }
 }
 
 /// Texts of each kind, in the order of [`kind`]. A `nat` is in a `ct` only.
-const KINDS: [&[&str]; 53] = [
+const KINDS: [&[&str]; 54] = [
     &["output:1", "LOCAL", "NORMAL", "output(port=3,max_len=100)"],
     &["output:NXM_NX_REG0[]", "output:NXM_OF_IN_PORT[]"],
     &[
@@ -144,8 +145,16 @@ const KINDS: [&[&str]; 53] = [
     &["ct_clear"],
     &["check_pkt_larger(65535)->NXM_NX_REG0[31]"],
     &["delete_field:tun_metadata0"],
-    &["encap(ethernet)", "encap(mpls)", "encap(mpls_mc)"],
+    &[
+        "encap(ethernet)",
+        "encap(mpls)",
+        "encap(mpls_mc)",
+        "encap(nsh)",
+        "encap(nsh(md_type=1))",
+        "encap(nsh(md_type=2,tlv(0x1000,10,0x12345678),tlv(0x2000,20,0xfedcba9876543210)))",
+    ],
     &["decap()", "decap(packet_type(ns=1,type=0x800))", "decap(packet_type(ns=0,type=0))"],
+    &["dec_nsh_ttl"],
 ];
 
 #[test]
@@ -226,7 +235,12 @@ fn errors_name_what_is_wrong() {
         ("set_tunnel:0x100000000", "0x100000000"),
         ("bundle(eth_src,0,hrw,ofport,1)", "expected `members'"),
         ("multipath(eth_src,0,hrw,257,0,reg0[0..7])", "256 possible values"),
-        ("encap(nsh)", "Encap hdr not supported: nsh"),
+        ("encap(gre)", "Encap hdr not supported: gre"),
+        ("encap(nsh(type=1))", "Invalid property: type"),
+        ("encap(nsh(md_type))", "Value missing for encap property"),
+        ("encap(nsh(md_type=3))", "invalid md_type"),
+        ("encap(nsh(tlv(,,)))", "Invalid NSH TLV header: ,,"),
+        ("encap(nsh(tlv(0x1,2,0x123)))", "Invalid NSH TLV header: 0x1,2,0x123"),
     ] {
         let error = parse(text).expect_err(text).to_string();
         assert!(error.contains(named), "{text}: {error}");

@@ -3,7 +3,7 @@
 use super::error::{Parsed, err};
 use super::words::{Word, Words};
 use flow::PortNumber;
-use openflow::{Action, Header, OfPort, packet_type};
+use openflow::{Action, Header, NshProperty, OfPort, packet_type};
 
 /// A number of at most `max`.
 pub(super) fn number<T: TryFrom<u128>>(text: &str, what: &str, max: u128) -> Parsed<T> {
@@ -51,6 +51,7 @@ pub(super) fn action(name: &str, w: &Word) -> Parsed<Option<Action>> {
         "set_mpls_tc" => A::SetMplsTc(limited("MPLS TC", 7)? as u8),
         "set_mpls_ttl" => A::SetMplsTtl(limited("MPLS TTL", 0xff)? as u8),
         "dec_mpls_ttl" => A::DecMplsTtl,
+        "dec_nsh_ttl" => A::DecNshTtl,
         "mod_dl_src" => A::SetEthSrc(ethernet(v)?),
         "mod_dl_dst" => A::SetEthDst(ethernet(v)?),
         "mod_nw_src" => A::SetIpSrc(ipv4(v)?),
@@ -117,10 +118,46 @@ pub(super) fn bytes(text: &str, what: &str) -> Parsed<Vec<u8>> {
     Ok(out)
 }
 
+/// `encap(mpls)`, `encap(nsh(md_type=2,tlv(0x1000,10,0x12345678)))`.
 pub(super) fn encap(text: &str) -> Parsed<Action> {
+    let Some(word) = Words::of(text).next() else { return err("Missing encap hdr: ") };
+    let word = word?;
+    if word.name == "nsh" {
+        let properties: Parsed<Vec<_>> = Words::of(word.value).map(|w| nsh_property(&w?)).collect();
+        let header = Header::nsh(properties?);
+        return header.map_or_else(
+            |_| err(format!("a network service header has no room for {text}")),
+            |h| Ok(Action::Encap(h)),
+        );
+    }
     let all = [Header::Ethernet, Header::Mpls, Header::MplsMulticast];
     let found = all.into_iter().find(|h| h.name() == text);
     found.map_or_else(|| err(format!("Encap hdr not supported: {text}")), |h| Ok(Action::Encap(h)))
+}
+
+fn nsh_property(w: &Word) -> Parsed<NshProperty> {
+    if !["md_type", "tlv"].contains(&w.name) {
+        return err(format!("Invalid property: {}", w.name));
+    }
+    if w.value.is_empty() {
+        return err("Value missing for encap property");
+    }
+    if w.name == "md_type" {
+        return match whole::<u8>(w.value, "md_type")? {
+            kind @ 1..=2 => Ok(NshProperty::MdType(kind)),
+            _ => err("invalid md_type"),
+        };
+    }
+    tlv(w.value).map_or_else(|| err(format!("Invalid NSH TLV header: {}", w.value)), Ok)
+}
+
+/// Class, type and value, of which the first and the last are hexadecimal.
+fn tlv(text: &str) -> Option<NshProperty> {
+    let mut parts = text.splitn(3, ',');
+    let class = u16::from_str_radix(parts.next()?.strip_prefix("0x")?, 16).ok()?;
+    let kind = parts.next()?.parse().ok()?;
+    let value = bytes(parts.next()?.strip_prefix("0x")?, "tlv").ok()?;
+    Some(NshProperty::Tlv { class, kind, value })
 }
 
 /// `decap(packet_type(ns=1,type=0x800))`; without argument what the header says.
