@@ -68,6 +68,8 @@ pub struct Pending {
     pub turns: Rc<RefCell<crate::of::turns::Turns>>,
     /// What controllers' packets had the packet side do.
     pub injected: crate::of::injected::Injected,
+    /// Whose packets controllers may have go on.
+    pub paused: crate::of::paused::Paused,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
     /// Invalidations that were done before those.
