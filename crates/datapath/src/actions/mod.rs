@@ -2,6 +2,7 @@
 
 pub(crate) mod ct;
 pub(crate) mod fragments;
+pub(crate) mod inject;
 pub(crate) mod interpret;
 mod mpls_payload;
 pub(crate) mod patch;
@@ -10,6 +11,7 @@ pub(crate) mod rewrite;
 pub(crate) mod sequence;
 mod track;
 
+use crate::actions::inject::Work;
 use crate::actions::interpret::Sink;
 use crate::actions::program::{Kind, Program, Programs};
 use crate::actions::rewrite::Place;
@@ -18,8 +20,6 @@ use crate::batch::Batch;
 use crate::capture::Capture;
 use crate::lookup::table::Table;
 use crate::mem::prefetch;
-use crate::messages::Execute;
-use crate::parse::frame::Frame;
 use crate::report::Reports;
 use crate::settings::Settings;
 use crate::tunnel;
@@ -307,26 +307,14 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
     }
 }
 
-/// Executes operations on a packet that the control side injects.
-pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
-    tx.stats(e.in_port).injected.add(1);
-    let frame = Frame::new(&e.packet, e.in_port, vlan_limit);
-    match (frame, tx.make(&e.packet)) {
-        (Some(f), Some(p)) => interpret::run(tx, &e.ops, Drop::Policy, p, f),
-        (None, made) => {
-            tx.dropped(e.in_port, Drop::Truncated);
-            made.into_iter().for_each(|p| tx.free(p));
-        }
-        (_, None) => tx.dropped(e.in_port, Drop::NoBuffer),
-    }
-    resume(tx);
-}
-
 /// Continues the operations of fragments whose datagram is complete.
 #[inline]
 fn resume(tx: &mut TxState) {
     while let Some(held) = tx.ct.fragments.next() {
-        interpret::resume(tx, held);
+        match held.paced {
+            true => tx.injected.add(Work::Rest(held)),
+            false => interpret::resume(tx, held),
+        }
     }
 }
 
