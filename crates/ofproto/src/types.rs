@@ -494,6 +494,15 @@ impl PortSpec {
         down == 0 && !self.faulty && self.lacp.as_ref().is_none_or(|l| l.carries)
     }
 
+    /// True if packets come to this port, and go on from it, as with the other one: only its own
+    /// bridge decides otherwise.
+    pub(crate) fn is_where(&self, other: &PortSpec) -> bool {
+        self.name == other.name
+            && self.dp_port == other.dp_port
+            && self.patch_peer == other.patch_peer
+            && self.tunnel == other.tunnel
+    }
+
     /// True if the two are equal for all packets that no bond, group or bundle action handles. Only
     /// those depend on whether a port is live; a link's speed is for controllers.
     pub(crate) fn differs_in_link_only(&self, other: &PortSpec) -> bool {

@@ -26,9 +26,24 @@ impl Switch {
         let b = self.of_bridge_mut(id)?;
         b.options.masks.retain(|masks| masks.iter().all(|t| gone >> t.index & 1 == 0));
         b.options.tlv = Arc::new(new);
+        let before = self.known_options();
         self.publish();
-        self.outbox.region(Region::ALL);
+        self.bridge_changed(id.0);
+        if before != self.known_options() {
+            self.options_changed();
+        }
         Ok(())
+    }
+
+    /// The options that packets of all bridges are read for.
+    fn known_options(&self) -> Arc<[u32]> {
+        self.shared.published.read(self.writer.pin()).options.clone()
+    }
+
+    /// Where outer packets come in, decisions say which options inner packets are read for.
+    fn options_changed(&mut self) {
+        let bridges = self.outer_bridges(self.shared.published.read(self.writer.pin()));
+        bridges.into_iter().for_each(|b| self.region_of(b, Region::ALL));
     }
 
     fn uses_options(&self, id: BridgeId, fields: u64) -> Result<bool, OfError> {
