@@ -78,7 +78,7 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
     let now = s.now_ms();
     let Some(bridge) = s.bridges.get_mut(&name) else { return };
     let of_service = queue_size(&bridge.conf.other_config);
-    let mut told = false;
+    let mut sent = false;
     for (id, conn) in s.conns.iter_mut().filter(|(_, c)| c.bridge == name) {
         let Some(reason) = reason_for(conn, context) else { continue };
         if conn.id != context.controller_id || !conn.wants_packet_in(reason) {
@@ -92,14 +92,14 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
             p.reason = reason;
         }
         turn.add(context.bridge, bytes);
-        told = true;
+        sent = true;
         let waiting_max = row.map_or(of_service, |c| c.conf.queue_size);
         if !conn.send_packet_in(&message, waiting_max) {
             let name = conn.name(*id);
             vlog::info!("connmgr", "{name}: dropping packet-in due to queue overflow");
         }
     }
-    if let Some(port) = context.continuation.as_ref().filter(|_| told).map(|c| c.odp_port) {
+    if let Some(port) = context.continuation.as_ref().filter(|_| sent).map(|c| c.odp_port) {
         s.pending.paused.add(context.bridge, port);
     }
 }

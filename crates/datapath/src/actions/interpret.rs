@@ -88,73 +88,6 @@ struct Run<'a, S: Sink, const PACED: bool> {
     paused: Option<&'a mut Vec<Held>>,
 }
 
-/// Executes `ops` on a packet, which it consumes. `why`: the reason of its drop if no operation
-/// sends it.
-pub(crate) fn run<S: Sink>(sink: &mut S, ops: &Arc<[Op]>, why: Drop, packet: Packet, frame: Frame) {
-    let start = Start { ops, behind: None, why, most: usize::MAX };
-    go_on::<S, false>(sink, start, packet, frame, None);
-}
-
-/// Continues the operations of a fragment that waited.
-pub(crate) fn resume<S: Sink>(sink: &mut S, held: Held) {
-    let Held { packet, frame, ops, at, why, .. } = held;
-    let start = Start { ops: &ops, behind: Some(at), why, most: usize::MAX };
-    go_on::<S, false>(sink, start, packet, frame, None);
-}
-
-/// As [`run`] or [`resume`], but pauses after `start.most` operations. What is left to do is added
-/// to `later`, in order; returns how many operations it might still have executed. Lists that are
-/// nested too deep to pause in end the packet there.
-pub(crate) fn run_some<S: Sink>(
-    sink: &mut S,
-    start: Start<'_>,
-    packet: Packet,
-    frame: Frame,
-    later: &mut Vec<Held>,
-) -> usize {
-    go_on::<S, true>(sink, start, packet, frame, Some(later))
-}
-
-/// Operations, and where among them execution starts.
-pub(crate) struct Start<'a> {
-    /// All operations of the packet.
-    pub ops: &'a Arc<[Op]>,
-    /// Only the operations behind this one are executed.
-    pub behind: Option<Position>,
-    /// The reason of the packet's drop if no operation sends it.
-    pub why: Drop,
-    /// Operations until it pauses.
-    pub most: usize,
-}
-
-/// Executes operations until the end, or until it pauses. Returns until when it need not have.
-fn go_on<S: Sink, const PACED: bool>(
-    sink: &mut S,
-    Start { ops, behind, why, most }: Start<'_>,
-    packet: Packet,
-    mut frame: Frame,
-    paused: Option<&mut Vec<Held>>,
-) -> usize {
-    let in_port = frame.in_port();
-    let at = behind.unwrap_or_default();
-    let (ends, cut) = (0, None);
-    let mut r = Run::<S, PACED> { sink, ops, at, why, in_port, ends, cut, left: most, paused };
-    let rest = match behind {
-        None => r.each(ops, 0, packet, &mut frame),
-        Some(at) => r.each(at.list(ops), at.next(), packet, &mut frame),
-    };
-    let (ends, left) = (r.ends, r.left);
-    if let Some(p) = rest {
-        sink.free(p);
-    }
-    match ends {
-        0 => sink.dropped(in_port, why),
-        1 => {}
-        n => sink.copies(in_port, n - 1),
-    }
-    left
-}
-
 impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
     /// Executes a list inside the current one; returns the packet if nothing consumed it.
     fn list(&mut self, ops: &[Op], p: Packet, f: &mut Frame) -> Option<Packet> {
@@ -344,6 +277,73 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
             _ => Some(p),
         }
     }
+}
+
+/// Executes `ops` on a packet, which it consumes. `why`: the reason of its drop if no operation
+/// sends it.
+pub(crate) fn run<S: Sink>(sink: &mut S, ops: &Arc<[Op]>, why: Drop, packet: Packet, frame: Frame) {
+    let start = Start { ops, behind: None, why, most: usize::MAX };
+    go_on::<S, false>(sink, start, packet, frame, None);
+}
+
+/// Continues the operations of a fragment that waited.
+pub(crate) fn resume<S: Sink>(sink: &mut S, held: Held) {
+    let Held { packet, frame, ops, at, why, .. } = held;
+    let start = Start { ops: &ops, behind: Some(at), why, most: usize::MAX };
+    go_on::<S, false>(sink, start, packet, frame, None);
+}
+
+/// As [`run`] or [`resume`], but pauses after `start.most` operations. What is left to do is added
+/// to `later`, in order; returns how many operations it might still have executed. Lists that are
+/// nested too deep to pause in end the packet there.
+pub(crate) fn run_some<S: Sink>(
+    sink: &mut S,
+    start: Start<'_>,
+    packet: Packet,
+    frame: Frame,
+    later: &mut Vec<Held>,
+) -> usize {
+    go_on::<S, true>(sink, start, packet, frame, Some(later))
+}
+
+/// Operations, and where among them execution starts.
+pub(crate) struct Start<'a> {
+    /// All operations of the packet.
+    pub ops: &'a Arc<[Op]>,
+    /// Only the operations behind this one are executed.
+    pub behind: Option<Position>,
+    /// The reason of the packet's drop if no operation sends it.
+    pub why: Drop,
+    /// Operations until it pauses.
+    pub most: usize,
+}
+
+/// Executes operations until the end, or until it pauses. Returns until when it need not have.
+fn go_on<S: Sink, const PACED: bool>(
+    sink: &mut S,
+    Start { ops, behind, why, most }: Start<'_>,
+    packet: Packet,
+    mut frame: Frame,
+    paused: Option<&mut Vec<Held>>,
+) -> usize {
+    let in_port = frame.in_port();
+    let at = behind.unwrap_or_default();
+    let (ends, cut) = (0, None);
+    let mut r = Run::<S, PACED> { sink, ops, at, why, in_port, ends, cut, left: most, paused };
+    let rest = match behind {
+        None => r.each(ops, 0, packet, &mut frame),
+        Some(at) => r.each(at.list(ops), at.next(), packet, &mut frame),
+    };
+    let (ends, left) = (r.ends, r.left);
+    if let Some(p) = rest {
+        sink.free(p);
+    }
+    match ends {
+        0 => sink.dropped(in_port, why),
+        1 => {}
+        n => sink.copies(in_port, n - 1),
+    }
+    left
 }
 
 /// Executes an operation that changes the packet.

@@ -3,6 +3,7 @@
 pub(crate) mod ct;
 pub(crate) mod fragments;
 pub(crate) mod inject;
+pub(crate) mod injected;
 pub(crate) mod interpret;
 mod mpls_payload;
 pub(crate) mod patch;
@@ -11,7 +12,6 @@ pub(crate) mod rewrite;
 pub(crate) mod sequence;
 mod track;
 
-use crate::actions::inject::Work;
 use crate::actions::interpret::Sink;
 use crate::actions::program::{Kind, Program, Programs};
 use crate::actions::rewrite::Place;
@@ -109,7 +109,7 @@ impl Actions {
                 }
             };
         }
-        resume(tx);
+        inject::resume(tx);
         batch.end_pass();
     }
 
@@ -303,17 +303,6 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
         Err(why) => {
             tx.dropped(batch.in_port[i], why);
             tx.free(p);
-        }
-    }
-}
-
-/// Continues the operations of fragments whose datagram is complete.
-#[inline]
-fn resume(tx: &mut TxState) {
-    while let Some(held) = tx.ct.fragments.next() {
-        match held.paced {
-            true => tx.injected.add(Work::Rest(held)),
-            false => interpret::resume(tx, held),
         }
     }
 }

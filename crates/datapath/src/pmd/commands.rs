@@ -116,6 +116,7 @@ impl Worker {
             self.tx.dropped(p.frame.in_port(), Drop::Shutdown);
             self.tx.free(p.packet);
         }
+        inject::shut_down(&mut self.tx);
         self.tx.shut_down();
         port::stop_turns();
         self.reports.flush(&mut self.misses.uncached);

@@ -13,7 +13,7 @@ mod slow;
 mod waiting;
 
 use crate::actions::fragments::Gatherer;
-use crate::actions::inject::{self, Injected};
+use crate::actions::injected::Injected;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
 use crate::events::PuntEvent;
@@ -361,7 +361,6 @@ impl TxState {
 
     /// Sends what can be sent before the worker stops, and drops the rest as `Shutdown`.
     pub fn shut_down(&mut self) {
-        inject::shut_down(self);
         for no in std::mem::take(&mut self.waiting.ports) {
             self.flush(no);
             if let Some(Some(port)) = self.ports.get_mut(no as usize) {
