@@ -70,7 +70,7 @@ impl Reporter {
         let due = self
             .last_statistics
             .is_none_or(|t| datapath::now_ms() - t >= desired.stats_interval().as_millis() as u64);
-        let rests = self.rests_until.is_some_and(|t| Instant::now() < t);
+        let rests = db.is_writing() || self.rests_until.is_some_and(|t| Instant::now() < t);
         let wanted = due || s.status_dirty && !rests;
         if !now && (self.draft.is_some() || !wanted) {
             return;
@@ -90,8 +90,8 @@ impl Reporter {
         if draft.turn(s) {
             return;
         }
-        db.write(&draft.status);
         self.rests_until = Some(Instant::now() + REST_EACH * draft.interfaces);
+        db.write(std::mem::take(&mut draft.status));
         self.draft = None;
     }
 

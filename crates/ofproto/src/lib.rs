@@ -70,7 +70,7 @@ pub use translate::{
     SampleContext, Sampled, SetNote, SflowNote, TreeContext,
 };
 pub use tunnel::{
-    Addresses, ErspanSpec, Local, Neighbour, PacketMode, Remote, Route, Routes, Solicitation,
-    TunnelSpec, source_for,
+    Addresses, ErspanSpec, KernelRoutes, Local, Neighbour, PacketMode, Remote, Route, Routes,
+    Solicitation, TunnelSpec, source_for,
 };
 pub use types::*;

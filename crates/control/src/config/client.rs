@@ -27,6 +27,10 @@ pub enum Change {
     Written,
 }
 
+/// Interfaces, and ports, in one transaction: both ends of the connection do it in one turn.
+/// Statistics of 4,000 patch ports took the control thread 24 to 29 ms.
+const PART_ROWS_MAX: usize = 1024;
+
 /// A client of the database that reconnects by itself. All progress is made in
 /// [`next`](Self::next), which may be dropped at any time without loss.
 pub struct OvsdbClient {
@@ -47,12 +51,12 @@ pub struct OvsdbClient {
     writer: Writer,
 }
 
-/// The writes under way: one transaction for all. What the server refuses is tried again in
+/// The writes under way: one transaction for each part of what waits, one after the other. What the server refuses is tried again in
 /// smaller parts, row by row and then column by column, so that one bad value keeps back nothing
 /// else; the acknowledgement comes after the rest even then.
 #[derive(Default)]
 struct Writer {
-    waiting: Option<Status>,
+    waiting: Status,
     in_flight: BTreeMap<TxnId, Vec<RowUpdate>>,
     last: Vec<RowUpdate>,
 }
@@ -107,18 +111,28 @@ impl OvsdbClient {
         self.session.is_synced() && self.session.has_lock()
     }
 
-    /// Writes what differs from the database, after a write that is under way; of several that
-    /// wait the last counts. While there is no connection or lock it is dropped: the next
-    /// [`Change::Config`] asks for another.
-    pub fn write(&mut self, status: &Status) {
-        if !self.can_write() {
-            return;
+    /// Writes what differs from the database, in parts, after a write that is under way; of several
+    /// that wait the last counts for each row. While there is no connection or lock it is dropped:
+    /// the next [`Change::Config`] asks for another.
+    pub fn write(&mut self, status: Status) {
+        if self.can_write() {
+            self.writer.waiting.add(status);
+            self.write_next();
         }
-        if !self.writer.in_flight.is_empty() {
-            self.writer.waiting = Some(status.clone());
-            return;
+    }
+
+    /// Is something under way to the database?
+    pub fn is_writing(&self) -> bool {
+        !self.writer.in_flight.is_empty()
+    }
+
+    /// Writes the next part that differs, if none is under way.
+    fn write_next(&mut self) {
+        while !self.is_writing()
+            && let Some(part) = self.writer.waiting.take_part(PART_ROWS_MAX)
+        {
+            self.transact(part.diff(self.session.replica()));
         }
-        self.transact(status.diff(self.session.replica()));
     }
 
     fn transact(&mut self, rows: Vec<RowUpdate>) {
@@ -218,9 +232,7 @@ impl OvsdbClient {
         if !self.writer.in_flight.is_empty() {
             return None;
         }
-        if let Some(status) = self.writer.waiting.take() {
-            self.write(&status);
-        }
+        self.write_next();
         Some(Change::Written)
     }
 
@@ -286,7 +298,7 @@ impl OvsdbClient {
         self.stream = None;
         self.more_input = false;
         self.output.clear();
-        self.writer.waiting = None;
+        self.writer.waiting = Status::default();
         self.writer.last.clear();
         self.session.disconnected(self.now());
     }
