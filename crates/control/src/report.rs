@@ -182,6 +182,7 @@ impl Draft {
     /// Adds the rows of a port and its interfaces.
     fn add_port(&mut self, s: &mut State, conf: &BridgeConf, port: &PortConf) {
         let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+        let trunks = s.oam.lldp.trunks.take(&port.name, &port.trunks);
         let row = match &port.interfaces[..] {
             [iface] => tree_port(s.trees.port_columns(&conf.name, &iface.name, datapath::now_ms())),
             _ => PortStatus {
@@ -189,7 +190,7 @@ impl Draft {
                 ..tree_port(PortColumns::default())
             },
         };
-        self.status.ports.insert(port.uuid, row);
+        self.status.ports.insert(port.uuid, PortStatus { trunks, ..row });
         let kind = if bridge.is_dummy() { "dummy" } else { "netdev" };
         for conf in &port.interfaces {
             let Some(iface) = bridge.ifaces.get_mut(&conf.name) else { continue };
@@ -216,6 +217,7 @@ fn tree_port(columns: PortColumns) -> PortStatus {
         rstp_status: Some(columns.rstp_status),
         rstp_statistics: Some(columns.rstp_statistics),
         bond_active: None,
+        trunks: None,
     }
 }
 

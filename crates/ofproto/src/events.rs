@@ -53,6 +53,8 @@ pub(crate) struct Outbox {
     pub outer: OuterChanges,
     /// True: next hops changed that are not published yet.
     pub neighbours: bool,
+    /// True: more than flows and groups changed.
+    pub reconfigured: bool,
 }
 
 impl Outbox {

@@ -463,13 +463,16 @@ pub struct CfmFilter {
     pub key_zero: bool,
 }
 
-/// The packets of operations, administration and maintenance that the switch takes on a port.
+/// The packets of operations, administration and maintenance, and of neighbours, that the switch
+/// takes on a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OamFilters {
     /// Of BFD.
     pub bfd: Option<BfdFilter>,
     /// Of CFM.
     pub cfm: Option<CfmFilter>,
+    /// Of LLDP. Open: they are punted; closed: they are dropped as `punt_rate`.
+    pub lldp: Option<Gate>,
 }
 
 /// An interface of a port that speaks LACP: the switch itself takes packets of Slow Protocols.

@@ -51,9 +51,9 @@ pub struct OvsdbClient {
     writer: Writer,
 }
 
-/// The writes under way: one transaction for each part of what waits, one after the other. What the server refuses is tried again in
-/// smaller parts, row by row and then column by column, so that one bad value keeps back nothing
-/// else; the acknowledgement comes after the rest even then.
+/// The writes under way: one transaction for each part of what waits, one after the other. What the
+/// server refuses is tried again in smaller parts, row by row and then column by column, so that
+/// one bad value keeps back nothing else; the acknowledgement comes after the rest even then.
 #[derive(Default)]
 struct Writer {
     waiting: Status,
@@ -121,14 +121,19 @@ impl OvsdbClient {
         }
     }
 
-    /// Is something under way to the database?
+    /// Is something under way to the database, or does it wait?
     pub fn is_writing(&self) -> bool {
-        !self.writer.in_flight.is_empty()
+        !self.writer.in_flight.is_empty() || !self.writer.waiting.is_empty()
     }
 
-    /// Writes the next part that differs, if none is under way.
+    /// Is a part to be written that waited for nothing but others' turn?
+    fn has_part(&self) -> bool {
+        self.writer.in_flight.is_empty() && !self.writer.waiting.is_empty()
+    }
+
+    /// Writes what differs of the next part, if nothing is under way.
     fn write_next(&mut self) {
-        while !self.is_writing()
+        if self.has_part()
             && let Some(part) = self.writer.waiting.take_part(PART_ROWS_MAX)
         {
             self.transact(part.diff(self.session.replica()));
@@ -159,7 +164,14 @@ impl OvsdbClient {
             }
             let output = self.session.take_output();
             self.output.extend(output);
-            self.step().await;
+            match self.has_part() {
+                true => {
+                    // To compare a part takes milliseconds, even if nothing differs.
+                    tokio::task::yield_now().await;
+                    self.write_next();
+                }
+                false => self.step().await,
+            }
         }
     }
 
@@ -232,8 +244,7 @@ impl OvsdbClient {
         if !self.writer.in_flight.is_empty() {
             return None;
         }
-        self.write_next();
-        Some(Change::Written)
+        self.writer.waiting.is_empty().then_some(Change::Written)
     }
 
     fn write_apart(&mut self, rows: Vec<RowUpdate>, error: &TransactionError) {

@@ -71,6 +71,8 @@ pub struct PortStatus {
     pub rstp_statistics: Option<Counters>,
     /// `bond_active_slave`: the inner value is absent where there is none.
     pub bond_active: Option<Option<String>>,
+    /// `trunks`, and `vlan_mode` unless that stays, where Auto Attach changes them.
+    pub trunks: Option<(Vec<u16>, Option<&'static str>)>,
 }
 
 /// Columns of one row of table `Interface`. `None` empties a column, but for `statistics`.
@@ -174,6 +176,10 @@ impl PortStatus {
         opt(&mut columns, "rstp_status", self.rstp_status.clone(), Datum::map);
         opt(&mut columns, "rstp_statistics", self.rstp_statistics.clone(), Datum::map);
         opt(&mut columns, "bond_active_slave", self.bond_active.clone(), Datum::optional);
+        if let Some((trunks, mode)) = &self.trunks {
+            columns.push(("trunks", Datum::set(trunks.iter().map(|vlan| i64::from(*vlan)))));
+            opt(&mut columns, "vlan_mode", *mode, |mode| Datum::optional(Some(mode)));
+        }
         columns
     }
 }
@@ -259,7 +265,11 @@ impl Status {
         let statistics = self.switch.statistics.take();
         self.switch = SwitchStatus { statistics: switch.statistics.or(statistics), ..switch };
         self.bridges.extend(bridges);
-        self.ports.extend(ports);
+        for (uuid, row) in ports {
+            let old = self.ports.remove(&uuid).and_then(|old| old.trunks);
+            let trunks = row.trunks.clone().or(old);
+            self.ports.insert(uuid, PortStatus { trunks, ..row });
+        }
         for (uuid, row) in interfaces {
             let old = self.interfaces.remove(&uuid).and_then(|old| old.statistics);
             let statistics = row.statistics.or(old);
@@ -270,10 +280,15 @@ impl Status {
         self.datapaths.extend(datapaths);
     }
 
+    /// True if there are no rows.
+    pub fn is_empty(&self) -> bool {
+        *self == Status::default()
+    }
+
     /// Takes the rows of at most so many interfaces, and of as many ports; with the last of them
     /// the switch's row, which says what was applied. None: there are no rows.
     pub fn take_part(&mut self, most: usize) -> Option<Status> {
-        if *self == Status::default() {
+        if self.is_empty() {
             return None;
         }
         let (ports, more_ports) = first(&mut self.ports, most);

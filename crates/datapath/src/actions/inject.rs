@@ -45,7 +45,7 @@ fn some(tx: &mut TxState, vlan_limit: u8, most: usize) -> usize {
         let mut later = Vec::new();
         left = match work {
             Work::All(e) => begin(&e, vlan_limit, tx, left, &mut later),
-            Work::Rest(held) => go_on(held, tx, left, &mut later),
+            Work::Rest(held) => go_on(*held, tx, left, &mut later),
         };
         later.into_iter().rev().for_each(|held| tx.injected.go_on(held));
         resume(tx);

@@ -9,7 +9,7 @@ pub(crate) enum Work {
     /// A packet with which nothing was done yet.
     All(Box<Execute>),
     /// The rest of a packet's operations.
-    Rest(Held),
+    Rest(Box<Held>),
 }
 
 /// Packets that are to be injected, in order.
@@ -33,12 +33,12 @@ impl Injected {
 
     /// The rest of this one is done next.
     pub fn go_on(&mut self, rest: Held) {
-        self.work.push_front(Work::Rest(rest));
+        self.work.push_front(Work::Rest(Box::new(rest)));
     }
 
     /// The rest of this one is done after all others.
     pub fn wait(&mut self, rest: Held) {
-        self.work.push_back(Work::Rest(rest));
+        self.work.push_back(Work::Rest(Box::new(rest)));
     }
 
     /// Number of packets that the control side has sent so far.

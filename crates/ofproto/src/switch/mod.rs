@@ -247,7 +247,7 @@ impl Switch {
         let names: Vec<&str> = bridge.ports.values().map(|p| p.name.as_str()).collect();
         self.forget_neighbours(&names);
         self.publish();
-        self.outbox.region(Region::ALL);
+        self.all_changed();
         Ok(())
     }
 
@@ -355,7 +355,7 @@ impl Switch {
         if *self.zone_timeouts != policies {
             self.zone_timeouts = Arc::new(policies);
             self.publish();
-            self.outbox.region(Region::ALL);
+            self.all_changed();
         }
     }
 }

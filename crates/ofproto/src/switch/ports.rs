@@ -5,7 +5,6 @@ use crate::events::Event;
 use crate::tables::counters::{Counter, Slot};
 use crate::types::*;
 use crate::work;
-use action::Region;
 use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
 
 /// Reasons of port-status messages (`OFPPR_*`).
@@ -119,7 +118,7 @@ impl Switch {
         self.ports_changed(id);
         match decides {
             true if stays => self.bridge_changed(id.0),
-            true => self.outbox.region(Region::ALL),
+            true => self.all_changed(),
             false => {}
         }
         Ok(())
@@ -144,7 +143,7 @@ impl Switch {
         self.forget_mcast(id, of_port);
         self.publish();
         self.ports_changed(id);
-        self.outbox.region(Region::ALL);
+        self.all_changed();
         Ok(())
     }
 

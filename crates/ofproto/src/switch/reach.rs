@@ -48,8 +48,21 @@ impl Switch {
         self.outbox.region(region.from_ports(&ports));
     }
 
+    /// All that was decided may have changed.
+    pub(crate) fn all_changed(&mut self) {
+        self.outbox.reconfigured = true;
+        self.outbox.region(Region::ALL);
+    }
+
+    /// Were packets of a bridge, or of all, to be decided about anew since the last call, other
+    /// than by flows and groups?
+    pub fn take_reconfigured(&mut self) -> bool {
+        std::mem::take(&mut self.outbox.reconfigured)
+    }
+
     /// All that a bridge decided may have changed.
     pub(crate) fn bridge_changed(&mut self, bridge: u32) {
+        self.outbox.reconfigured = true;
         self.outbox.outer.bridge(bridge);
         self.region_of(bridge, Region::ALL);
     }
