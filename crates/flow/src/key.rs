@@ -17,7 +17,7 @@ pub const BOND_NO_MIN: PortNo = 0xf000;
 /// The input port of a packet that came in by no port, but of whoever has this number: packets of
 /// each number are charged to a share of their own. No packet is received under such a port, as
 /// bonds only send. More than 4,095 numbers share some of them.
-pub const fn source_port(number: usize) -> PortNo {
+pub const fn origin_port(number: usize) -> PortNo {
     BOND_NO_MIN + (number % (NO_PORT - BOND_NO_MIN) as usize) as PortNo
 }
 

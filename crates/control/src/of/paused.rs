@@ -3,7 +3,7 @@
 //! share. A controller may keep a continuation and send it as often as it likes, with packets of
 //! its own.
 
-use flow::{PortNo, is_received, source_port};
+use flow::{PortNo, is_received, origin_port};
 use ofproto::BridgeId;
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl Paused {
 
     /// The datapath port that pays for a packet of this one that a bridge's controller has go on.
     pub fn charged(&mut self, bridge: BridgeId, port: u32) -> PortNo {
-        let own = source_port(bridge.index());
+        let own = origin_port(bridge.index());
         let Ok(port) = PortNo::try_from(port) else { return own };
         match self.0.get_mut(&(bridge, port)) {
             Some(packets) if *packets > 0 => {

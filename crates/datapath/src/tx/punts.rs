@@ -182,13 +182,13 @@ mod tests {
         assert_eq!(lab.offer((1, PuntClass::Protocol), 5, 0), (5, None));
         assert_eq!(lab.offer((2, CONTROLLER), 5, 0), (5, None));
         assert_eq!(lab.offer((1, CONTROLLER), 100, 7), (7, Some(Drop::PuntRate)));
-        assert_eq!(lab.offer((flow::source_port(0), CONTROLLER), 100, 7), (100, None));
+        assert_eq!(lab.offer((flow::origin_port(0), CONTROLLER), 100, 7), (100, None));
     }
 
     #[test]
     fn what_one_controller_sends_leaves_others_room() {
         let (mut lab, full) = (lab(1000, 20), Some(Drop::PuntFull));
-        let [a, b] = [0, 1].map(|bridge| (flow::source_port(bridge), CONTROLLER));
+        let [a, b] = [0, 1].map(|bridge| (flow::origin_port(bridge), CONTROLLER));
         assert_eq!(lab.offer(a, 10_000, 0), (PUNTS_MAX / 2, full));
         assert_eq!(lab.offer(b, 1000, 0), (1000, None), "another bridge's");
         assert_eq!(lab.offer((1, CONTROLLER), 20, 0), (20, None), "a port's");

@@ -8,7 +8,7 @@
 use super::Switch;
 use crate::published::PublishedState;
 use action::{PortSet, Region};
-use flow::{NO_PORT, source_port};
+use flow::{NO_PORT, origin_port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl Switch {
         let joined = joined(published, [bridge]);
         let views = joined.iter().filter_map(|id| published.bridge(*id));
         let own = views.flat_map(|b| &b.ports).filter_map(|p| p.spec.dp_port);
-        let sources = joined.iter().map(|id| source_port(*id as usize));
-        let ports: Arc<PortSet> = Arc::new(own.chain(sources).chain([NO_PORT]).collect());
+        let origins = joined.iter().map(|id| origin_port(*id as usize));
+        let ports: Arc<PortSet> = Arc::new(own.chain(origins).chain([NO_PORT]).collect());
         self.reach.0.insert(bridge, ports.clone());
         ports
     }
