@@ -1,7 +1,7 @@
 //! What a pipeline decides about a packet, and how it says so to the datapath.
 
 use crate::Op;
-use flow::{Key, Mask};
+use flow::{Key, Mask, PortNo, at};
 use std::any::Any;
 use std::sync::Arc;
 use sync::Guard;
@@ -106,9 +106,67 @@ pub struct Region {
     pub key: Key,
     /// Bits that count; all zero means "everything".
     pub mask: Mask,
+    /// Only packets that came in by one of these ports; None: by any.
+    pub from: Option<Arc<PortSet>>,
 }
 
 impl Region {
     /// Every packet.
-    pub const ALL: Region = Region { key: Key::ZERO, mask: Key::ZERO };
+    pub const ALL: Region = Region::new(Key::ZERO, Key::ZERO);
+
+    /// The packets that agree with `key` in the bits of `mask`.
+    pub const fn new(key: Key, mask: Mask) -> Region {
+        Region { key, mask, from: None }
+    }
+
+    /// The packets of this region that came in by one of these ports.
+    pub fn from_ports(self, ports: &Arc<PortSet>) -> Region {
+        match self.mask.u16(at::IN_PORT) {
+            u16::MAX => self,
+            _ => Region { from: Some(ports.clone()), ..self },
+        }
+    }
+
+    /// True if a decision about packets like `key`, by the bits of `mask`, may be about one of
+    /// these.
+    pub fn overlaps(&self, key: &Key, mask: &Mask) -> bool {
+        let port = key.u16(at::IN_PORT);
+        self.from.as_ref().is_none_or(|from| from.contains(port))
+            && key.overlaps(mask, &self.key, &self.mask)
+    }
+}
+
+/// A set of datapath ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortSet(Vec<PortNo>);
+
+impl PortSet {
+    /// Is the port one of them?
+    pub fn contains(&self, port: PortNo) -> bool {
+        self.0.binary_search(&port).is_ok()
+    }
+
+    /// Number of ports.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, by ascending number.
+    pub fn iter(&self) -> impl Iterator<Item = PortNo> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl FromIterator<PortNo> for PortSet {
+    fn from_iter<I: IntoIterator<Item = PortNo>>(ports: I) -> PortSet {
+        let mut ports: Vec<PortNo> = ports.into_iter().collect();
+        ports.sort_unstable();
+        ports.dedup();
+        PortSet(ports)
+    }
 }

@@ -3,14 +3,16 @@
 use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage, flow_log};
-use crate::oam::{self, bfd, cfm};
+use crate::oam::{self, bfd, cfm, lldp};
 use crate::of::change::{SLICE_FLOWS_MAX, slice_flows};
 use crate::of::open_bundles::Bundle;
 use crate::of::{async_msgs, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bonds, in_band, links, offload, polling_log, trees, underlay, vlog};
 use datapath::{Bell, Event, Suspicious, WorkerId};
-use ofproto::{BfdContext, CfmContext, LacpContext, McastContext, SampleContext, TreeContext};
+use ofproto::{
+    BfdContext, CfmContext, LacpContext, LldpContext, McastContext, SampleContext, TreeContext,
+};
 use openflow::{OfError, Reply};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -54,10 +56,10 @@ pub async fn run_each_second(state: Shared) {
     }
 }
 
-/// Runs the sessions of BFD and CFM until the daemon ends.
+/// Runs the sessions of BFD, CFM and LLDP until the daemon ends.
 pub async fn run_oam(state: Shared) {
     loop {
-        let (ms, [bfd, cfm]) = {
+        let (ms, [bfd, cfm, lldp]) = {
             let mut s = state.borrow_mut();
             let now = s.now_ms();
             if s.oam.is_due(now) {
@@ -65,12 +67,13 @@ pub async fn run_oam(state: Shared) {
                 poll_datapath(&mut s);
                 while oam::turn(&mut s, now) {}
             }
-            let all = [&s.oam.bfd.wakeups, &s.oam.cfm.wakeups];
-            let [bfd, cfm] = all.map(|w| w.sleep_ms(now));
-            (bfd.min(cfm), all.map(|w| w.changed.clone()))
+            let all = s.oam.wakeups();
+            let ms = all.map(|w| w.sleep_ms(now)).into_iter().min();
+            (ms.unwrap_or(1), all.map(|w| w.changed.clone()))
         };
-        let changed =
-            async { tokio::select!(() = bfd.notified() => {}, () = cfm.notified() => {}) };
+        let changed = async {
+            tokio::select!(() = bfd.notified() => {}, () = cfm.notified() => {}, () = lldp.notified() => {})
+        };
         let _ = tokio::time::timeout(Duration::from_millis(ms), changed).await;
     }
 }
@@ -194,6 +197,8 @@ fn turn(s: &mut State, most: usize) -> bool {
             bfd::receive(s, &p, to);
         } else if let Some(to) = context.downcast_ref::<CfmContext>() {
             cfm::receive(s, &p, to);
+        } else if let Some(to) = context.downcast_ref::<LldpContext>() {
+            lldp::receive(s, &p, to);
         } else if let Some(to) = context.downcast_ref::<LacpContext>() {
             bonds::receive(s, &p, to);
         } else if let Some(to) = context.downcast_ref::<TreeContext>() {

@@ -70,7 +70,7 @@ impl Reporter {
         let due = self
             .last_statistics
             .is_none_or(|t| datapath::now_ms() - t >= desired.stats_interval().as_millis() as u64);
-        let rests = self.rests_until.is_some_and(|t| Instant::now() < t);
+        let rests = db.is_writing() || self.rests_until.is_some_and(|t| Instant::now() < t);
         let wanted = due || s.status_dirty && !rests;
         if !now && (self.draft.is_some() || !wanted) {
             return;
@@ -90,8 +90,8 @@ impl Reporter {
         if draft.turn(s) {
             return;
         }
-        db.write(&draft.status);
         self.rests_until = Some(Instant::now() + REST_EACH * draft.interfaces);
+        db.write(std::mem::take(&mut draft.status));
         self.draft = None;
     }
 
@@ -182,6 +182,7 @@ impl Draft {
     /// Adds the rows of a port and its interfaces.
     fn add_port(&mut self, s: &mut State, conf: &BridgeConf, port: &PortConf) {
         let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
+        let trunks = s.oam.lldp.trunks.take(&port.name, &port.trunks);
         let row = match &port.interfaces[..] {
             [iface] => tree_port(s.trees.port_columns(&conf.name, &iface.name, datapath::now_ms())),
             _ => PortStatus {
@@ -189,7 +190,7 @@ impl Draft {
                 ..tree_port(PortColumns::default())
             },
         };
-        self.status.ports.insert(port.uuid, row);
+        self.status.ports.insert(port.uuid, PortStatus { trunks, ..row });
         let kind = if bridge.is_dummy() { "dummy" } else { "netdev" };
         for conf in &port.interfaces {
             let Some(iface) = bridge.ifaces.get_mut(&conf.name) else { continue };
@@ -216,6 +217,7 @@ fn tree_port(columns: PortColumns) -> PortStatus {
         rstp_status: Some(columns.rstp_status),
         rstp_statistics: Some(columns.rstp_statistics),
         bond_active: None,
+        trunks: None,
     }
 }
 

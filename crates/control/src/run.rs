@@ -234,6 +234,7 @@ fn commands(dummy: bool) -> Registry<Control> {
         .iter()
         .chain(appctl::bfd::COMMANDS)
         .chain(appctl::cfm::COMMANDS)
+        .chain(appctl::lldp::COMMANDS)
         .chain(appctl::bond_commands::COMMANDS);
     let all = all
         .chain(appctl::stp_commands::COMMANDS)

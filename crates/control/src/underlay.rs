@@ -4,7 +4,7 @@
 use crate::state::{Shared, State};
 use crate::vlog;
 use ::port::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
-use ofproto::{Addresses, Route, source_for};
+use ofproto::{Addresses, KernelRoutes, Route, source_for};
 use openflow::{Action, Match, NO_BUFFER, PacketOut, port};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,8 +62,8 @@ fn look_interval(known: usize) -> Duration {
 /// What is not as it was at the look before.
 struct Changes {
     now: Arc<Snapshot>,
-    /// Routes or addresses are not what they were.
-    routes: bool,
+    /// Routes as tunnels see them, if routes or addresses are not what they were.
+    routes: Option<KernelRoutes>,
     /// Neighbours that are new or changed.
     neighbours: Vec<KernelNeighbour>,
 }
@@ -75,7 +75,8 @@ fn look(old: Option<Arc<Snapshot>>) -> std::io::Result<Option<Changes>> {
         return Ok(None);
     }
     let same = |o: &Snapshot| o.routes == now.routes && o.addresses == now.addresses;
-    let routes = !old.as_deref().is_some_and(same);
+    let is_same = old.as_deref().is_some_and(same);
+    let routes = (!is_same).then(|| routes(&now));
     let neighbours = now.neighbours_since(old.as_deref().unwrap_or(&Snapshot::default()));
     Ok(Some(Changes { now: Arc::new(now), routes, neighbours }))
 }
@@ -86,8 +87,8 @@ fn apply(s: &mut State, changes: Changes) {
     if !s.underlay.system_routes {
         return;
     }
-    if routes {
-        replace_routes(s, &new);
+    if let Some(routes) = routes {
+        replace_routes(s, &new, routes);
     }
     let (now, mut devices) = (s.now_ns(), HashMap::new());
     for n in neighbours.iter().filter(|n| !n.ip.is_multicast()) {
@@ -100,11 +101,15 @@ fn apply(s: &mut State, changes: Changes) {
     s.flush_changes();
 }
 
-fn replace_routes(s: &mut State, new: &Snapshot) {
-    let routes = new.routes.iter().filter_map(|r| route(r, &new.addresses)).collect();
+fn replace_routes(s: &mut State, new: &Snapshot, routes: KernelRoutes) {
     let addresses = [&new.addresses[..], &s.underlay.dummy_addresses].concat();
     s.ofproto.change_routes(|t| t.replace_kernel(routes, addresses));
     s.status_dirty = true;
+}
+
+/// The kernel's routes as tunnels see them.
+fn routes(new: &Snapshot) -> KernelRoutes {
+    new.routes.iter().filter_map(|r| route(r, &new.addresses)).collect()
 }
 
 /// Reads the kernel's routes and addresses at once: what a command asks about may have changed a
@@ -114,7 +119,7 @@ pub fn read_now(s: &mut State) {
         return;
     }
     match Snapshot::take() {
-        Ok(now) => replace_routes(s, &now),
+        Ok(now) => replace_routes(s, &now, routes(&now)),
         Err(e) => vlog::warn!(MODULE, "asking for the kernel's routes: {e}"),
     }
     s.flush_changes();

@@ -86,7 +86,7 @@ async fn write_and_wait(client: &mut OvsdbClient) -> Uuid {
     let Change::Config(desired) = next(client).await else { panic!("no configuration") };
     assert_eq!(desired.bridges[0].name, "br0");
     let (uuid, status) = status(client, desired.next_cfg);
-    client.write(&status);
+    client.write(status.clone());
     assert_eq!(next(client).await, Change::Written, "own writes are no new configuration");
     assert_eq!(
         client.replica().singleton("Open_vSwitch").unwrap().1.int("cur_cfg"),

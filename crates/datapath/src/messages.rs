@@ -218,6 +218,8 @@ pub(crate) struct Shared {
     pub orphan: PortCell,
     /// Number of commands that the worker executed.
     pub processed: AtomicU64,
+    /// Number of the control side's packets with which the worker has done everything.
+    pub injected: AtomicU64,
     pub flows: AtomicU32,
     pub masks: AtomicU32,
     pub cache_on: AtomicBool,

@@ -182,7 +182,7 @@ fn stale_decisions_are_looked_for_piece_by_piece() {
     let first = b.dp.invalidate_stale(Box::new(stale));
     // What comes after it is not done before it.
     let r = rule(&[(Field::Ipv4Dst, 9)], vec![], 1);
-    let next = b.dp.invalidate(&[Region { key: r.key, mask: r.mask }]);
+    let next = b.dp.invalidate(&[Region::new(r.key, r.mask)]);
     for turn in 1.. {
         let before = looks.load(Ordering::Relaxed);
         let done = b.dp.ticket_done(next);
@@ -358,7 +358,7 @@ fn a_change_takes_effect_and_spares_the_rest() {
     let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
     Field::Ipv4Dst.set(&mut key, 7);
     Field::Ipv4Dst.unwildcard(&mut mask);
-    let t = b.dp.invalidate(&[Region { key, mask }]);
+    let t = b.dp.invalidate(&[Region::new(key, mask)]);
     assert!(!b.dp.ticket_done(t), "a worker is still to pass a quiescent point");
     b.wait(t);
     for dst in [7, 8] {

@@ -279,7 +279,7 @@ fn table_equals_pipeline(seed: u64, settings: Settings) {
         // One rule changes; only what overlaps it is invalidated.
         let i = r.below(40) as usize;
         let old = std::mem::replace(&mut rules[i], some_rule(&mut r, i as u32 + 100 * (round + 1)));
-        let regions = [&old, &rules[i]].map(|x| Region { key: x.key, mask: x.mask });
+        let regions = [&old, &rules[i]].map(|x| Region::new(x.key, x.mask));
         b.rules.list.publish(rules.clone());
         let t = b.dp.invalidate(&regions);
         b.wait(t);

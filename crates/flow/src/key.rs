@@ -14,6 +14,18 @@ pub const NO_PORT: PortNo = 0xffff;
 /// Lowest number of a bond: packets are sent to bonds as to ports, and ports have lower numbers.
 pub const BOND_NO_MIN: PortNo = 0xf000;
 
+/// The input port of a packet that came in by no port, but of whoever has this number: packets of
+/// each number are charged to a share of their own. No packet is received under such a port, as
+/// bonds only send. More than 4,095 numbers share some of them.
+pub const fn origin_port(number: usize) -> PortNo {
+    BOND_NO_MIN + (number % (NO_PORT - BOND_NO_MIN) as usize) as PortNo
+}
+
+/// Did a packet of this input port come in by a port?
+pub const fn is_received(in_port: PortNo) -> bool {
+    in_port < BOND_NO_MIN
+}
+
 /// Byte offsets of fields in a [`Key`]. Multi-byte fields are big-endian.
 #[allow(missing_docs)]
 pub mod at {

@@ -14,6 +14,7 @@ mod action_text;
 mod connections;
 mod gso;
 mod json;
+mod lldp;
 mod memif;
 mod netlink;
 mod openflow;
@@ -36,7 +37,7 @@ pub struct FuzzTarget {
 }
 
 /// All targets.
-pub const TARGETS: [FuzzTarget; 12] = [
+pub const TARGETS: [FuzzTarget; 13] = [
     FuzzTarget { name: "openflow", run: openflow::run, make_seeds: openflow::seeds },
     FuzzTarget { name: "parse", run: parse::run, make_seeds: parse::seeds },
     FuzzTarget { name: "tunnel", run: tunnel::run, make_seeds: tunnel::seeds },
@@ -49,6 +50,7 @@ pub const TARGETS: [FuzzTarget; 12] = [
     FuzzTarget { name: "connections", run: connections::run, make_seeds: connections::seeds },
     FuzzTarget { name: "action-text", run: action_text::run, make_seeds: action_text::seeds },
     FuzzTarget { name: "gso", run: gso::run, make_seeds: gso::seeds },
+    FuzzTarget { name: "lldp", run: lldp::run, make_seeds: lldp::seeds },
 ];
 
 /// How many times longer than in a release build work may take: debug builds are about 20 times

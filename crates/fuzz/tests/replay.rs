@@ -91,6 +91,7 @@ replays! {
     netlink "netlink"
     connections "connections"
     gso "gso"
+    lldp "lldp"
     action_text "action-text"
 }
 

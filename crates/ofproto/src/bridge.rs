@@ -43,6 +43,8 @@ pub(crate) struct TunnelOptions {
     pub tlv: Arc<TlvTable>,
     /// Sets of masks under which flows match on the fields. Grows until the mapping changes.
     pub masks: Vec<Masks>,
+    /// How many flows use each of the fields, without those that none uses.
+    pub users: BTreeMap<u8, u32>,
 }
 
 /// A bridge as the control side keeps it.

@@ -6,6 +6,7 @@ use crate::types::BridgeId;
 use action::{Decision, Region};
 use openflow::{FlowRemoved, Instruction, MonitorUpdate, PacketOut, PortDesc, TableStats};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// An event that controllers may want to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub(crate) struct Outbox {
     pub outer: OuterChanges,
     /// True: next hops changed that are not published yet.
     pub neighbours: bool,
+    /// True: more than flows and groups changed.
+    pub reconfigured: bool,
 }
 
 impl Outbox {
@@ -85,13 +88,18 @@ impl Regions {
 
     fn merge(&mut self) {
         let Some(mut all) = self.0.pop() else { return };
+        let mut from = all.from.take();
         for r in self.0.drain(..) {
+            from = from.zip(r.from).map(|(a, b)| match Arc::ptr_eq(&a, &b) {
+                true => a,
+                false => Arc::new(a.iter().chain(b.iter()).collect()),
+            });
             for i in 0..flow::WORDS {
                 let differ = all.key.words[i] ^ r.key.words[i];
                 all.mask.words[i] &= r.mask.words[i] & !differ;
                 all.key.words[i] &= all.mask.words[i];
             }
         }
-        self.0.push(all);
+        self.0.push(Region { from, ..all });
     }
 }

@@ -66,11 +66,11 @@ pub use trace::{Options, TraceStyle};
 pub use transaction::{BundleItem, Change, Items, Outcome};
 pub use translate::failure::Failure;
 pub use translate::{
-    BfdContext, CfmContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext,
-    SampleContext, Sampled, SetNote, SflowNote, TreeContext,
+    BfdContext, CfmContext, FlowExport, IpfixNote, LacpContext, LldpContext, McastContext,
+    PacketInContext, SampleContext, Sampled, SetNote, SflowNote, TreeContext,
 };
 pub use tunnel::{
-    Addresses, ErspanSpec, Local, Neighbour, PacketMode, Remote, Route, Routes, Solicitation,
-    TunnelSpec, source_for,
+    Addresses, ErspanSpec, KernelRoutes, Local, Neighbour, PacketMode, Remote, Route, Routes,
+    Solicitation, TunnelSpec, source_for,
 };
 pub use types::*;

@@ -35,7 +35,8 @@ pub(crate) enum Mac {
 /// A piece of the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
-    Mac(Mac),
+    /// An address of a bridge.
+    Mac(u32, Mac),
     /// Many addresses of one VLAN of a bridge.
     Vlan(u32, u16),
     /// Many addresses of a bridge.
@@ -75,7 +76,10 @@ impl Macs {
     }
 
     pub fn drain(self) -> impl Iterator<Item = Changed> {
-        let single = self.single.into_values().flatten().map(Changed::Mac);
+        let of = |((b, _), macs): ((u32, u16), Vec<Mac>)| {
+            macs.into_iter().map(move |mac| Changed::Mac(b, mac))
+        };
+        let single = self.single.into_iter().flat_map(of);
         let vlans = self.vlans.into_iter().map(|(b, v)| Changed::Vlan(b, v));
         single.chain(vlans).chain(self.bridges.into_iter().map(Changed::Bridge))
     }

@@ -152,7 +152,7 @@ impl Rewritten {
         mask: &Mask,
         dp_port: impl Fn(u32) -> Option<u16>,
     ) -> Region {
-        let mut out = Region { key: *key, mask: *mask };
+        let mut out = Region::new(*key, *mask);
         if table > 0 || self.reentered {
             for i in 0..flow::WORDS {
                 out.mask.words[i] &= !self.mask.words[i];
@@ -177,7 +177,7 @@ impl Rewritten {
 
     /// The packets, as received, that may be in a region when a later table, or NORMAL, sees them.
     pub fn before(&self, seen: &Region) -> Region {
-        let mut out = Region { key: seen.key, mask: seen.mask };
+        let mut out = Region::new(seen.key, seen.mask);
         for i in 0..flow::WORDS {
             out.mask.words[i] &= !self.mask.words[i];
         }
@@ -193,7 +193,7 @@ impl Rewritten {
             Mac::Known(mac) => (mac, &[at::ETH_DST, at::ETH_SRC][..]),
         };
         fields.iter().map(move |at| {
-            let mut r = Region { key: Key::ZERO, mask: Key::ZERO };
+            let mut r = Region::new(Key::ZERO, Key::ZERO);
             r.mask.set(*at, [0xff; 6]);
             for i in 0..2 {
                 r.mask.words[i] &= !self.mask.words[i];

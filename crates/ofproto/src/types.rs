@@ -463,13 +463,16 @@ pub struct CfmFilter {
     pub key_zero: bool,
 }
 
-/// The packets of operations, administration and maintenance that the switch takes on a port.
+/// The packets of operations, administration and maintenance, and of neighbours, that the switch
+/// takes on a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OamFilters {
     /// Of BFD.
     pub bfd: Option<BfdFilter>,
     /// Of CFM.
     pub cfm: Option<CfmFilter>,
+    /// Of LLDP. Open: they are punted; closed: they are dropped as `punt_rate`.
+    pub lldp: Option<Gate>,
 }
 
 /// An interface of a port that speaks LACP: the switch itself takes packets of Slow Protocols.
@@ -492,6 +495,15 @@ impl PortSpec {
         use openflow::{port_config, port_state};
         let down = self.config & port_config::PORT_DOWN | self.state & port_state::LINK_DOWN;
         down == 0 && !self.faulty && self.lacp.as_ref().is_none_or(|l| l.carries)
+    }
+
+    /// True if packets come to this port, and go on from it, as with the other one: only its own
+    /// bridge decides otherwise.
+    pub(crate) fn is_where(&self, other: &PortSpec) -> bool {
+        self.name == other.name
+            && self.dp_port == other.dp_port
+            && self.patch_peer == other.patch_peer
+            && self.tunnel == other.tunnel
     }
 
     /// True if the two are equal for all packets that no bond, group or bundle action handles. Only

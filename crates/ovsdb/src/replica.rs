@@ -98,6 +98,16 @@ impl Row {
         texts.collect()
     }
 
+    /// A map from number to number, such as `AutoAttach.mappings`.
+    pub fn int_map(&self, column: &str) -> BTreeMap<i64, i64> {
+        let Some(Datum::Map(pairs)) = self.columns.get(column) else { return BTreeMap::new() };
+        let numbers = pairs.iter().filter_map(|pair| match pair {
+            (Atom::Integer(k), Atom::Integer(v)) => Some((*k, *v)),
+            _ => None,
+        });
+        numbers.collect()
+    }
+
     /// A map from number to reference, such as `Bridge.flow_tables`.
     pub fn int_uuid_map(&self, column: &str) -> BTreeMap<i64, Uuid> {
         let Some(Datum::Map(pairs)) = self.columns.get(column) else { return BTreeMap::new() };

@@ -22,6 +22,8 @@ pub const ETH_MPLS: u16 = 0x8847;
 pub const ETH_MPLS_MCAST: u16 = 0x8848;
 /// Ethertype: provider backbone bridging (802.1ah).
 pub const ETH_PBB: u16 = 0x88e7;
+/// The address of LLDP's frames to the nearest bridge (IEEE 802.1AB-2009, table 7-1).
+pub const LLDP_MAC: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
 /// Ethertype: LLDP.
 pub const ETH_LLDP: u16 = 0x88cc;
 /// Ethertype: connectivity fault management (IEEE 802.1ag).

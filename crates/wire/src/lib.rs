@@ -19,6 +19,7 @@ mod ipv4;
 mod ipv6;
 mod l2;
 mod l4;
+mod lldp;
 mod nsh;
 mod tunnel;
 
@@ -29,6 +30,10 @@ pub use ipv4::Ipv4;
 pub use ipv6::{ExtWalk, Fragment, Ipv6, walk_extensions};
 pub use l2::{Arp, Ethernet, L3, VlanTag, l3, vlan_at};
 pub use l4::{Sctp, Tcp, Udp, tcp_flags};
+pub use lldp::{
+    LLDP_FRAME_BYTES_MAX, LldpAssignment, LldpElement, LldpId, LldpRefusal, LldpSelf, LldpUnit,
+    read_lldp,
+};
 pub use nsh::*;
 pub use tunnel::{MplsLse, Vxlan};
 

@@ -1,11 +1,8 @@
 //! Commands of ovs-vswitchd whose feature is not here, or whose setting has no meaning here. They
-//! print what ovs-vswitchd prints when nothing is configured. When the database does ask for the
-//! feature they fail, with the notices that the log has of it; what would change something is
+//! print what ovs-vswitchd prints when nothing is configured; what would change something is
 //! refused.
 
 use super::{Command, command};
-use crate::config::Notice;
-use crate::state::State;
 
 /// `answer!(text)`: prints the text whatever the arguments are.
 macro_rules! answer {
@@ -21,36 +18,12 @@ macro_rules! refuse {
     };
 }
 
-/// `unless!(names, otherwise)`: fails if settings whose names begin so were passed over, else
-/// answers as `otherwise` does.
-macro_rules! unless {
-    ($names:expr, $otherwise:expr) => {
-        |s, args| {
-            passed_over(s, $names)?;
-            let otherwise: super::Handler = $otherwise;
-            otherwise(s, args)
-        }
-    };
-}
-
-const LLDP: &[&str] = &["lldp", "auto_attach"];
-
-/// Fails with the notices about settings whose names begin so, if there are any.
-fn passed_over(s: &State, names: &[&str]) -> Result<(), String> {
-    let about = |n: &&Notice| n.known && names.iter().any(|name| n.name.starts_with(name));
-    let all: Vec<&str> = s.applied.notices.iter().filter(about).map(|n| n.text.as_str()).collect();
-    if all.is_empty() { Ok(()) } else { Err(all.join("\n")) }
-}
-
 const NO_FLOWS: &str =
     "ovs-vswitchd: datapath flows follow from OpenFlow only (Operation not supported)";
 const NO_PORTS: &str = "ovs-vswitchd: ports come from the database only (Operation not supported)";
 
 /// All of them.
 pub const COMMANDS: &[Command] = &[
-    command("autoattach/show-isid", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
-    command("autoattach/statistics", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
-    command("autoattach/status", "[bridge]", 0, 1, unless!(LLDP, answer!(""))),
     command("dpctl/add-dp", "dp [iface...]", 1, usize::MAX, refuse!(NO_PORTS)),
     command("dpctl/add-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
     command("dpctl/add-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),

@@ -61,6 +61,9 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all.insert("bfd_not_heard".into(), s.oam.bfd.unheard);
     all.insert("cfm_run".into(), s.oam.cfm.runs);
     all.insert("cfm_not_heard".into(), s.oam.cfm.unheard);
+    all.insert("lldp_run".into(), s.oam.lldp.runs);
+    all.insert("lldp_not_heard".into(), s.oam.lldp.unheard);
+    all.insert("rev_reconfigure".into(), s.recent.reconfigured);
     all.insert("stp_not_heard".into(), s.trees.refused_bpdus);
     all.insert("link_look".into(), s.recent.links_looked_at);
     all.insert("status_interface".into(), s.recent.reported[0]);

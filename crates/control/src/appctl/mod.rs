@@ -18,6 +18,7 @@ pub mod flow_log;
 pub mod fragments;
 pub mod history;
 pub mod implementations;
+pub mod lldp;
 mod lookups;
 mod mdb;
 mod offload;

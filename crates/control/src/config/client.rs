@@ -27,6 +27,10 @@ pub enum Change {
     Written,
 }
 
+/// Interfaces, and ports, in one transaction: both ends of the connection do it in one turn. To
+/// compare those of 4,000 patch ports with the database takes the control thread 28 ms.
+const PART_ROWS_MAX: usize = 512;
+
 /// A client of the database that reconnects by itself. All progress is made in
 /// [`next`](Self::next), which may be dropped at any time without loss.
 pub struct OvsdbClient {
@@ -47,12 +51,12 @@ pub struct OvsdbClient {
     writer: Writer,
 }
 
-/// The writes under way: one transaction for all. What the server refuses is tried again in
-/// smaller parts, row by row and then column by column, so that one bad value keeps back nothing
-/// else; the acknowledgement comes after the rest even then.
+/// The writes under way: one transaction for each part of what waits, one after the other. What the
+/// server refuses is tried again in smaller parts, row by row and then column by column, so that
+/// one bad value keeps back nothing else; the acknowledgement comes after the rest even then.
 #[derive(Default)]
 struct Writer {
-    waiting: Option<Status>,
+    waiting: Status,
     in_flight: BTreeMap<TxnId, Vec<RowUpdate>>,
     last: Vec<RowUpdate>,
 }
@@ -107,18 +111,33 @@ impl OvsdbClient {
         self.session.is_synced() && self.session.has_lock()
     }
 
-    /// Writes what differs from the database, after a write that is under way; of several that
-    /// wait the last counts. While there is no connection or lock it is dropped: the next
-    /// [`Change::Config`] asks for another.
-    pub fn write(&mut self, status: &Status) {
-        if !self.can_write() {
-            return;
+    /// Writes what differs from the database, in parts, after a write that is under way; of several
+    /// that wait the last counts for each row. While there is no connection or lock it is dropped:
+    /// the next [`Change::Config`] asks for another.
+    pub fn write(&mut self, status: Status) {
+        if self.can_write() {
+            self.writer.waiting.add(status);
+            self.write_next();
         }
-        if !self.writer.in_flight.is_empty() {
-            self.writer.waiting = Some(status.clone());
-            return;
+    }
+
+    /// Is something under way to the database, or does it wait?
+    pub fn is_writing(&self) -> bool {
+        !self.writer.in_flight.is_empty() || !self.writer.waiting.is_empty()
+    }
+
+    /// Is a part to be written that waited for nothing but others' turn?
+    fn has_part(&self) -> bool {
+        self.writer.in_flight.is_empty() && !self.writer.waiting.is_empty()
+    }
+
+    /// Writes what differs of the next part, if nothing is under way.
+    fn write_next(&mut self) {
+        if self.has_part()
+            && let Some(part) = self.writer.waiting.take_part(PART_ROWS_MAX)
+        {
+            self.transact(part.diff(self.session.replica()));
         }
-        self.transact(status.diff(self.session.replica()));
     }
 
     fn transact(&mut self, rows: Vec<RowUpdate>) {
@@ -145,7 +164,14 @@ impl OvsdbClient {
             }
             let output = self.session.take_output();
             self.output.extend(output);
-            self.step().await;
+            match self.has_part() {
+                true => {
+                    // To compare a part takes milliseconds, even if nothing differs.
+                    tokio::task::yield_now().await;
+                    self.write_next();
+                }
+                false => self.step().await,
+            }
         }
     }
 
@@ -218,10 +244,7 @@ impl OvsdbClient {
         if !self.writer.in_flight.is_empty() {
             return None;
         }
-        if let Some(status) = self.writer.waiting.take() {
-            self.write(&status);
-        }
-        Some(Change::Written)
+        self.writer.waiting.is_empty().then_some(Change::Written)
     }
 
     fn write_apart(&mut self, rows: Vec<RowUpdate>, error: &TransactionError) {
@@ -286,7 +309,7 @@ impl OvsdbClient {
         self.stream = None;
         self.more_input = false;
         self.output.clear();
-        self.writer.waiting = None;
+        self.writer.waiting = Status::default();
         self.writer.last.clear();
         self.session.disconnected(self.now());
     }

@@ -6,6 +6,7 @@ use super::notices::{self, Notice};
 use super::qos::{self, QosConf};
 use super::rows::{millis, number, rows, str_uuid_map};
 use super::timeouts::{self, Timeouts};
+use crate::oam::lldp::LldpConf;
 use crate::tls::{Authority, Identity};
 use ovsdb::{Replica, Row, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -220,6 +221,8 @@ pub struct IfaceConf {
     pub bfd: StrMap,
     /// `cfm_mpid`.
     pub cfm_mpid: Option<i64>,
+    /// `lldp`, with what the bridge's `auto_attach` says; None: it is not enabled.
+    pub lldp: Option<LldpConf>,
     /// `ingress_policing_rate` and `_burst`, in kbit/s and kbit; zero for none.
     pub policing_kbits: (u32, u32),
     /// `ingress_policing_kpkts_rate` and `_burst`, in thousands of packets; zero for none.
@@ -356,6 +359,7 @@ fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
         external_ids: row.str_map("external_ids"),
         bfd: row.str_map("bfd"),
         cfm_mpid: row.opt_int("cfm_mpid"),
+        lldp: LldpConf::wanted(row),
         policing_kbits: pair("ingress_policing_rate", "ingress_policing_burst"),
         policing_kpkts: pair("ingress_policing_kpkts_rate", "ingress_policing_kpkts_burst"),
         qos: None,
@@ -427,7 +431,13 @@ impl Reader<'_> {
         let mut found: Vec<_> = rows(self.db, "Port", bridge, "ports").collect();
         found.sort_by_key(|(_, row)| row.str("name"));
         let ports = found.into_iter().map(|(uuid, row)| self.port(uuid, row, bridge_name));
-        ports.filter(|port| !port.interfaces.is_empty()).collect()
+        let mut ports: Vec<_> = ports.filter(|port| !port.interfaces.is_empty()).collect();
+        let auto_attach = rows(self.db, "AutoAttach", bridge, "auto_attach").next();
+        let all = ports.iter_mut().flat_map(|port| &mut port.interfaces);
+        for lldp in all.filter_map(|iface| iface.lldp.as_mut()) {
+            *lldp = LldpConf::of_bridge(auto_attach.map(|(_, row)| row));
+        }
+        ports
     }
 
     fn port(&mut self, uuid: Uuid, row: &Row, bridge: &str) -> PortConf {

@@ -133,7 +133,7 @@ const BRIDGE: &[Knob] = &[
     ("status", Reported, ""),
     ("rstp_status", Reported, ""),
     ("external_ids", Foreign, ""),
-    ("auto_attach", ANY, "LLDP is not spoken"),
+    ("auto_attach", Works, ""),
     ("ipfix", Works, ""),
     ("netflow", Works, ""),
     ("sflow", Works, ""),
@@ -223,6 +223,9 @@ const PORT: &[Knob] = &[
     ("other_config:transient", Foreign, ""),
 ];
 
+const AUTO_ATTACH: &[Knob] =
+    &[("system_name", Works, ""), ("system_description", Works, ""), ("mappings", Works, "")];
+
 const INTERFACE: &[Knob] = &[
     ("name", Works, ""),
     ("type", Works, "those of iface_types; others end in error"),
@@ -270,7 +273,7 @@ const INTERFACE: &[Knob] = &[
     ("bfd:oam", Works, ""),
     ("bfd:mult", Works, ""),
     ("cfm_mpid", Works, ""),
-    ("lldp", No(&["enable=false"]), "LLDP is not spoken"),
+    ("lldp:enable", Only(&["true", "false"]), ""),
     ("other_config:cfm_ccm_pcp", Works, ""),
     ("other_config:cfm_ccm_vlan", Works, ""),
     ("other_config:cfm_demand", Works, ""),
@@ -550,7 +553,7 @@ pub const TABLES: &[(&str, &[Knob])] = &[
     ("Flow_Sample_Collector_Set", SETS),
     ("CT_Zone", &[("timeout_policy", Works, ""), ("external_ids", Foreign, "")]),
     ("CT_Timeout_Policy", CT_TIMEOUT_POLICY),
-    ("AutoAttach", &[("*", ANY, "see Bridge.auto_attach")]),
+    ("AutoAttach", AUTO_ATTACH),
 ];
 
 /// The knobs of a table; none for one that the schema of 3.1 does not have.

@@ -6,7 +6,7 @@ use ovsdb::{Atom, Datum, Replica, Row, Uuid};
 use std::collections::BTreeSet;
 
 /// Columns of which each key is a setting.
-const MAPS: [&str; 2] = ["other_config", "bfd"];
+const MAPS: [&str; 3] = ["other_config", "bfd", "lldp"];
 
 /// Something that is set and has no effect. Two are the same if row, setting and value are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

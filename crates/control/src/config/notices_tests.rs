@@ -75,7 +75,6 @@ fn what_is_not_supported_is_said_by_row_and_name() {
             "other_config",
             Datum::map([("offload-rebalance", "true"), ("max-idle", "500"), ("typo", "1")]),
         ),
-        ("Bridge", "auto_attach", Datum::set([Uuid(20), Uuid(21)])),
         ("Bridge", "stp_enable", Datum::scalar(true)),
         ("Bridge", "external_ids", Datum::map([("anything", "1")])),
         ("Port", "bond_fake_iface", Datum::scalar(true)),
@@ -94,7 +93,6 @@ fn what_is_not_supported_is_said_by_row_and_name() {
         [
             "WARN Open_vSwitch: other_config:offload-rebalance is not supported and has no effect (there is no kernel datapath)",
             "INFO Open_vSwitch: other_config:typo is not known and has no effect",
-            "WARN bridge br0: auto_attach is not supported and has no effect (LLDP is not spoken)",
             "WARN bridge br0: controller ptcp:6653: other_config:dscp=64 is not supported and has no effect",
             "INFO interface p1 of type dpdk: options:peer is not known and has no effect",
             "INFO interface p1: bfd:min_xr is not known and has no effect",

@@ -71,6 +71,8 @@ pub struct PortStatus {
     pub rstp_statistics: Option<Counters>,
     /// `bond_active_slave`: the inner value is absent where there is none.
     pub bond_active: Option<Option<String>>,
+    /// `trunks`, and `vlan_mode` unless that stays, where Auto Attach changes them.
+    pub trunks: Option<(Vec<u16>, Option<&'static str>)>,
 }
 
 /// Columns of one row of table `Interface`. `None` empties a column, but for `statistics`.
@@ -174,6 +176,10 @@ impl PortStatus {
         opt(&mut columns, "rstp_status", self.rstp_status.clone(), Datum::map);
         opt(&mut columns, "rstp_statistics", self.rstp_statistics.clone(), Datum::map);
         opt(&mut columns, "bond_active_slave", self.bond_active.clone(), Datum::optional);
+        if let Some((trunks, mode)) = &self.trunks {
+            columns.push(("trunks", Datum::set(trunks.iter().map(|vlan| i64::from(*vlan)))));
+            opt(&mut columns, "vlan_mode", *mode, |mode| Datum::optional(Some(mode)));
+        }
         columns
     }
 }
@@ -252,6 +258,59 @@ impl Status {
     }
 }
 
+impl Status {
+    /// Adds newer rows. Statistics stay where there are no newer ones.
+    pub fn add(&mut self, newer: Status) {
+        let Status { switch, bridges, ports, interfaces, mirrors, controllers, datapaths } = newer;
+        let statistics = self.switch.statistics.take();
+        self.switch = SwitchStatus { statistics: switch.statistics.or(statistics), ..switch };
+        self.bridges.extend(bridges);
+        for (uuid, row) in ports {
+            let old = self.ports.remove(&uuid).and_then(|old| old.trunks);
+            let trunks = row.trunks.clone().or(old);
+            self.ports.insert(uuid, PortStatus { trunks, ..row });
+        }
+        for (uuid, row) in interfaces {
+            let old = self.interfaces.remove(&uuid).and_then(|old| old.statistics);
+            let statistics = row.statistics.or(old);
+            self.interfaces.insert(uuid, InterfaceStatus { statistics, ..row });
+        }
+        self.mirrors.extend(mirrors);
+        self.controllers.extend(controllers);
+        self.datapaths.extend(datapaths);
+    }
+
+    /// True if there are no rows.
+    pub fn is_empty(&self) -> bool {
+        *self == Status::default()
+    }
+
+    /// Takes the rows of at most so many interfaces, and of as many ports; with the last of them
+    /// the switch's row, which says what was applied. None: there are no rows.
+    pub fn take_part(&mut self, most: usize) -> Option<Status> {
+        if self.is_empty() {
+            return None;
+        }
+        let (ports, more_ports) = first(&mut self.ports, most);
+        let (interfaces, more_interfaces) = first(&mut self.interfaces, most);
+        if !more_ports && !more_interfaces {
+            return Some(Status { ports, interfaces, ..std::mem::take(self) });
+        }
+        Some(Status { ports, interfaces, ..Status::default() })
+    }
+}
+
+/// Takes the first rows; true: there are more.
+fn first<T>(rows: &mut BTreeMap<Uuid, T>, most: usize) -> (BTreeMap<Uuid, T>, bool) {
+    match rows.keys().nth(most).copied() {
+        Some(next) => {
+            let rest = rows.split_off(&next);
+            (std::mem::replace(rows, rest), true)
+        }
+        None => (std::mem::take(rows), false),
+    }
+}
+
 fn row_diff(db: &Replica, table: &'static str, uuid: Uuid, wanted: Columns) -> Option<RowUpdate> {
     let row = db.row(table, uuid)?;
     let differs = |(name, value): &(&str, Datum)| row.get(name).is_some_and(|old| old != value);
@@ -264,6 +323,32 @@ fn row_diff(db: &Replica, table: &'static str, uuid: Uuid, wanted: Columns) -> O
 mod tests {
     use super::*;
     use ovsdb::{Row, Schema};
+
+    #[test]
+    fn very_many_rows_are_taken_in_parts_and_what_was_applied_last() {
+        let row = |n| InterfaceStatus { statistics: n, ..InterfaceStatus::default() };
+        let counters = || Some(Counters::from([("rx_packets".into(), 1)]));
+        let mut all = Status::default();
+        let mut reported = Status::default();
+        reported.interfaces.extend((0..2500).map(|i| (Uuid(i), row(counters()))));
+        reported.ports.extend((0..10).map(|i| (Uuid(i), PortStatus::default())));
+        reported.switch.cur_cfg = Some(7);
+        all.add(reported.clone());
+        let first = all.take_part(1000).expect("a part");
+        assert_eq!((first.interfaces.len(), first.ports.len()), (1000, 10));
+        assert_eq!(first.switch, SwitchStatus::default());
+        // A newer report, without statistics, comes before the rest was written.
+        reported.switch.cur_cfg = Some(8);
+        reported.interfaces.values_mut().for_each(|i| i.statistics = None);
+        all.add(reported);
+        let parts: Vec<Status> = std::iter::from_fn(|| all.take_part(1000)).collect();
+        let sizes: Vec<usize> = parts.iter().map(|part| part.interfaces.len()).collect();
+        assert_eq!(sizes, [1000, 1000, 500]);
+        let applied: Vec<_> = parts.iter().map(|part| part.switch.cur_cfg).collect();
+        assert_eq!(applied, [None, None, Some(8)]);
+        let counted = parts.iter().flat_map(|part| part.interfaces.values());
+        assert_eq!(counted.filter(|i| i.statistics.is_some()).count(), 1500);
+    }
 
     fn database() -> Replica {
         let row = |columns: Vec<(&str, Datum)>| columns.into_iter().collect::<Row>();

@@ -1,6 +1,7 @@
 //! The sessions of all protocols that watch a path.
 
-use super::{bfd, cfm};
+use super::{bfd, cfm, lldp};
+use crate::oam::wakeups::Wakeups;
 use ofproto::OamFilters;
 
 /// The sessions of all protocols.
@@ -10,17 +11,28 @@ pub struct Protocols {
     pub bfd: bfd::sessions::Sessions,
     /// Of CFM.
     pub cfm: cfm::points::Points,
+    /// Of LLDP.
+    pub lldp: lldp::agents::Agents,
 }
 
 impl Protocols {
     /// The packets that a port is to take for its sessions.
     pub fn filters(&self, iface: &str) -> OamFilters {
-        OamFilters { bfd: self.bfd.filter(iface), cfm: self.cfm.filter(iface) }
+        OamFilters {
+            bfd: self.bfd.filter(iface),
+            cfm: self.cfm.filter(iface),
+            lldp: self.lldp.filter(iface),
+        }
     }
 
     /// True if a session is to be run.
     pub fn is_due(&self, now: u64) -> bool {
-        [&self.bfd.wakeups, &self.cfm.wakeups].iter().any(|w| w.next(now).is_some())
+        self.wakeups().iter().any(|w| w.next(now).is_some())
+    }
+
+    /// When sessions of each protocol are to be run.
+    pub fn wakeups(&self) -> [&Wakeups; 3] {
+        [&self.bfd.wakeups, &self.cfm.wakeups, &self.lldp.wakeups]
     }
 
     /// True if an interface has sessions, and none reports that packets get through.

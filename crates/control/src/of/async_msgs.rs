@@ -1,5 +1,6 @@
 //! Asynchronous messages: packet-ins, flow-removed, port status, flow-monitor updates.
 
+use super::encoded::Encoded;
 use super::{Conn, ConnId};
 use crate::config::queue_size;
 use crate::state::State;
@@ -77,6 +78,7 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
     let now = s.now_ms();
     let Some(bridge) = s.bridges.get_mut(&name) else { return };
     let of_service = queue_size(&bridge.conf.other_config);
+    let mut sent = false;
     for (id, conn) in s.conns.iter_mut().filter(|(_, c)| c.bridge == name) {
         let Some(reason) = reason_for(conn, context) else { continue };
         if conn.id != context.controller_id || !conn.wants_packet_in(reason) {
@@ -90,11 +92,15 @@ pub fn packet_in(s: &mut State, punt: &PuntEvent, turn: &mut PacketInTurn) {
             p.reason = reason;
         }
         turn.add(context.bridge, bytes);
+        sent = true;
         let waiting_max = row.map_or(of_service, |c| c.conf.queue_size);
         if !conn.send_packet_in(&message, waiting_max) {
             let name = conn.name(*id);
             vlog::info!("connmgr", "{name}: dropping packet-in due to queue overflow");
         }
+    }
+    if let Some(port) = context.continuation.as_ref().filter(|_| sent).map(|c| c.odp_port) {
+        s.pending.paused.add(context.bridge, port);
     }
 }
 
@@ -122,9 +128,10 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
             Event::FlowRemoved(bridge, removed) => {
                 let Some(name) = s.bridge_name(bridge) else { continue };
                 let reply = Reply::FlowRemoved((*removed).clone());
+                let mut message = Encoded::new(&reply);
                 for conn in s.conns.values_mut() {
                     if conn.bridge == name && conn.wants_flow_removed(removed.reason) {
-                        conn.notify(&reply);
+                        conn.notify_with(&mut message);
                     }
                 }
             }
@@ -136,9 +143,10 @@ pub fn events(s: &mut State, events: Vec<Event>, origin: Origin) {
             Event::TableStatus(bridge, more, table) => {
                 let Some(name) = s.bridge_name(bridge) else { continue };
                 let reply = Reply::TableStatus { more, table: *table };
+                let mut message = Encoded::new(&reply);
                 for conn in s.conns.values_mut() {
                     if conn.bridge == name && conn.wants_vacancy(more) {
-                        conn.notify(&reply);
+                        conn.notify_with(&mut message);
                     }
                 }
             }
@@ -163,10 +171,11 @@ pub fn forward(s: &mut State, (origin, xid): (ConnId, u32), group: &GroupMod) {
     let single = matches!(group.command, InsertBucket(_) | RemoveBucket(_));
     let Some(bridge) = s.conns.get(&origin).map(|c| c.bridge.clone()) else { return };
     let reply = Reply::RequestForward { xid, group: group.clone() };
+    let mut message = Encoded::new(&reply);
     for (id, conn) in s.conns.iter_mut() {
         let knows = !single || matches!(conn.version(), Some(Version::V10 | Version::V15));
         if *id != origin && conn.bridge == bridge && knows && conn.wants_group_mods() {
-            conn.notify(&reply);
+            conn.notify_with(&mut message);
         }
     }
 }
@@ -177,10 +186,11 @@ fn port_status(s: &mut State, bridge: &str, reason: u8, desc: &PortDesc, old: Op
     let dead = |d: &PortDesc| PortDesc { state: d.state & !port_state::LIVE, ..d.clone() };
     let unseen = old.is_some_and(|old| dead(old) == dead(desc));
     let reply = Reply::PortStatus { reason, desc: desc.clone() };
+    let mut message = Encoded::new(&reply);
     for conn in s.conns.values_mut() {
         let sees = !unseen || conn.version() != Some(Version::V10);
         if conn.bridge == bridge && sees && conn.wants_port_status(reason) {
-            conn.notify(&reply);
+            conn.notify_with(&mut message);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::account;
+use super::encoded::Encoded;
 use super::io::Backlog;
 use super::open_bundles::OpenBundles;
 use super::snoops::Snoops;
@@ -190,6 +191,12 @@ impl Conn {
         self.reply(0, message);
     }
 
+    /// Sends an asynchronous message that other connections get, too.
+    pub fn notify_with(&mut self, message: &mut Encoded<'_>) {
+        let Some(dialect) = self.dialect else { return };
+        message.of(dialect).iter().for_each(|bytes| self.send(bytes.clone()));
+    }
+
     /// Sends a packet-in. False: it is dropped, as the peer does not read and has this many to
     /// read already, or more bytes than may wait.
     pub fn send_packet_in(&mut self, message: &Reply, waiting_max: u32) -> bool {
@@ -349,16 +356,41 @@ mod tests {
     use crate::of::change::slice_flows;
     use openflow::codec::Dialect;
 
+    /// A controller's connection, and what it is sent.
+    fn connected(version: Version) -> (Conn, tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>) {
+        let kind = Kind::Row { target: "ptcp:".into(), active: false, primary: true };
+        let (out, sent) = tokio::sync::mpsc::unbounded_channel();
+        let (open, _) = tokio::sync::oneshot::channel();
+        let mut conn = Conn::new("br0".into(), kind, out, Rc::default(), open);
+        conn.dialect = Some(Dialect::from(version));
+        (conn, sent)
+    }
+
+    #[test]
+    fn a_message_for_many_connections_is_encoded_once_for_each_version() {
+        let group = openflow::GroupMod {
+            command: openflow::GroupCommand::Add,
+            kind: openflow::GroupType::All,
+            id: 1,
+            buckets: Vec::new(),
+            selection_method: String::new(),
+            selection_param: 0,
+            selection_fields: Vec::new(),
+        };
+        let reply = Reply::RequestForward { xid: 7, group };
+        let mut message = Encoded::new(&reply);
+        for version in [Version::V14, Version::V15, Version::V14].repeat(100) {
+            let (mut conn, mut sent) = connected(version);
+            conn.notify_with(&mut message);
+            let alone = codec::encode(version, 0, &reply);
+            assert_eq!(Some(sent.try_recv().unwrap()), alone.into_iter().next());
+        }
+        assert_eq!(message.encodings(), 2);
+    }
+
     #[test]
     fn a_slice_of_flows_that_go_causes_few_messages_however_many_connections_want_them() {
-        let conn = || {
-            let kind = Kind::Row { target: "ptcp:".into(), active: false, primary: true };
-            let (out, _) = tokio::sync::mpsc::unbounded_channel();
-            let (open, _) = tokio::sync::oneshot::channel();
-            let mut conn = Conn::new("br0".into(), kind, out, Rc::default(), open);
-            conn.dialect = Some(Dialect::from(Version::V13));
-            conn
-        };
+        let conn = || connected(Version::V13).0;
         for connections in [1, 3, 100, 512] {
             let all: Vec<Conn> = (0..connections).map(|_| conn()).collect();
             let flows = slice_flows(all.iter().map(Conn::watches).sum());

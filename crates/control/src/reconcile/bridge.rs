@@ -42,6 +42,7 @@ pub fn remove_bridge(s: &mut State, name: &str) -> Vec<flow::PortNo> {
     let now = s.now_ns();
     let _ = s.ofproto.remove_bridge(bridge.id, now);
     s.pending.injected.forget(bridge.id);
+    s.pending.paused.forget(bridge.id);
     s.conns.retain(|_, c| c.bridge != name);
     s.of.snoops.forget(name);
     bridge.ifaces.values().filter_map(|iface| iface.dp_port).collect()

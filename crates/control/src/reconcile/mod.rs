@@ -30,6 +30,8 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     let mut turn = Instant::now();
     let gone: Vec<String> = {
         let mut s = state.borrow_mut();
+        // Links may have changed since the last configuration.
+        s.ofproto.take_reconfigured();
         settings::apply(&mut s, desired);
         crate::vhost_async::apply(&mut s, desired);
         crate::ct_timeouts::apply(&mut s, desired);
@@ -80,6 +82,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         crate::in_band::configure(&mut s, desired);
         s.flush_changes();
         s.status_dirty = true;
+        s.recent.reconfigured += u64::from(s.ofproto.take_reconfigured());
         s.closing.clone()
     };
     // A client that waits for the configuration finds devices gone that the switch had made.

@@ -68,6 +68,8 @@ pub struct Pending {
     pub turns: Rc<RefCell<crate::of::turns::Turns>>,
     /// What controllers' packets had the packet side do.
     pub injected: crate::of::injected::Injected,
+    /// Whose packets controllers may have go on.
+    pub paused: crate::of::paused::Paused,
     /// Invalidations under way, oldest first.
     tickets: VecDeque<Ticket>,
     /// Invalidations that were done before those.
@@ -148,6 +150,8 @@ pub struct Recent {
     pub links_looked_at: u64,
     /// Interfaces that were reported to the database, and turns that this took.
     pub reported: [u64; 2],
+    /// Configurations of the database that had packets decided about anew.
+    pub reconfigured: u64,
     /// What the log said of PMD threads.
     pub said: PollingSaid,
     /// When a failed translation was logged last, and with its trace.

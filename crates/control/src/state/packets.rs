@@ -2,15 +2,14 @@
 
 use super::State;
 use action::Decision;
-use flow::PortNo;
+use flow::{PortNo, at};
 use ofproto::BridgeId;
 use openflow::{OfError, PacketOut, Resume};
 
 impl State {
     /// Executes a packet-out.
     pub fn packet_out(&mut self, bridge: BridgeId, po: &PacketOut) -> Result<(), OfError> {
-        let in_port = self.dp_port(bridge, po.matching.key.u32(flow::at::OF_IN_PORT));
-        let in_port = in_port.unwrap_or(flow::NO_PORT);
+        let in_port = self.ofproto.charged_port(bridge, po.matching.key.u32(at::OF_IN_PORT));
         let limit = self.dp.settings().vlan_limit;
         let key = datapath::extract(&po.data, in_port, limit).ok_or(OfError::BadPacket)?;
         let decision = self.ofproto.packet_out(bridge, po, &key)?;
@@ -19,7 +18,7 @@ impl State {
 
     /// Has a paused pipeline of a bridge go on.
     pub fn resume(&mut self, bridge: BridgeId, r: &Resume) -> Result<(), OfError> {
-        let in_port = PortNo::try_from(r.continuation.odp_port).unwrap_or(flow::NO_PORT);
+        let in_port = self.pending.paused.charged(bridge, r.continuation.odp_port);
         let limit = self.dp.settings().vlan_limit;
         let key = datapath::extract(&r.data, in_port, limit).ok_or(OfError::BadPacket)?;
         let decision = self.ofproto.resume(bridge, r, &key)?;
@@ -33,8 +32,7 @@ impl State {
         po: &PacketOut,
         decision: &Decision,
     ) -> Result<(), OfError> {
-        let in_port = self.dp_port(bridge, po.matching.key.u32(flow::at::OF_IN_PORT));
-        let in_port = in_port.unwrap_or(flow::NO_PORT);
+        let in_port = self.ofproto.charged_port(bridge, po.matching.key.u32(at::OF_IN_PORT));
         self.execute(bridge, &po.data, in_port, decision)
     }
 

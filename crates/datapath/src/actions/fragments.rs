@@ -86,15 +86,17 @@ impl Position {
     }
 }
 
-/// A fragment that waits, and the operations that are left.
+/// A fragment, or a packet of the control side, that waits, and the operations that are left.
 pub(crate) struct Held {
     pub packet: Packet,
     pub frame: Frame,
     pub ops: Arc<[Op]>,
-    /// The `ct` operation at which it waits.
+    /// The operation behind which it continues: for a fragment the `ct` at which it waits.
     pub at: Position,
     /// The reason of its drop if no operation sends it.
     pub why: Drop,
+    /// It is a packet of the control side, of which only some operations are executed at once.
+    pub paced: bool,
 }
 
 /// A worker's access to the fragments that wait.

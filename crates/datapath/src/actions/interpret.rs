@@ -70,7 +70,8 @@ pub(crate) fn touches_metadata(rw: &Rewrite) -> bool {
     rw.mask.bytes().iter().enumerate().any(|(i, m)| *m != 0 && is_metadata(i))
 }
 
-struct Run<'a, S: Sink> {
+/// With `PACED` it pauses after some operations.
+struct Run<'a, S: Sink, const PACED: bool> {
     sink: &'a mut S,
     /// All operations of the packet.
     ops: &'a Arc<[Op]>,
@@ -82,48 +83,13 @@ struct Run<'a, S: Sink> {
     ends: u64,
     /// Bytes to which the next output is truncated.
     cut: Option<usize>,
+    /// Operations until it pauses.
+    left: usize,
+    /// Packets whose operations are to be continued: copies for lists in lists, and the packet.
+    paused: Option<&'a mut Vec<Held>>,
 }
 
-/// Executes `ops` on a packet, which it consumes. `why`: the reason of its drop if no operation
-/// sends it.
-pub(crate) fn run<S: Sink>(sink: &mut S, ops: &Arc<[Op]>, why: Drop, packet: Packet, frame: Frame) {
-    go_on(sink, ops, None, why, packet, frame);
-}
-
-/// Continues the operations of a fragment that waited.
-pub(crate) fn resume<S: Sink>(sink: &mut S, held: Held) {
-    let Held { packet, frame, ops, at, why } = held;
-    go_on(sink, &ops, Some(at), why, packet, frame);
-}
-
-/// Executes `ops`, or with `behind` only the operations behind that one.
-fn go_on<S: Sink>(
-    sink: &mut S,
-    ops: &Arc<[Op]>,
-    behind: Option<Position>,
-    why: Drop,
-    packet: Packet,
-    mut frame: Frame,
-) {
-    let in_port = frame.in_port();
-    let at = behind.unwrap_or_default();
-    let mut r = Run { sink, ops, at, why, in_port, ends: 0, cut: None };
-    let left = match behind {
-        None => r.each(ops, 0, packet, &mut frame),
-        Some(at) => r.each(at.list(ops), at.next(), packet, &mut frame),
-    };
-    let ends = r.ends;
-    if let Some(p) = left {
-        sink.free(p);
-    }
-    match ends {
-        0 => sink.dropped(in_port, why),
-        1 => {}
-        n => sink.copies(in_port, n - 1),
-    }
-}
-
-impl<S: Sink> Run<'_, S> {
+impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
     /// Executes a list inside the current one; returns the packet if nothing consumed it.
     fn list(&mut self, ops: &[Op], p: Packet, f: &mut Frame) -> Option<Packet> {
         self.at.enter();
@@ -138,6 +104,9 @@ impl<S: Sink> Run<'_, S> {
         for (i, op) in ops.iter().enumerate().skip(from) {
             let last = i + 1 == ops.len();
             self.at.set(i);
+            if PACED {
+                self.left = self.left.saturating_sub(1);
+            }
             match op {
                 Op::Output(_)
                 | Op::Recirc(_)
@@ -183,8 +152,34 @@ impl<S: Sink> Run<'_, S> {
                     }
                 }
             }
+            if PACED && self.left == 0 && !last && self.cut.is_none() {
+                self.at.set(i);
+                return self.pause(p, f);
+            }
         }
         Some(p)
+    }
+
+    /// Has the rest of the current list wait.
+    fn pause(&mut self, p: Packet, f: &Frame) -> Option<Packet> {
+        if !self.at.is_exact() {
+            return self.end(Drop::ResubmitLimit, p);
+        }
+        let held = self.held(p, f);
+        match &mut self.paused {
+            Some(paused) => {
+                self.ends += 1;
+                paused.push(held);
+                None
+            }
+            None => Some(held.packet),
+        }
+    }
+
+    /// A packet that waits behind the current operation.
+    fn held(&self, packet: Packet, f: &Frame) -> Held {
+        let (ops, at, why) = (self.ops.clone(), self.at, self.why);
+        Held { packet, frame: *f, ops, at, why, paced: PACED }
     }
 
     /// Lets a fragment wait for the rest of its datagram; returns any other packet.
@@ -193,7 +188,7 @@ impl<S: Sink> Run<'_, S> {
             return Some(p);
         }
         let Some(fragment) = ct::fragment(ct, &p, f) else { return Some(p) };
-        let held = Held { packet: p, frame: *f, ops: self.ops.clone(), at: self.at, why: self.why };
+        let held = self.held(p, f);
         let back = self.sink.gather(ct, fragment, held);
         self.ends += u64::from(back.is_none());
         back.map(|held| held.packet)
@@ -284,6 +279,73 @@ impl<S: Sink> Run<'_, S> {
             _ => Some(p),
         }
     }
+}
+
+/// Executes `ops` on a packet, which it consumes. `why`: the reason of its drop if no operation
+/// sends it.
+pub(crate) fn run<S: Sink>(sink: &mut S, ops: &Arc<[Op]>, why: Drop, packet: Packet, frame: Frame) {
+    let start = Start { ops, behind: None, why, most: usize::MAX };
+    go_on::<S, false>(sink, start, packet, frame, None);
+}
+
+/// Continues the operations of a fragment that waited.
+pub(crate) fn resume<S: Sink>(sink: &mut S, held: Held) {
+    let Held { packet, frame, ops, at, why, .. } = held;
+    let start = Start { ops: &ops, behind: Some(at), why, most: usize::MAX };
+    go_on::<S, false>(sink, start, packet, frame, None);
+}
+
+/// As [`run`] or [`resume`], but pauses after `start.most` operations. What is left to do is added
+/// to `later`, in order; returns how many operations it might still have executed. Lists that are
+/// nested too deep to pause in end the packet there.
+pub(crate) fn run_some<S: Sink>(
+    sink: &mut S,
+    start: Start<'_>,
+    packet: Packet,
+    frame: Frame,
+    later: &mut Vec<Held>,
+) -> usize {
+    go_on::<S, true>(sink, start, packet, frame, Some(later))
+}
+
+/// Operations, and where among them execution starts.
+pub(crate) struct Start<'a> {
+    /// All operations of the packet.
+    pub ops: &'a Arc<[Op]>,
+    /// Only the operations behind this one are executed.
+    pub behind: Option<Position>,
+    /// The reason of the packet's drop if no operation sends it.
+    pub why: Drop,
+    /// Operations until it pauses.
+    pub most: usize,
+}
+
+/// Executes operations until the end, or until it pauses. Returns until when it need not have.
+fn go_on<S: Sink, const PACED: bool>(
+    sink: &mut S,
+    Start { ops, behind, why, most }: Start<'_>,
+    packet: Packet,
+    mut frame: Frame,
+    paused: Option<&mut Vec<Held>>,
+) -> usize {
+    let in_port = frame.in_port();
+    let at = behind.unwrap_or_default();
+    let (ends, cut) = (0, None);
+    let mut r = Run::<S, PACED> { sink, ops, at, why, in_port, ends, cut, left: most, paused };
+    let rest = match behind {
+        None => r.each(ops, 0, packet, &mut frame),
+        Some(at) => r.each(at.list(ops), at.next(), packet, &mut frame),
+    };
+    let (ends, left) = (r.ends, r.left);
+    if let Some(p) = rest {
+        sink.free(p);
+    }
+    match ends {
+        0 => sink.dropped(in_port, why),
+        1 => {}
+        n => sink.copies(in_port, n - 1),
+    }
+    left
 }
 
 /// Executes an operation that changes the packet.

@@ -2,6 +2,8 @@
 
 pub(crate) mod ct;
 pub(crate) mod fragments;
+pub(crate) mod inject;
+pub(crate) mod injected;
 pub(crate) mod interpret;
 mod mpls_payload;
 mod nsh;
@@ -19,8 +21,6 @@ use crate::batch::Batch;
 use crate::capture::Capture;
 use crate::lookup::table::Table;
 use crate::mem::prefetch;
-use crate::messages::Execute;
-use crate::parse::frame::Frame;
 use crate::report::Reports;
 use crate::settings::Settings;
 use crate::tunnel;
@@ -110,7 +110,7 @@ impl Actions {
                 }
             };
         }
-        resume(tx);
+        inject::resume(tx);
         batch.end_pass();
     }
 
@@ -305,29 +305,6 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
             tx.dropped(batch.in_port[i], why);
             tx.free(p);
         }
-    }
-}
-
-/// Executes operations on a packet that the control side injects.
-pub(crate) fn inject(e: &Execute, vlan_limit: u8, tx: &mut TxState) {
-    tx.stats(e.in_port).injected.add(1);
-    let frame = Frame::new(&e.packet, e.in_port, vlan_limit);
-    match (frame, tx.make(&e.packet)) {
-        (Some(f), Some(p)) => interpret::run(tx, &e.ops, Drop::Policy, p, f),
-        (None, made) => {
-            tx.dropped(e.in_port, Drop::Truncated);
-            made.into_iter().for_each(|p| tx.free(p));
-        }
-        (_, None) => tx.dropped(e.in_port, Drop::NoBuffer),
-    }
-    resume(tx);
-}
-
-/// Continues the operations of fragments whose datagram is complete.
-#[inline]
-fn resume(tx: &mut TxState) {
-    while let Some(held) = tx.ct.fragments.next() {
-        interpret::resume(tx, held);
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::batch::keys::{PWORDS, Words};
 use crate::lookup::flow_store::{Column, MASKS, Store};
-use crate::manage::invalidate::{OverlapTest, RegionSet};
+use crate::manage::invalidate::{OverlapTest, RegionGroup, RegionSet};
 use crate::mem::fold;
 use std::hash::{BuildHasher, RandomState};
 
@@ -101,8 +101,12 @@ impl Index {
     pub fn overlapping(&mut self, store: &Store, regions: &RegionSet, each: &mut dyn FnMut(u32)) {
         self.clock += 1;
         for sub in self.subtables.iter_mut().filter(|s| !s.megaflows.is_empty()) {
-            for (mask, keys) in regions.groups() {
-                sub.overlapping(store, mask, keys, (self.secret, self.clock), each);
+            for group in regions.groups() {
+                sub.overlapping(store, group, (self.secret, self.clock), &mut |i| {
+                    if group.has_port(store, i) {
+                        each(i);
+                    }
+                });
             }
         }
     }
@@ -112,8 +116,7 @@ impl Subtable {
     fn overlapping(
         &mut self,
         store: &Store,
-        region: &Words,
-        keys: &[Words],
+        RegionGroup { mask: region, keys, .. }: &RegionGroup,
         (secret, clock): (u64, u64),
         each: &mut dyn FnMut(u32),
     ) {

@@ -8,6 +8,10 @@ use crate::mem::fold;
 use action::Region;
 use flow::Key;
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Where the input port is in word 4 of a key.
+const PORT_SHIFT: usize = flow::at::IN_PORT % 8 * 8;
 
 struct Rng(u64);
 impl Rng {
@@ -17,11 +21,15 @@ impl Rng {
     }
     /// Few distinct keys, with something beyond line 0.
     fn key(&mut self) -> Words {
-        std::array::from_fn(|w| if w == 7 || w > 10 { 0 } else { self.below(3) * 0x0101 })
+        let mut key =
+            std::array::from_fn(|w| if w == 7 || w > 10 { 0 } else { self.below(3) * 0x0101 });
+        key[4] <<= PORT_SHIFT;
+        key
     }
-    /// One of few masks.
+    /// One of few masks, which have the input port as all megaflows' do.
     fn mask(&mut self) -> Words {
         let (mut m, bits) = ([0; 32], self.below(12));
+        m[4] = 0xffff << PORT_SHIFT;
         for w in 0..4 {
             let word = [0, 2, 3, 8][w];
             m[word] = if bits >> w & 1 != 0 { 0xffff } else { 0 };
@@ -29,12 +37,21 @@ impl Rng {
         m
     }
     fn region(&mut self) -> Region {
-        let (k, m) = (self.key(), self.mask());
-        let mut r = Region { key: Key::ZERO, mask: Key::ZERO };
+        let (k, mut m) = (self.key(), self.mask());
+        m[4] = [0, 0xffff << PORT_SHIFT][self.below(2) as usize];
+        let mut r = Region::new(Key::ZERO, Key::ZERO);
         r.key.words[..32].copy_from_slice(&k);
         r.mask.words[..32].copy_from_slice(&m);
         (0..32).for_each(|w| r.key.words[w] &= m[w]);
-        r
+        // Few ports, or so many that they are not looked for one by one.
+        let most = [4, 4000][self.below(2) as usize];
+        match self.below(2) {
+            0 => {
+                let some = (0..most).filter(|_| self.below(3) > 0).map(|port| port % 4 * 0x0101);
+                r.from_ports(&Arc::new(some.chain(4000..4000 + most).collect()))
+            }
+            _ => r,
+        }
     }
 }
 
@@ -102,7 +119,7 @@ fn a_change_costs_the_megaflows_it_hits() {
         index.insert(&store, t.put(&key, &mask, 1, 70_000).unwrap());
     }
     let ask = |index: &mut Index, n: u64| {
-        let mut region = Region { key: Key::ZERO, mask: Key::ZERO };
+        let mut region = Region::new(Key::ZERO, Key::ZERO);
         (region.key.words[2], region.mask.words[2]) = (n, u64::MAX);
         found(index, &store, &RegionSet::of(&[region])).len()
     };

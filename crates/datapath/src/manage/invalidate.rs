@@ -6,30 +6,89 @@
 use crate::batch::keys::{PWORDS, Words};
 use crate::events::{Stale, Ticket};
 use crate::lookup::flow_store::Store;
-use action::Region;
+use crate::lookup::table::port_of;
+use action::{PortSet, Region};
+use flow::{PortNo, at};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use sync::{Domain, Grace};
 
-/// Regions on the packet-side lines, grouped by mask.
-pub(crate) struct RegionSet(HashMap<Words, Vec<Words>>);
+/// Values of regions that are looked for by port, at most: each costs a lookup for each mask, and
+/// saves examining megaflows of other ports.
+const VALUES_BY_PORT_MAX: usize = 1024;
+
+/// Regions with one mask.
+pub(crate) struct RegionGroup {
+    pub mask: Words,
+    /// The values of each.
+    pub keys: Vec<Words>,
+    /// The ports by which their packets come in; None: by any.
+    pub from: Option<Arc<PortSet>>,
+}
+
+impl RegionGroup {
+    /// True if megaflow `i` is of a port by which packets of these regions come in.
+    pub fn has_port(&self, store: &Store, i: u32) -> bool {
+        let port = || port_of(store.word(i, at::IN_PORT / 8));
+        self.from.as_ref().is_none_or(|from| from.contains(port()))
+    }
+}
+
+/// Regions on the packet-side lines, grouped by mask and ports.
+pub(crate) struct RegionSet(Vec<RegionGroup>);
 
 impl RegionSet {
     pub fn of(regions: &[Region]) -> RegionSet {
-        let mut by_mask: HashMap<Words, Vec<Words>> = HashMap::new();
+        let mut set = RegionSet(Vec::new());
+        let (mut numbers, mut by_port) = (HashMap::new(), 0);
         for r in regions {
             let mut mask: Words = r.mask.words[..PWORDS].try_into().unwrap();
             mask[7] = 0;
             let key: Words = r.key.words[..PWORDS].try_into().unwrap();
-            by_mask.entry(mask).or_default().push(key);
+            match &r.from {
+                Some(from) if by_port + from.len() <= VALUES_BY_PORT_MAX => {
+                    by_port += from.len();
+                    let mask = with_port(&mask, u16::MAX);
+                    let keys = from.iter().map(|port| with_port(&key, port));
+                    set.group(&mut numbers, mask, None).keys.extend(keys);
+                }
+                from => set.group(&mut numbers, mask, from.as_ref()).keys.push(key),
+            }
         }
-        RegionSet(by_mask)
+        set
     }
 
-    /// Each mask, with the values of all regions that have it.
-    pub fn groups(&self) -> impl Iterator<Item = (&Words, &Vec<Words>)> {
+    /// The group of this mask and these ports.
+    fn group(
+        &mut self,
+        numbers: &mut HashMap<(Words, usize), usize>,
+        mask: Words,
+        from: Option<&Arc<PortSet>>,
+    ) -> &mut RegionGroup {
+        // Regions of one change have the same set.
+        let which = from.map_or(0, |from| Arc::as_ptr(from) as usize);
+        let n = *numbers.entry((mask, which)).or_insert_with(|| {
+            self.0.push(RegionGroup { mask, keys: Vec::new(), from: from.cloned() });
+            self.0.len() - 1
+        });
+        &mut self.0[n]
+    }
+
+    /// The regions by mask and ports.
+    pub fn groups(&self) -> impl Iterator<Item = &RegionGroup> {
         self.0.iter()
     }
+}
+
+/// A key or mask with these bits of the input port.
+fn with_port(words: &Words, port: PortNo) -> Words {
+    let mut words = *words;
+    let word = &mut words[at::IN_PORT / 8];
+    let mut bytes = word.to_ne_bytes();
+    bytes[at::IN_PORT % 8..][..2].copy_from_slice(&port.to_be_bytes());
+    *word = u64::from_ne_bytes(bytes);
+    words
 }
 
 /// The bits that must be equal for a megaflow of one mask to overlap one region.
@@ -53,9 +112,11 @@ impl OverlapTest {
 pub(crate) fn overlapping(store: &Store, regions: &RegionSet) -> std::collections::BTreeSet<u32> {
     let overlaps = |i: u32| {
         let mask = store.mask(store.payload(i).mask());
-        regions.groups().any(|(region, keys)| {
-            let agree = |k: &Words, w: usize| (store.word(i, w) ^ k[w]) & mask[w] & region[w] == 0;
-            keys.iter().any(|k| (0..PWORDS).filter(|w| *w != 7).all(|w| agree(k, w)))
+        regions.groups().any(|group| {
+            let both = |w: usize| mask[w] & group.mask[w];
+            let agree = |k: &Words, w: usize| (store.word(i, w) ^ k[w]) & both(w) == 0;
+            let agrees = |k: &Words| (0..PWORDS).filter(|w| *w != 7).all(|w| agree(k, w));
+            group.has_port(store, i) && group.keys.iter().any(agrees)
         })
     };
     let high = store.high.load(std::sync::atomic::Ordering::Acquire);
@@ -140,7 +201,9 @@ impl Tickets {
             all.regions.append(&mut change.regions);
             all.stale.append(&mut change.stale);
         }
-        if all.regions.iter().any(|r| r.mask.words[..PWORDS].iter().all(|w| *w == 0)) {
+        let is_all =
+            |r: &Region| r.from.is_none() && r.mask.words[..PWORDS].iter().all(|w| *w == 0);
+        if all.regions.iter().any(is_all) {
             all = Change { regions: vec![Region::ALL], stale: Vec::new() };
         }
         last.map(|t| (t, all))

@@ -34,11 +34,11 @@ enum Run {
 /// Operations on packets of the control side that a worker may have ahead when another one comes.
 const INJECTED_OPS_MAX: usize = 2048;
 
-/// Operations on packets of the control side, and the number of commands with the last of them.
+/// Operations on packets of the control side, and the number of these packets.
 #[derive(Default)]
 struct Injected {
     ops: usize,
-    until: u64,
+    packets: u64,
 }
 
 /// One worker as the control side sees it.
@@ -92,6 +92,7 @@ impl Handle {
             metrics: Metrics::default(),
             orphan: Default::default(),
             processed: AtomicU64::new(0),
+            injected: AtomicU64::new(0),
             flows: AtomicU32::new(0),
             masks: AtomicU32::new(0),
             cache_on: AtomicBool::new(false),
@@ -139,14 +140,14 @@ impl Handle {
     /// Has the worker execute operations on a packet of the control side.
     pub fn inject(&mut self, e: Execute) {
         self.injected.ops += 1 + action::count(&e.ops);
+        self.injected.packets += 1;
         self.send(Command::Execute(Box::new(e)));
-        self.injected.until = self.sent + self.backlog.len() as u64;
     }
 
     /// True if the worker has few operations on such packets ahead.
     pub fn takes_packets(&mut self) -> bool {
         if self.injected.ops >= INJECTED_OPS_MAX
-            && self.shared.processed.load(Ordering::Acquire) >= self.injected.until
+            && self.shared.injected.load(Ordering::Acquire) >= self.injected.packets
         {
             self.injected.ops = 0;
         }

@@ -1,7 +1,7 @@
 //! Executes commands of the control side, between vectors.
 
 use super::Worker;
-use crate::actions;
+use crate::actions::inject;
 use crate::actions::interpret::Sink;
 use crate::messages::{Command, Report};
 use crate::miss;
@@ -28,6 +28,7 @@ impl Worker {
         match c {
             Command::AddPort(no, stats) => self.tx.add_port(no, stats),
             Command::DelPort(no) => {
+                self.inject_all();
                 let queue = self.tx.del_port(no);
                 self.return_txq(no, queue);
             }
@@ -36,7 +37,10 @@ impl Worker {
                 self.return_txq(no, queue);
             }
             Command::Limit(no, bytes) => self.tx.set_limit(no, bytes),
-            Command::Bond(no, bond) => self.tx.set_bond(no, bond),
+            Command::Bond(no, bond) => {
+                self.inject_all();
+                self.tx.set_bond(no, bond);
+            }
             Command::Police(port, policer) => self.rx.set_policer(port, &policer),
             Command::PoliceTx(port, policer) => self.tx.set_policer(port, policer),
             Command::Mark(port, change) => {
@@ -64,12 +68,18 @@ impl Worker {
                 megaflows.iter().for_each(|i| self.lookup.table.release(*i));
                 self.lookup.table.order_free();
             }
-            Command::Execute(e) => actions::inject(&e, self.batch.vlan_limit, &mut self.tx),
+            Command::Execute(e) => self.tx.injected.push(e),
             Command::AddPeer(worker, ring, wake) => self.tx.add_peer(worker, ring, wake),
             Command::DelPeer(worker) => self.tx.del_peer(worker),
             Command::AddInbound(ring) => self.inbound.push(ring),
             Command::Stop => self.stop(),
         }
+    }
+
+    /// Does with packets of the control side what is left, as a number is going to have another
+    /// meaning.
+    fn inject_all(&mut self) {
+        inject::all(&mut self.tx, self.batch.vlan_limit);
     }
 
     /// Gives each step its part of the new settings.
@@ -106,6 +116,7 @@ impl Worker {
             self.tx.dropped(p.frame.in_port(), Drop::Shutdown);
             self.tx.free(p.packet);
         }
+        inject::shut_down(&mut self.tx);
         self.tx.shut_down();
         port::stop_turns();
         self.reports.flush(&mut self.misses.uncached);

@@ -20,6 +20,7 @@ mod cycles;
 mod sleep;
 
 use crate::actions::Actions;
+use crate::actions::inject;
 use crate::actions::interpret::RECIRC_LIMIT;
 use crate::batch::{Batch, Burst};
 use crate::lookup::Lookup;
@@ -186,6 +187,10 @@ impl Worker {
             self.housekeeping(began);
         }
         self.run_commands();
+        let injected = match self.tx.injected.is_empty() {
+            true => 0,
+            false => inject::turn(&mut self.tx, self.batch.vlan_limit),
+        };
         port::begin_turn();
         let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());
         let handed = self.take_inbound();
@@ -196,7 +201,7 @@ impl Worker {
         }
         self.tx.end_iteration(self.cycles.ended - began);
         self.reader.quiescent();
-        n + handed
+        n + handed + injected
     }
 
     /// One vector, the path of every packet. Returns the number of packets.

@@ -13,6 +13,7 @@ mod slow;
 mod waiting;
 
 use crate::actions::fragments::Gatherer;
+use crate::actions::injected::Injected;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
 use crate::events::PuntEvent;
@@ -29,6 +30,7 @@ use crate::tx::waiting::Waiting;
 use flow::PortNo;
 use packet::{Packet, Pool, VECTOR};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use sync::Producer;
 use telemetry::Drop;
 
@@ -50,6 +52,8 @@ pub(crate) struct TxState {
     shared: Arc<Shared>,
     punts: Punts,
     pub ct: CtState,
+    /// Packets of the control side, with which some is done each turn.
+    pub injected: Injected,
     /// Recirculated packets that wait for the next vector, or for the next pass of this one.
     pub recirculated: Vec<Pending>,
     /// State of the random numbers for [`Sink::random`].
@@ -98,6 +102,7 @@ impl TxState {
             shared,
             punts: Punts::new(punts),
             ct,
+            injected: Injected::default(),
             recirculated: Vec::new(),
             rng: clock::cycles() | 1,
             now_ms: 0,
@@ -278,7 +283,7 @@ impl TxState {
 
     /// True if packets wait that another iteration has to send or look up.
     pub fn has_pending(&self) -> bool {
-        !self.recirculated.is_empty() || !self.waiting.ports.is_empty()
+        !self.recirculated.is_empty() || !self.waiting.ports.is_empty() || !self.injected.is_empty()
     }
 
     /// Ends a vector of `n` packets at cycle `now`: sends the bursts that are due, notifies
@@ -347,6 +352,11 @@ impl TxState {
             self.dropped(held.frame.in_port(), Drop::FragmentTimeout);
             self.free(held.packet);
         }
+    }
+
+    /// Everything is done with so many packets of the control side.
+    pub fn has_injected(&self, packets: u64) {
+        self.shared.injected.store(packets, Ordering::Release);
     }
 
     /// Sends what can be sent before the worker stops, and drops the rest as `Shutdown`.

@@ -8,7 +8,7 @@ use crate::events::PuntEvent;
 use crate::messages::PUNTS_MAX;
 use crate::settings::Settings;
 use action::PuntClass;
-use flow::{NO_PORT, PortNo};
+use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 use sync::Producer;
 use telemetry::Drop;
@@ -67,15 +67,15 @@ impl Punts {
     }
 
     /// True (Ok) if another packet of `bytes` bytes may be queued. A source may have as many
-    /// packets and bytes in the queue as are free for the others. Packets of controllers are not
-    /// limited by a rate.
+    /// packets and bytes in the queue as are free for the others. Packets that controllers sent are
+    /// not limited by a rate here.
     pub fn admit(&mut self, source: Source, bytes: usize, now_ms: u64) -> Result<(), Drop> {
         let room = self.room();
         let full = Share { tokens: self.burst, filled_ms: now_ms, waiting: Load::default() };
         let s = self.shares.entry(source).or_insert(full);
         let passed = now_ms.saturating_sub(s.filled_ms) as f64;
         (s.tokens, s.filled_ms) = ((s.tokens + passed * self.per_ms).min(self.burst), now_ms);
-        if source.0 != NO_PORT {
+        if flow::is_received(source.0) {
             if s.tokens < 1.0 {
                 return Err(Drop::PuntRate);
             }
@@ -182,7 +182,16 @@ mod tests {
         assert_eq!(lab.offer((1, PuntClass::Protocol), 5, 0), (5, None));
         assert_eq!(lab.offer((2, CONTROLLER), 5, 0), (5, None));
         assert_eq!(lab.offer((1, CONTROLLER), 100, 7), (7, Some(Drop::PuntRate)));
-        assert_eq!(lab.offer((NO_PORT, CONTROLLER), 100, 7), (100, None));
+        assert_eq!(lab.offer((flow::origin_port(0), CONTROLLER), 100, 7), (100, None));
+    }
+
+    #[test]
+    fn what_one_controller_sends_leaves_others_room() {
+        let (mut lab, full) = (lab(1000, 20), Some(Drop::PuntFull));
+        let [a, b] = [0, 1].map(|bridge| (flow::origin_port(bridge), CONTROLLER));
+        assert_eq!(lab.offer(a, 10_000, 0), (PUNTS_MAX / 2, full));
+        assert_eq!(lab.offer(b, 1000, 0), (1000, None), "another bridge's");
+        assert_eq!(lab.offer((1, CONTROLLER), 20, 0), (20, None), "a port's");
     }
 
     #[test]

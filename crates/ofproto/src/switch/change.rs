@@ -245,7 +245,7 @@ impl Switch {
         }
         self.shared.version.store(txn.version, Ordering::Release);
         self.outbox.outer.bridge(txn.bridge.0);
-        txn.regions.drain().for_each(|r| self.outbox.region(r));
+        txn.regions.drain().for_each(|r| self.region_of(txn.bridge.0, r));
         self.changes.spare_regions = std::mem::take(&mut txn.regions);
         self.outbox.packets.append(&mut txn.packets);
         self.watch_vacancies(txn.bridge);

@@ -44,6 +44,13 @@ impl Switch {
         self.note_learning(bridge, table, flow, added);
         let Ok(b) = self.bridge_mut(bridge) else { return };
         flow.meter.iter().for_each(|m| b.meters.users.note(*m, flow.id, added));
+        for i in flow.options() {
+            let n = b.options.users.entry(i).or_default();
+            step(n);
+            if *n == 0 {
+                b.options.users.remove(&i);
+            }
+        }
         if flow.groups {
             let (refs, users) = (&mut b.groups.refs, &mut b.groups.users);
             for_each_group(&flow.instructions, &mut |g| {

@@ -16,8 +16,10 @@ impl Switch {
     pub(crate) fn take_mac_regions(&mut self, out: &mut Vec<Region>) {
         for changed in std::mem::take(&mut self.outbox.macs).drain() {
             match changed {
-                Changed::Mac(mac) => {
-                    out.extend(self.rewritten.mac_regions(mac));
+                Changed::Mac(bridge, mac) => {
+                    let ports = self.ports_to(bridge);
+                    let regions = self.rewritten.mac_regions(mac);
+                    out.extend(regions.map(|r| r.from_ports(&ports)));
                     self.outbox.outer.mac(mac);
                 }
                 Changed::Vlan(bridge, vlan) => {
@@ -76,7 +78,7 @@ impl Switch {
 fn in_vlan(mode: &VlanMode, vlan: Option<u16>) -> Option<Region> {
     let Some(vlan) = vlan else { return Some(Region::ALL) };
     let tagged = || {
-        let mut r = Region { key: Key::ZERO, mask: Key::ZERO };
+        let mut r = Region::new(Key::ZERO, Key::ZERO);
         r.mask.set_u16(at::VLAN, 0x0fff);
         r.key.set_u16(at::VLAN, vlan);
         Some(r)
@@ -110,10 +112,9 @@ mod tests {
 
     fn hits(regions: &[Region], text: &str) -> bool {
         let key = packet(text);
-        let agree = |r: &&Region| {
-            (0..flow::WORDS).all(|w| (key.words[w] ^ r.key.words[w]) & r.mask.words[w] == 0)
-        };
-        regions.iter().any(|r| agree(&r))
+        let mut all = Key::ZERO;
+        all.words.fill(u64::MAX);
+        regions.iter().any(|r| r.overlaps(&key, &all))
     }
 
     /// Ports 1 and 2 carry VLANs 10 and 20, all; port 3 is in VLAN 20. Bridge br1 has port 21
@@ -148,11 +149,11 @@ mod tests {
     #[test]
     fn who_teaches_an_address_keeps_its_decision_until_the_address_changes() {
         let mut lab = lab();
-        let (from, to) = ("dl_src=02:00:00:00:00:07", "dl_dst=02:00:00:00:00:07");
+        let [from, to] = ["src", "dst"].map(|way| format!("in_port=1,dl_{way}=02:00:00:00:00:07"));
         let mut changed = |act: &dyn Fn(&mut Lab)| {
             act(&mut lab);
             let regions = lab.sw.take_regions();
-            [from, to].map(|text| hits(&regions, text))
+            [&from, &to].map(|text| hits(&regions, text))
         };
         assert_eq!(changed(&|lab| lab.sw.learn(lab.br.0, 20, mac(7), 3, 1)), [false, true]);
         assert_eq!(changed(&|lab| lab.sw.learn(lab.br.0, 20, mac(7), 3, 2)), [false, false]);

@@ -92,7 +92,7 @@ impl Switch {
         let changed = self.mcast.get_mut(&id.0).map(McastTable::publish);
         for changed in changed.into_iter().flatten() {
             let region = self.rewritten.before(&to_group(changed));
-            self.outbox.region(region);
+            self.region_of(id.0, region);
         }
     }
 }
@@ -116,5 +116,5 @@ fn to_group(changed: Changed) -> Region {
             }
         },
     }
-    Region { key, mask }
+    Region::new(key, mask)
 }

@@ -5,7 +5,7 @@ use crate::switch::Switch;
 use crate::switch::piece::Piece;
 use crate::transaction::Remaining;
 use crate::types::BridgeId;
-use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter, Region};
+use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter};
 use openflow::{Band, MeterCommand, MeterMod, MeterStats, OfError, Removed, meter_id};
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Switch {
         table.published.publish(table.shown.clone());
         table.by_id.insert(m.id, MeterRec { spec: m.clone(), meter, created: now });
         if is_virtual(m.id) {
-            self.outbox.region(Region::ALL);
+            self.bridge_changed(id.0);
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Switch {
         let gone = self.of_bridge_mut(id)?.meters.remove(which);
         self.meter_numbers.give_back(gone.iter().map(|rec| rec.meter.id()));
         if gone.iter().any(|rec| is_virtual(rec.spec.id)) {
-            self.outbox.region(Region::ALL);
+            self.bridge_changed(id.0);
         }
         Ok(())
     }

@@ -7,7 +7,6 @@ use crate::published::Bundle;
 use crate::switch::Switch;
 use crate::tables::counters::{Counter, Slot};
 use crate::types::{BridgeId, ConfigError};
-use action::Region;
 
 /// The mirrors of a bridge by their bits; marks the mirrored bundles, whose names are `names`. A
 /// mirror whose ports do not exist mirrors nothing.
@@ -80,7 +79,7 @@ impl Switch {
         self.bridge_mut(id)?.mirrors = places;
         if changed {
             self.publish();
-            self.outbox.region(Region::ALL);
+            self.bridge_changed(id.0);
         }
         Ok(left_out)
     }

@@ -19,6 +19,7 @@ mod packet_out;
 pub(crate) mod piece;
 mod ports;
 mod publish;
+mod reach;
 pub(crate) mod selecting;
 pub(crate) mod stats;
 mod table_names;
@@ -75,6 +76,7 @@ pub struct Switch {
     pub(crate) outbox: Outbox,
     pub(crate) rewritten: Rewritten,
     pub(crate) changes: Changes,
+    pub(crate) reach: reach::Reach,
     pub(crate) tunnels: Tunnels,
     /// Number of packets that taught no address because their port is in no bridge, or in several.
     pub(crate) passed_over: u64,
@@ -114,6 +116,7 @@ impl Switch {
             outbox: Outbox::default(),
             rewritten: Rewritten::default(),
             changes: Changes::default(),
+            reach: Default::default(),
             tunnels: Tunnels::default(),
             passed_over: 0,
             timers: BinaryHeap::new(),
@@ -215,7 +218,7 @@ impl Switch {
         self.publish();
         match misses_only {
             true => self.outbox.missed.push(misses),
-            false => self.outbox.region(Region::ALL),
+            false => self.bridge_changed(id.0),
         }
         Ok(())
     }
@@ -244,7 +247,7 @@ impl Switch {
         let names: Vec<&str> = bridge.ports.values().map(|p| p.name.as_str()).collect();
         self.forget_neighbours(&names);
         self.publish();
-        self.outbox.region(Region::ALL);
+        self.all_changed();
         Ok(())
     }
 
@@ -352,7 +355,7 @@ impl Switch {
         if *self.zone_timeouts != policies {
             self.zone_timeouts = Arc::new(policies);
             self.publish();
-            self.outbox.region(Region::ALL);
+            self.all_changed();
         }
     }
 }

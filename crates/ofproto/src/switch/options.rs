@@ -1,12 +1,11 @@
 //! Requests that read and change which Geneve options a bridge's fields are.
 
 use super::Switch;
-use crate::tables::table::names;
 use crate::tables::tlv::{OPTIONS_BYTES_MAX, masks_of};
 use crate::types::BridgeId;
 use action::Region;
 use flow::{TUN_METADATAS, TunMetadata};
-use openflow::{Match, OfError, TlvMap, TlvTableMod};
+use openflow::{OfError, TlvMap, TlvTableMod};
 use std::sync::Arc;
 
 impl Switch {
@@ -20,21 +19,30 @@ impl Switch {
         let new = b.options.tlv.changed(m)?;
         let gone = b.options.tlv.fields.keys().filter(|i| !new.fields.contains_key(i));
         let gone = gone.fold(0u64, |all, i| all | 1 << i);
-        if gone != 0 && self.uses_options(id, gone)? {
+        if b.options.users.keys().any(|i| gone >> i & 1 != 0) {
             return Err(OfError::TlvInvalidDel);
         }
         let b = self.of_bridge_mut(id)?;
         b.options.masks.retain(|masks| masks.iter().all(|t| gone >> t.index & 1 == 0));
         b.options.tlv = Arc::new(new);
+        let before = self.known_options();
         self.publish();
-        self.outbox.region(Region::ALL);
+        self.bridge_changed(id.0);
+        if before != self.known_options() {
+            self.options_changed();
+        }
         Ok(())
     }
 
-    fn uses_options(&self, id: BridgeId, fields: u64) -> Result<bool, OfError> {
-        let (any, version) = (Match::default(), self.version());
-        let mut tables = self.tables_of(id, openflow::TABLE_ALL)?;
-        Ok(tables.any(|(_, t)| !t.within(&any, version, |r| names(r, fields)).is_empty()))
+    /// The options that packets of all bridges are read for.
+    fn known_options(&self) -> Arc<[u32]> {
+        self.shared.published.read(self.writer.pin()).options.clone()
+    }
+
+    /// Where outer packets come in, decisions say which options inner packets are read for.
+    fn options_changed(&mut self) {
+        let bridges = self.outer_bridges(self.shared.published.read(self.writer.pin()));
+        bridges.into_iter().for_each(|b| self.region_of(b, Region::ALL));
     }
 
     /// The bytes that options may have in total, the number of fields, and the option of each field

@@ -3,6 +3,7 @@
 use crate::outer_changes::OuterChanges;
 use crate::published::PublishedState;
 use crate::switch::Switch;
+use crate::switch::reach::joined;
 use std::collections::BTreeSet;
 
 impl Switch {
@@ -26,20 +27,11 @@ impl Switch {
 
     /// Bridges through which outer packets may go: those of devices with addresses, and those that
     /// patch ports lead to from there.
-    fn outer_bridges(&self, published: &PublishedState) -> BTreeSet<u32> {
+    pub(crate) fn outer_bridges(&self, published: &PublishedState) -> BTreeSet<u32> {
         let devices: BTreeSet<_> = self.routes().addresses().iter().map(|(d, ..)| &**d).collect();
         let bridges = published.bridges.iter().flatten();
         let own = bridges.filter(|b| b.ports.iter().any(|p| devices.contains(&*p.spec.name)));
-        let mut left: Vec<u32> = own.map(|b| b.id).collect();
-        let mut met = BTreeSet::new();
-        while let Some(id) = left.pop() {
-            if met.insert(id)
-                && let Some(Some(bridge)) = published.bridges.get(id as usize)
-            {
-                left.extend(bridge.ports.iter().filter_map(|p| Some(p.peer?.0)));
-            }
-        }
-        met
+        joined(published, own.map(|b| b.id))
     }
 }
 

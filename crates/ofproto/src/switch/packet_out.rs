@@ -11,10 +11,10 @@ use crate::translate::xlate::Xlate;
 use crate::tunnel;
 use crate::types::BridgeId;
 use action::{Decision, Request};
-use flow::{Key, PACKET_LINES, at};
+use flow::{Key, PACKET_LINES, PortNo, at, origin_port};
 use openflow::check::{check_any, check_conntrack};
 use openflow::{
-    Action, Instruction, Match, NO_BUFFER, OfError, PacketOut, Resume, packet_type, port,
+    Action, Instruction, Match, NO_BUFFER, OfError, OfPort, PacketOut, Resume, packet_type, port,
 };
 use std::sync::Arc;
 use sync::Published;
@@ -87,6 +87,13 @@ impl Switch {
         check_conntrack(&p.actions, &Match::new(*key, *key))
     }
 
+    /// The datapath port to which a controller's packet, and what it brings about, is charged: that
+    /// of its input port, or the bridge's own share where it has none.
+    pub fn charged_port(&self, id: BridgeId, in_port: OfPort) -> PortNo {
+        let port = self.port(id, in_port).and_then(|spec| spec.dp_port);
+        port.unwrap_or(origin_port(id.index()))
+    }
+
     /// Decides about a controller's packet. `key` is the packet's, as parsed. The decision is for
     /// this packet only; its credits and effects count.
     pub fn packet_out(
@@ -128,7 +135,8 @@ impl Switch {
         let pipeline = &run.pipeline.key;
         let in_port = pipeline.u32(at::OF_IN_PORT);
         let dp = run.bridge.port(in_port).and_then(|p| p.spec.dp_port);
-        packet.set_u16(at::IN_PORT, dp.unwrap_or(flow::NO_PORT));
+        let charged = dp.unwrap_or(origin_port(run.bridge.id as usize));
+        packet.set_u16(at::IN_PORT, charged);
         packet.set_u32(at::RECIRC, 0);
         packet.set_u32(at::TUN_ID, pipeline.u32(at::TUN_ID));
         let mut x = Xlate::new(view, run.bridge, &packet, &mut out, trace);

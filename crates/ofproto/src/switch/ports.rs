@@ -5,7 +5,6 @@ use crate::events::Event;
 use crate::tables::counters::{Counter, Slot};
 use crate::types::*;
 use crate::work;
-use action::Region;
 use openflow::{OfError, OfPort, PortDesc, PortMod, port, port_config, port_state};
 
 /// Reasons of port-status messages (`OFPPR_*`).
@@ -95,6 +94,7 @@ impl Switch {
         let decides = self.port_decides(id, &spec)?;
         let b = self.bridge_mut(id)?;
         let (of_port, vlan) = (spec.of_port, spec.vlan.clone());
+        let stays = b.ports.get(&of_port).is_some_and(|old| spec.is_where(old));
         let old = b.ports.insert(of_port, spec);
         if old.as_ref().is_some_and(|old| old.vlan != vlan) {
             self.forget_mcast(id, of_port);
@@ -116,8 +116,10 @@ impl Switch {
         }
         self.publish();
         self.ports_changed(id);
-        if decides {
-            self.outbox.region(Region::ALL);
+        match decides {
+            true if stays => self.bridge_changed(id.0),
+            true => self.all_changed(),
+            false => {}
         }
         Ok(())
     }
@@ -141,7 +143,7 @@ impl Switch {
         self.forget_mcast(id, of_port);
         self.publish();
         self.ports_changed(id);
-        self.outbox.region(Region::ALL);
+        self.all_changed();
         Ok(())
     }
 
@@ -161,7 +163,7 @@ impl Switch {
             None => drop(bonds.remove(name)),
         }
         self.publish();
-        self.outbox.region(Region::ALL);
+        self.bridge_changed(id.0);
         Ok(())
     }
 

@@ -33,6 +33,7 @@ impl Switch {
         let kinds: BTreeSet<u32> = tables.flat_map(|t| t.kinds()).collect();
         published.options = kinds.into_iter().collect();
         self.shared.published.publish(published);
+        self.reach.forget();
     }
 
     /// A bridge as packets see it.

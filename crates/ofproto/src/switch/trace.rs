@@ -4,7 +4,7 @@ use super::Switch;
 use crate::check;
 use crate::trace::recorder::Recorder;
 use crate::trace::{Options, TraceStyle};
-use crate::translate::effects::{BfdContext, CfmContext, McastContext};
+use crate::translate::effects::{BfdContext, CfmContext, LldpContext, McastContext};
 use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
 use crate::types::{BridgeId, ConfigError};
@@ -20,6 +20,7 @@ fn taken_because(op: &Op) -> Option<&'static str> {
     match &p.context {
         c if c.is::<BfdContext>() => Some("Consists of BFD packets."),
         c if c.is::<CfmContext>() => Some("Consists of CFM packets."),
+        c if c.is::<LldpContext>() => Some("Consists of LLDP packets."),
         c if c.is::<McastContext>() => Some(snooped),
         _ => None,
     }

@@ -226,7 +226,7 @@ mod tests {
         }
         let address = ("p2".to_string(), [10, 0, 0, 1].into(), 8);
         lab.sw.change_routes(|t| {
-            t.replace_kernel(vec![route([10, 0, 0, 0], 8, None)], vec![address])
+            t.replace_kernel([route([10, 0, 0, 0], 8, None)].into_iter().collect(), vec![address])
         });
         lab
     }
@@ -289,7 +289,7 @@ mod tests {
         let mut lab = lab();
         let addresses = [("10.0.0.1", 8), ("fd00::1", 64), ("fd00::12:3456", 64)];
         let addresses = addresses.map(|(ip, len)| ("p2".to_string(), ip.parse().unwrap(), len));
-        lab.sw.change_routes(|t| t.replace_kernel(Vec::new(), addresses.into()));
+        lab.sw.change_routes(|t| t.replace_kernel(KernelRoutes::default(), addresses.into()));
         lab.add(flow(0, 9, "in_port=1", apply(vec![out(2)])));
         let (good, bad) = ("02:00:00:00:00:0a", "66:66:66:66:66:66");
         for (dst, ttl) in [("fd00::1", 64), ("fd00::1", 254), ("fd00::7", 255), ("fd99::1", 64)] {

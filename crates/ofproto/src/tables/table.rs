@@ -2,8 +2,9 @@
 
 use crate::tables::instructions::{Clause, clauses, learns, meter_of, names_groups};
 use crate::tables::tlv;
+use crate::work;
 use classifier::{Classifier, Rule, Unlinked};
-use flow::{Key, Mask, TunMetadata, at};
+use flow::{Key, Mask, TUN_METADATAS, TunMetadata, at};
 use openflow::{Action, Instruction, Loose, Match, OfPort, names_header, packet_type, port};
 use std::sync::{Arc, OnceLock};
 use sync::{Domain, Guard};
@@ -26,6 +27,8 @@ pub(crate) struct Flow {
     pub clauses: Option<Box<[Clause]>>,
     /// True if the instructions have learn actions.
     pub learns: bool,
+    /// The fields `tun_metadataN` that the instructions use, a bit each.
+    pub instruction_options: u64,
     /// True if controllers get a flow-removed message when the flow is removed (SEND_FLOW_REM).
     pub reports_removal: bool,
     /// True for a flow of the switch's own in table 0: it precedes all others, and controllers
@@ -50,6 +53,7 @@ impl Flow {
         let meter = meter_of(&instructions);
         let clauses = clauses(&instructions);
         let learns = !learns(&instructions).is_empty();
+        let options = options_of(&instructions);
         Flow {
             id,
             plain,
@@ -57,12 +61,21 @@ impl Flow {
             meter,
             clauses,
             learns,
+            instruction_options: options,
             reports_removal,
             hidden: false,
             cookie,
             tun: None,
             instructions,
         }
+    }
+
+    /// The fields `tun_metadataN` that the flow uses, each once.
+    pub fn options(&self) -> impl Iterator<Item = u8> {
+        work::step();
+        let matched = self.tun.iter().flat_map(|tun| tun.iter());
+        let all = matched.fold(self.instruction_options, |all, t| all | 1 << t.index);
+        (0..TUN_METADATAS).filter(move |i| all >> i & 1 != 0)
     }
 }
 
@@ -144,12 +157,12 @@ pub(crate) fn overlap(rule: &FlowRule, fields: &[TunMetadata]) -> bool {
     fields.iter().all(|f| tlv::get(tun_of(rule), f.index).is_none_or(|r| r.overlaps(f)))
 }
 
-/// True if a flow uses one of these fields.
-pub(crate) fn names(rule: &FlowRule, fields: u64) -> bool {
-    let mut found = tun_of(rule).iter().any(|t| fields >> t.index & 1 != 0);
-    for i in rule.value().instructions.iter() {
+/// The fields `tun_metadataN` that instructions use, a bit each.
+fn options_of(instructions: &[Instruction]) -> u64 {
+    let mut found = 0;
+    for i in instructions {
         if let Instruction::Apply(list) | Instruction::Write(list) = i {
-            let mut see = |i: u8, _| found |= fields >> i & 1 != 0;
+            let mut see = |i: u8, _| found |= 1 << i;
             list.iter().for_each(|a| tlv::each_field(a, &mut see));
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::learned::{DEFERRED_FLOWS_MAX, PORT_FLOWS_BURST, PORT_FLOWS_RATE};
 use crate::tests::*;
+use crate::translate::effects::Effects;
 use crate::*;
 use flow::Field;
 use openflow::*;
@@ -199,6 +200,31 @@ fn the_packet_of_a_pause_names_the_rule_that_pauses() {
     let [::action::Op::Punt(p)] = &d.ops[..] else { panic!("{:?}", d.ops) };
     let context = p.context.downcast_ref::<PacketInContext>().unwrap();
     assert_eq!((context.table, context.cookie, context.miss_flow), (1, COOKIE, false));
+}
+
+/// What controllers' packets without an input port bring about is charged to their bridge.
+#[test]
+fn packets_of_one_bridges_controller_leave_anothers_theirs() {
+    let mut lab = Lab::new();
+    let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
+    let key = packet("in_port=1,tcp");
+    let mut charged = |bridge, in_port: u32| {
+        let actions = vec![learn(0, 0), pause()];
+        let mut p =
+            PacketOut { buffer_id: NO_BUFFER, matching: matching(""), actions, data: vec![] };
+        p.matching.key.set_u32(at::OF_IN_PORT, in_port);
+        let d = lab.sw.packet_out(bridge, &p, &key).unwrap();
+        let [.., ::action::Op::Punt(p)] = &d.ops[..] else { panic!("{:?}", d.ops) };
+        let context = p.context.downcast_ref::<PacketInContext>().unwrap();
+        let paused = context.continuation.as_ref().expect("it pauses").odp_port;
+        let effects = d.effects.as_ref().unwrap().downcast_ref::<Effects>().unwrap();
+        assert_eq!(u32::from(effects.flows[0].port), paused);
+        assert_eq!(u32::from(lab.sw.charged_port(bridge, in_port)), paused);
+        paused as flow::PortNo
+    };
+    let [a, b] = [lab.br, other].map(|bridge| charged(bridge, port::CONTROLLER));
+    assert!(a != b && !flow::is_received(a) && !flow::is_received(b), "{a}, {b}");
+    assert_eq!(charged(lab.br, 1), 11, "its input port pays");
 }
 
 #[test]

@@ -97,6 +97,11 @@ impl Lab {
         self.sw.add_port(self.br, spec).unwrap();
     }
 
+    /// All packets that come to the bridge.
+    pub fn all_packets(&mut self) -> ::action::Region {
+        ::action::Region::ALL.from_ports(&self.sw.ports_to(self.br.0))
+    }
+
     pub fn add(&mut self, m: FlowMod) {
         self.sw.flow_mod(self.br, &m, 0).unwrap();
     }

@@ -2,7 +2,7 @@
 
 use crate::tests::{Lab, flow, matching, out, packet};
 use crate::*;
-use ::action::{Decision, Region};
+use ::action::Decision;
 use flow::{Field, Key, at};
 use openflow::*;
 
@@ -107,7 +107,9 @@ fn random_actions(r: &mut Rng, table: u8) -> Vec<Action> {
     let mut list = Vec::new();
     for _ in 0..r.below(4) {
         list.push(match r.below(29) {
+            0 if r.chance(30) => Action::Group(1 + r.below(2) as u32),
             0..=2 => out(1 + r.below(4) as u32),
+            3 if r.chance(30) => out(port::CONTROLLER),
             3 => out(9),
             4 => out(port::NORMAL),
             5 => out(port::FLOOD),
@@ -273,6 +275,20 @@ fn add_peer(r: &mut Rng, lab: &mut Lab) {
     }
 }
 
+/// A third bridge, of which no other one gets a packet.
+fn add_alone(r: &mut Rng, lab: &mut Lab) {
+    let alone = lab.sw.add_bridge("br2", BridgeConfig::default(), 0).unwrap();
+    for i in 1..3 {
+        let (name, dp_port) = (format!("r{i}"), Some(30 + i as u16));
+        let bundle = name.clone();
+        let spec = PortSpec { of_port: i, name, bundle, dp_port, ..PortSpec::default() };
+        lab.sw.add_port(alone, spec).unwrap();
+    }
+    for _ in 0..6 {
+        let _ = lab.sw.flow_mod(alone, &random_flow(r), 0);
+    }
+}
+
 #[test]
 fn a_decision_holds_for_its_whole_megaflow() {
     for seed in 1..150 {
@@ -293,14 +309,57 @@ fn a_decision_holds_for_its_whole_megaflow() {
     }
 }
 
+/// A packet of some bridge's port: of `random_lab`'s, or of `br2`'s, to which no packet of the
+/// others comes.
+fn packet_of_any_bridge(r: &mut Rng) -> Key {
+    let mut key = random_packet(r);
+    let ports = [11, 12, 13, 14, 21, 22, 31, 32];
+    key.set_u16(at::IN_PORT, ports[r.below(8) as usize]);
+    key
+}
+
+/// What a controller of a bridge may do besides changing flows.
+fn change_bridge(r: &mut Rng, sw: &mut Switch, br: BridgeId) {
+    match r.below(5) {
+        0 => {
+            let id = 1 + r.below(2) as u32;
+            let group = crate::tests::group(id, GroupType::All, &[(1 + r.below(2) as u32, 0)]);
+            let group = GroupMod { command: GroupCommand::AddOrMod, ..group };
+            let _ = sw.group_mod(br, &group, 0);
+        }
+        1 => {
+            let bands = vec![Band::Drop { rate: 1, burst: 1 }];
+            let command = [MeterCommand::Add, MeterCommand::Delete][r.below(2) as usize];
+            let meter = MeterMod { command, flags: 4, id: meter_id::CONTROLLER, bands };
+            let _ = sw.meter_mod(br, &meter, 0);
+        }
+        2 => {
+            let config = sw.bridge_config(br).unwrap().clone();
+            let frag = [FragHandling::Normal, FragHandling::Drop][r.below(2) as usize];
+            sw.configure_bridge(br, BridgeConfig { frag, ..config }).unwrap();
+        }
+        3 => {
+            let desc = sw.port_descs(br)[r.below(2) as usize].clone();
+            let (port, hw_addr, mask) = (desc.port, desc.hw_addr, port_config::NO_FWD);
+            let config = if r.chance(50) { mask } else { 0 };
+            sw.port_mod(br, &PortMod { port, hw_addr, config, mask, advertise: 0 }).unwrap();
+        }
+        _ => {
+            let mac = [0, 0, 0, 0, 0, 1 + r.below(3) as u8];
+            sw.learn(br.0, 0, mac, 1 + r.below(2) as u32, 0);
+        }
+    }
+}
+
 #[test]
 fn regions_cover_every_stale_decision() {
-    let mut kept = 0;
+    let (mut kept, mut spared) = (0, 0);
     for seed in 1..100 {
         let mut r = Rng::new(seed);
         let mut lab = random_lab(&mut r);
+        add_alone(&mut r, &mut lab);
         for _ in 0..10 {
-            let keys: Vec<Key> = (0..20).map(|_| random_packet(&mut r)).collect();
+            let keys: Vec<Key> = (0..20).map(|_| packet_of_any_bridge(&mut r)).collect();
             let cached: Vec<Decision> = keys.iter().map(|k| lab.decide(k)).collect();
             lab.sw.take_regions();
             let mut m = random_flow(&mut r);
@@ -315,22 +374,26 @@ fn regions_cover_every_stale_decision() {
                 _ => {}
             }
             let peer = lab.sw.find_bridge("br1").filter(|_| r.chance(50));
-            match r.below(4) {
+            let other = [lab.br, lab.sw.find_bridge("br2").unwrap()][r.below(2) as usize];
+            let br = peer.unwrap_or(other);
+            match r.below(6) {
                 0 => lab.sw.set_in_band(lab.br, &random_in_band(&mut r), 0).unwrap(),
-                _ => drop(lab.sw.flow_mod(peer.unwrap_or(lab.br), &m, 0)),
+                1 | 2 => change_bridge(&mut r, &mut lab.sw, br),
+                _ => drop(lab.sw.flow_mod(br, &m, 0)),
             }
             let regions = lab.sw.take_regions();
-            let stale = |k: &Key, d: &Decision, x: &Region| k.overlaps(&d.mask, &x.key, &x.mask);
             for (k, d) in keys.iter().zip(&cached) {
-                if regions.iter().any(|x| stale(k, d, x)) {
+                if regions.iter().any(|x| x.overlaps(k, &d.mask)) {
                     continue;
                 }
                 kept += 1;
+                spared += usize::from(regions.iter().any(|x| x.mask.words == [0; flow::WORDS]));
                 assert_eq!(outcome(d), outcome(&lab.decide(k)), "seed {seed} {k:?} {m:?}");
             }
         }
     }
     assert!(kept > 2_000, "the regions say nothing: {kept}");
+    assert!(spared > 500, "a change of a whole bridge is one of all: {spared}");
 }
 
 /// A flow table that does what OpenFlow says in the plainest way.

@@ -1,7 +1,7 @@
 //! The DSCP that packets get by the queue of a port, and what traces show of queues.
 
 use super::*;
-use ::action::{Region, Request, ops_text};
+use ::action::{Request, ops_text};
 
 /// Gives the queues 0 and 5 of port 2 a DSCP.
 fn mark(lab: &mut Lab) {
@@ -24,7 +24,7 @@ fn a_queue_gives_ip_packets_its_dscp_at_its_port_only() {
     let udp = packet("in_port=1,udp,nw_tos=32");
     assert_eq!(ops(&mut lab, &udp), "13,12,12,13");
     mark(&mut lab);
-    assert_eq!(lab.sw.take_regions(), [Region::ALL], "other decisions");
+    assert_eq!(lab.sw.take_regions(), [lab.all_packets()], "other decisions");
     let text = ops(&mut lab, &udp);
     assert_eq!(text, "13,set(ipv4(tos=0x28/0xfc)),12,set(ipv4(tos=0x20/0xfc)),12,13");
     assert_eq!(ops(&mut lab, &packet("in_port=1,arp")), "13,12,12,13");

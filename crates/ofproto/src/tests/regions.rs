@@ -17,7 +17,7 @@ fn ct(table: Option<u8>) -> Action {
 
 /// Is the decision about `key` among those that the changes since the last call may concern?
 fn is_reached(lab: &mut Lab, key: &Key, d: &Decision) -> bool {
-    let reaches = |r: &Region| key.overlaps(&d.mask, &r.key, &r.mask);
+    let reaches = |r: &Region| r.overlaps(key, &d.mask);
     lab.sw.take_regions().iter().any(reaches)
 }
 

@@ -3,7 +3,8 @@
 use crate::tests::{Lab, apply, flow, group, out, packet};
 use crate::translate::effects::Effects;
 use crate::{
-    BfdContext, BfdFilter, CfmContext, CfmFilter, LacpContext, LacpPort, OamFilters, PortSpec,
+    BfdContext, BfdFilter, CfmContext, CfmFilter, Gate, LacpContext, LacpPort, LldpContext,
+    OamFilters, PortSpec,
 };
 use action::{Decision, Op};
 use flow::at;
@@ -122,9 +123,29 @@ fn lacp_takes_packets_of_the_other_end_only() {
     }
 }
 
-/// LLDP and CFM are not spoken, spanning trees, LACP, IGMP and MLD not unless that is asked for:
-/// their frames are frames, and all that the control side does for one is to learn its sender,
-/// which is bounded by port.
+/// Where LLDP is spoken its frames are taken, and no others.
+#[test]
+fn lldp_is_taken_where_it_is_spoken() {
+    let mut lab = lab(BfdFilter::default());
+    lab.add(flow(0, 2, "", apply(vec![out(2)])));
+    let spec = lab.sw.port(lab.br, 1).unwrap().clone();
+    let gate = Gate::default();
+    let oam = OamFilters { lldp: Some(gate.clone()), ..spec.oam.clone() };
+    lab.sw.update_port(lab.br, PortSpec { oam, ..spec }).unwrap();
+    let mut is_taken = |text: &str| match &lab.decide(&packet(text)).ops[..] {
+        [Op::Punt(p)] => p.context.is::<LldpContext>() && p.is_wanted(),
+        _ => false,
+    };
+    assert!(is_taken("in_port=1,dl_dst=01:80:c2:00:00:0e,dl_type=0x88cc"));
+    assert!(!is_taken("in_port=1,dl_dst=01:80:c2:00:00:0e,dl_type=0x88cd"));
+    assert!(!is_taken("in_port=3,dl_dst=01:80:c2:00:00:0e,dl_type=0x88cc"), "another port");
+    gate.set(false);
+    assert!(!is_taken("in_port=1,dl_dst=01:80:c2:00:00:0e,dl_type=0x88cc"), "too many");
+}
+
+/// CFM is not spoken, spanning trees, LACP, LLDP, IGMP and MLD not unless that is asked for: their
+/// frames are frames, and all that the control side does for one is to learn its sender, which is
+/// bounded by port.
 #[test]
 fn protocols_that_are_not_spoken_cost_control_nothing() {
     let mut lab = lab(BfdFilter::default());
@@ -181,7 +202,7 @@ fn sessions_on_patch_ports_take_what_comes_through() {
         ..Default::default()
     };
     lab.sw.add_port(lab.br, patch(8, "a", "b")).unwrap();
-    let oam = OamFilters { bfd: Some(BfdFilter::default()), cfm: None };
+    let oam = OamFilters { bfd: Some(BfdFilter::default()), ..OamFilters::default() };
     lab.sw.add_port(other, crate::PortSpec { oam, ..patch(9, "b", "a") }).unwrap();
     lab.add(flow(0, 2, "in_port=2,udp", apply(vec![out(8)])));
     let d = lab.decide(&packet(&BFD.replace("in_port=1", "in_port=2")));

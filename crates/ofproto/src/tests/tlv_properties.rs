@@ -79,6 +79,28 @@ fn the_table_of_options_changes_as_a_whole() {
     assert_eq!(lab.sw.tlv_table(br), Ok((256, 64, vec![])));
 }
 
+/// Whether a flow uses a field is known without a look at any flow.
+#[test]
+fn a_field_goes_in_few_steps_however_many_flows_there_are() {
+    let mut lab = lab();
+    let remove = |lab: &mut Lab, index| {
+        let gone = TlvTableMod::Delete(vec![map(9, 1, 4, index)]);
+        crate::work::steps(|| lab.sw.tlv_table_mod(lab.br, &gone))
+    };
+    for n in 0..2000 {
+        lab.add(flow(0, 1, &format!("tun_metadata0={n},reg0={n}"), vec![]));
+        lab.add(flow(0, 2, &format!("reg0={n}"), vec![]));
+    }
+    let few = 20;
+    let (steps, refused) = remove(&mut lab, 0);
+    assert!(refused == Err(OfError::TlvInvalidDel) && steps < few, "{steps} steps");
+    let (steps, done) = remove(&mut lab, 1);
+    assert!(done.is_ok() && steps < few, "{steps} steps");
+    let delete = FlowMod::new(FlowModCommand::Delete, 0, matching("tun_metadata0"));
+    lab.add(FlowMod { priority: 1, ..delete });
+    assert!(remove(&mut lab, 0).1.is_ok(), "no flow is left that uses it");
+}
+
 #[test]
 fn what_cannot_be_understood_is_dropped() {
     let mut lab = lab();

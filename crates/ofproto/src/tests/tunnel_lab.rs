@@ -51,7 +51,7 @@ pub(crate) fn lab_of(tunnel: TunnelSpec) -> Lab {
 /// 10.0.0.0/8 is behind port 2, which has 10.0.0.1; 10.0.0.5 there has 05:05:05:05:05:05.
 pub(crate) fn route_to_port_2(lab: &mut Lab) {
     let address = ("p2".to_string(), [10, 0, 0, 1].into(), 8);
-    lab.sw.change_routes(|t| t.replace_kernel(vec![], vec![address]));
+    lab.sw.change_routes(|t| t.replace_kernel(KernelRoutes::default(), vec![address]));
     let route = Route {
         prefix: [10, 0, 0, 0].into(),
         len: 8,

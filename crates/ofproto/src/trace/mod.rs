@@ -4,7 +4,8 @@ pub(crate) mod recorder;
 
 use crate::switch::Switch;
 use crate::translate::effects::{
-    BfdContext, CfmContext, LacpContext, McastContext, PacketInContext, SampleContext, Sampled,
+    BfdContext, CfmContext, LacpContext, LldpContext, McastContext, PacketInContext, SampleContext,
+    Sampled,
 };
 use action::Punt;
 use flow::TunMetadata;
@@ -76,6 +77,9 @@ impl Switch {
         }
         if p.context.is::<LacpContext>() {
             return "userspace(pid=0,slow_path(lacp))".into();
+        }
+        if p.context.is::<LldpContext>() {
+            return "userspace(pid=0,slow_path(lldp))".into();
         }
         if p.context.is::<McastContext>() {
             return "userspace(pid=0,slow_path(action))".into();

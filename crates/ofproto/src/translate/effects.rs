@@ -127,6 +127,15 @@ pub struct CfmContext {
     pub port: OfPort,
 }
 
+/// The context of a [`action::Punt`] of an LLDP data unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LldpContext {
+    /// The bridge.
+    pub bridge: crate::BridgeId,
+    /// The port on which the packet came in.
+    pub port: OfPort,
+}
+
 /// The context of a [`action::Punt`] of a BPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeContext {

@@ -61,6 +61,6 @@ mod tunnel_options;
 pub(crate) mod xlate;
 
 pub use effects::{
-    BfdContext, CfmContext, FlowExport, IpfixNote, LacpContext, McastContext, PacketInContext,
-    SampleContext, Sampled, SetNote, SflowNote, TreeContext,
+    BfdContext, CfmContext, FlowExport, IpfixNote, LacpContext, LldpContext, McastContext,
+    PacketInContext, SampleContext, Sampled, SetNote, SflowNote, TreeContext,
 };

@@ -3,7 +3,7 @@
 
 use crate::fields::VLAN_PRESENT;
 use crate::published::PortView;
-use crate::translate::effects::{BfdContext, CfmContext, LacpContext};
+use crate::translate::effects::{BfdContext, CfmContext, LacpContext, LldpContext};
 use crate::translate::xlate::Xlate;
 use crate::types::{BfdFilter, BridgeId, CfmFilter, Gate};
 use action::{Op, Punt, PuntClass};
@@ -11,7 +11,9 @@ use flow::{Field, Key, Mask, at, frag};
 use std::any::Any;
 use std::sync::Arc;
 use telemetry::Drop;
-use wire::{CCM_EXTENDED_MAC, CCM_MAC, ETH_CFM, ETH_IPV4, ETH_SLOW, IP_UDP};
+use wire::{
+    CCM_EXTENDED_MAC, CCM_MAC, ETH_CFM, ETH_IPV4, ETH_LLDP, ETH_SLOW, IP_UDP, LLDP_FRAME_BYTES_MAX,
+};
 
 /// The first bytes of addresses that switches do not forward, and how many of these there are.
 const RESERVED_MAC: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
@@ -33,7 +35,11 @@ const CFM_BYTES_MAX: u16 = 97;
 impl Xlate<'_, '_> {
     /// Punts a packet of a protocol that the switch speaks on the port; false: it is not one.
     pub(super) fn take_special(&mut self, p: &PortView) -> bool {
-        self.take_cfm(p) || self.take_bfd(p) || self.take_lacp(p) || self.take_bpdu(p)
+        self.take_cfm(p)
+            || self.take_bfd(p)
+            || self.take_lacp(p)
+            || self.take_bpdu(p)
+            || self.take_lldp(p)
     }
 
     fn take_lacp(&mut self, p: &PortView) -> bool {
@@ -73,6 +79,16 @@ impl Xlate<'_, '_> {
         };
         let context = CfmContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
         self.hand_over(CFM_BYTES_MAX, filter.gate.clone(), Box::new(context));
+        true
+    }
+
+    /// Every frame with LLDP's Ethertype, as ovs-vswitchd does.
+    fn take_lldp(&mut self, p: &PortView) -> bool {
+        // Every decision depends on the Ethertype anyway.
+        let is_lldp = self.key.u16(at::ETH_TYPE) == ETH_LLDP;
+        let Some(gate) = p.spec.oam.lldp.as_ref().filter(|_| is_lldp) else { return false };
+        let context = LldpContext { bridge: BridgeId(self.bridge.id), port: p.spec.of_port };
+        self.hand_over(LLDP_FRAME_BYTES_MAX as u16, gate.clone(), Box::new(context));
         true
     }
 

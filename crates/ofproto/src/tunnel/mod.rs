@@ -8,7 +8,7 @@ mod solicit;
 
 pub use neighbours::Neighbour;
 pub(crate) use routes::solicited_node;
-pub use routes::{Addresses, Route, Routes, source_for};
+pub use routes::{Addresses, KernelRoutes, Route, Routes, source_for};
 pub use solicit::Solicitation;
 pub(crate) use solicit::question;
 

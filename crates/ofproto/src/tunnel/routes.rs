@@ -1,5 +1,6 @@
 //! The routing table for outer packets: the kernel's routes and the user's.
 
+use crate::work;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -65,6 +66,18 @@ pub struct Routes {
     addresses: Arc<Addresses>,
 }
 
+/// The kernel's routes. There may be very many, so that a thread of its own puts them together.
+#[derive(Default)]
+pub struct KernelRoutes(Routes);
+
+impl FromIterator<Route> for KernelRoutes {
+    fn from_iter<I: IntoIterator<Item = Route>>(routes: I) -> KernelRoutes {
+        let mut all = Routes::default();
+        routes.into_iter().for_each(|r| all.insert(r));
+        KernelRoutes(all)
+    }
+}
+
 impl Routes {
     /// Adds a route, which replaces one to the same destination.
     pub fn insert(&mut self, r: Route) {
@@ -85,13 +98,17 @@ impl Routes {
         })
     }
 
-    /// Replaces the kernel's routes; the user's stay.
-    pub fn replace_kernel(&mut self, routes: Vec<Route>, addresses: Addresses) {
-        let old = std::mem::take(&mut self.tables);
+    /// Replaces the kernel's routes; the user's stay. However many of the kernel's there are, this
+    /// visits those to own addresses and the user's only.
+    pub fn replace_kernel(&mut self, new: KernelRoutes, addresses: Addresses) {
+        let old = std::mem::replace(self, new.0);
         self.addresses = Arc::new(addresses);
-        routes.into_iter().for_each(|r| self.insert(r));
-        let user = old.values().flat_map(HashMap::values).filter(|r| r.user);
-        user.for_each(|r| self.insert(r.clone()));
+        for ((priority, long), table) in old.tables.iter() {
+            if *priority == u16::from(*long) + PREFERRED {
+                let user = table.values().inspect(|_| work::step()).filter(|r| r.user);
+                user.for_each(|r| self.insert(r.clone()));
+            }
+        }
     }
 
     /// Sets the addresses of devices.
@@ -188,14 +205,17 @@ mod tests {
     #[test]
     fn the_longest_prefix_wins_and_the_users_come_first() {
         let mut t = Routes::default();
-        t.replace_kernel(vec![route("0.0.0.0", 0, "a"), route("10.0.0.0", 24, "b")], vec![]);
+        t.replace_kernel(
+            [route("0.0.0.0", 0, "a"), route("10.0.0.0", 24, "b")].into_iter().collect(),
+            vec![],
+        );
         let dev = |t: &Routes, ip: &str| {
             t.lookup(ip.parse().unwrap(), 0, None).map(|r| r.device.clone()).unwrap_or_default()
         };
         assert_eq!((dev(&t, "10.0.0.9"), dev(&t, "11.0.0.9")), ("b".into(), "a".into()));
         assert_eq!(dev(&t, "::1"), "");
         t.insert(Route { user: true, ..route("10.0.0.0", 8, "c") });
-        t.replace_kernel(vec![route("10.0.0.0", 24, "b")], vec![]);
+        t.replace_kernel([route("10.0.0.0", 24, "b")].into_iter().collect(), vec![]);
         assert_eq!((dev(&t, "10.0.0.9"), dev(&t, "11.0.0.9")), ("c".into(), "".into()));
         let ten = "10.0.0.0".parse().unwrap();
         assert!(!t.remove_user(ten, 24, 0));
@@ -204,10 +224,24 @@ mod tests {
     }
 
     #[test]
+    fn very_many_routes_of_the_kernel_are_taken_over_in_few_steps() {
+        let mut t = Routes::default();
+        t.insert(Route { user: true, ..route("10.0.0.0", 8, "c") });
+        for n in [1000, 10_000] {
+            let prefix = |i: u32| std::net::Ipv4Addr::from(i << 8).into();
+            let one = |i| Route { prefix: prefix(i), ..route("0.0.0.0", 24, "b") };
+            let new = (0..n).map(one).collect();
+            let (steps, ()) = work::steps(|| t.replace_kernel(new, vec![]));
+            assert!(steps < 10, "{n} routes: {steps} steps");
+            assert_eq!(t.all().len(), n as usize + 1);
+        }
+    }
+
+    #[test]
     fn a_source_that_is_asked_for_must_be_ours() {
         let (mut t, ip) = (Routes::default(), |s: &str| s.parse::<IpAddr>().unwrap());
         let own = Route { local: true, ..route("10.0.0.1", 32, "b") };
-        t.replace_kernel(vec![own, route("10.0.0.0", 24, "b")], vec![]);
+        t.replace_kernel([own, route("10.0.0.0", 24, "b")].into_iter().collect(), vec![]);
         assert!(t.lookup(ip("10.0.0.9"), 0, Some(ip("10.0.0.1"))).is_some());
         assert!(t.lookup(ip("10.0.0.9"), 0, Some(ip("10.0.0.2"))).is_none());
         assert!(t.lookup(ip("10.0.0.9"), 7, None).is_none());

@@ -8,6 +8,7 @@
 mod lab;
 mod measure;
 
+mod changes;
 mod controllers;
 mod front_ends;
 mod groups;

@@ -16,6 +16,7 @@ mod port_tree;
 
 use crate::OVS_VERSION;
 use crate::appctl::{Job, coverage};
+use crate::ct_walk::Walker;
 use crate::state::{Shared, State};
 use crate::unixctl::Reply;
 use serde_json::{Map, Value, json};
@@ -33,6 +34,8 @@ enum Make {
     Whole(fn(&mut State) -> Value),
     /// For some interfaces a turn, by their names.
     Interfaces(fn(&mut State, &port_tree::Interface) -> Option<Value>),
+    /// From some megaflows a turn.
+    Megaflows,
 }
 
 /// A part of the tree: its name, whether the whole tree has it, what makes it.
@@ -52,7 +55,7 @@ const PARTS: &[Part] = &[
     Part("drops", true, Make::Whole(drops)),
     Part("events", true, Make::Whole(events)),
     Part("memory", true, Make::Whole(memory)),
-    Part("megaflows", false, Make::Whole(megaflows::megaflows)),
+    Part("megaflows", false, Make::Megaflows),
 ];
 
 /// Paths that one command may name.
@@ -114,15 +117,24 @@ async fn part(state: &Shared, make: Make) -> Value {
     turns.turn().await;
     let each = match make {
         Make::Whole(make) => return make(&mut state.borrow_mut()),
+        Make::Megaflows => return megaflows::megaflows(state, &turns).await,
         Make::Interfaces(each) => each,
     };
     let (all, mut made) = (port_tree::interfaces(&mut state.borrow_mut()), Map::new());
-    for some in all.chunks(TURN_INTERFACES_MAX) {
-        turns.turn().await;
+    in_turns(&turns, &all, |some| {
         let mut s = state.borrow_mut();
         made.extend(some.iter().filter_map(|i| Some((i.name.clone(), each(&mut s, i)?))));
-    }
+    })
+    .await;
     Value::Object(made)
+}
+
+/// Looks at some interfaces in each of these turns.
+async fn in_turns<T>(turns: &Walker, all: &[T], mut look: impl FnMut(&[T])) {
+    for some in all.chunks(TURN_INTERFACES_MAX) {
+        turns.turn().await;
+        look(some);
+    }
 }
 
 async fn find(state: &Shared, path: &str) -> Result<Value, String> {
@@ -231,6 +243,10 @@ fn resident() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use tokio::task::{LocalSet, spawn_local, yield_now};
 
     #[test]
     fn a_path_that_leads_nowhere_says_what_is_there() {
@@ -240,6 +256,37 @@ mod tests {
         assert!(said.ends_with("p19, ...") && !said.contains("p20"), "{said}");
         let none: [&str; 0] = [];
         assert!(missing("guests/x", "x", none.into_iter()).ends_with("there is nothing"));
+    }
+
+    #[test]
+    fn others_have_a_turn_after_each_32_interfaces_of_all_answers() {
+        const INTERFACES: usize = 1000;
+        let walker = Walker::new(&Arc::new(conntrack::Table::new()));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        // Interfaces that were looked at, by turn of others.
+        let looked = Rc::new(RefCell::new(vec![0]));
+        LocalSet::new().block_on(&runtime, async {
+            let seen = looked.clone();
+            let others = spawn_local(async move {
+                loop {
+                    seen.borrow_mut().push(0);
+                    yield_now().await;
+                }
+            });
+            let answers = [0, 1, 2].map(|_| {
+                let (walker, looked) = (walker.clone(), looked.clone());
+                let look =
+                    move |some: &[()]| *looked.borrow_mut().last_mut().unwrap() += some.len();
+                spawn_local(async move { in_turns(&walker, &[(); INTERFACES], look).await })
+            });
+            for answer in answers {
+                answer.await.unwrap();
+            }
+            others.abort();
+        });
+        let looked = looked.borrow();
+        assert_eq!(looked.iter().sum::<usize>(), 3 * INTERFACES);
+        assert!(looked.iter().all(|n| *n <= TURN_INTERFACES_MAX), "{looked:?}");
     }
 
     #[test]

@@ -1,0 +1,97 @@
+//! Executes operations on packets that the control side injects, some in each turn of the worker: a
+//! controller's packet may have thousands of outputs, and the worker serves other ports, too.
+
+use super::fragments::Held;
+use super::injected::Work;
+use super::interpret::{self, Sink, Start};
+use crate::messages::Execute;
+use crate::parse::frame::Frame;
+use crate::tx::TxState;
+use telemetry::Drop;
+
+/// Operations on such packets in one turn: as many as a vector has packets.
+const TURN_OPS_MAX: usize = packet::VECTOR;
+
+/// Executes the operations of one turn; returns how many.
+#[cold]
+pub(crate) fn turn(tx: &mut TxState, vlan_limit: u8) -> usize {
+    some(tx, vlan_limit, TURN_OPS_MAX)
+}
+
+/// Executes all that is to be executed, before a number gets another meaning.
+pub(crate) fn all(tx: &mut TxState, vlan_limit: u8) {
+    while !tx.injected.is_empty() {
+        some(tx, vlan_limit, usize::MAX);
+    }
+}
+
+/// Drops what is left when the worker stops.
+pub(crate) fn shut_down(tx: &mut TxState) {
+    while let Some(work) = tx.injected.next() {
+        if let Work::Rest(held) = work {
+            tx.dropped(held.frame.in_port(), Drop::Shutdown);
+            tx.free(held.packet);
+        }
+    }
+}
+
+fn some(tx: &mut TxState, vlan_limit: u8, most: usize) -> usize {
+    let mut left = most;
+    while left > 0
+        && let Some(work) = tx.injected.next()
+    {
+        // A packet without operations is work, too.
+        left -= 1;
+        let mut later = Vec::new();
+        left = match work {
+            Work::All(e) => begin(&e, vlan_limit, tx, left, &mut later),
+            Work::Rest(held) => go_on(*held, tx, left, &mut later),
+        };
+        later.into_iter().rev().for_each(|held| tx.injected.go_on(held));
+        resume(tx);
+    }
+    if tx.injected.is_empty() {
+        tx.has_injected(tx.injected.sent());
+    }
+    most - left
+}
+
+fn begin(
+    e: &Execute,
+    vlan_limit: u8,
+    tx: &mut TxState,
+    most: usize,
+    later: &mut Vec<Held>,
+) -> usize {
+    tx.stats(e.in_port).injected.add(1);
+    let frame = Frame::new(&e.packet, e.in_port, vlan_limit);
+    match (frame, tx.make(&e.packet)) {
+        (Some(f), Some(p)) => {
+            let start = Start { ops: &e.ops, behind: None, why: Drop::Policy, most };
+            return interpret::run_some(tx, start, p, f, later);
+        }
+        (None, made) => {
+            tx.dropped(e.in_port, Drop::Truncated);
+            made.into_iter().for_each(|p| tx.free(p));
+        }
+        (_, None) => tx.dropped(e.in_port, Drop::NoBuffer),
+    }
+    most
+}
+
+fn go_on(held: Held, tx: &mut TxState, most: usize, later: &mut Vec<Held>) -> usize {
+    let Held { packet, frame, ops, at, why, .. } = held;
+    let start = Start { ops: &ops, behind: Some(at), why, most };
+    interpret::run_some(tx, start, packet, frame, later)
+}
+
+/// Continues the operations of fragments whose datagram is complete.
+#[inline]
+pub(crate) fn resume(tx: &mut TxState) {
+    while let Some(held) = tx.ct.fragments.next() {
+        match held.paced {
+            true => tx.injected.wait(held),
+            false => interpret::resume(tx, held),
+        }
+    }
+}

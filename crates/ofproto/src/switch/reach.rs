@@ -1,0 +1,86 @@
+//! By which datapath ports packets come to a bridge. Only their decisions may depend on it: a
+//! change of one bridge, which its controller may make as often as it likes, has no packet of
+//! other bridges decided about again.
+//!
+//! Decisions whose encapsulated packets went through the bridge are found by their effects
+//! (`outer_changes.rs`).
+
+use super::Switch;
+use crate::published::PublishedState;
+use action::{PortSet, Region};
+use flow::{NO_PORT, origin_port};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The ports by which packets come to bridges, as far as they were asked for since bridges and
+/// ports were last published.
+#[derive(Default)]
+pub(crate) struct Reach(BTreeMap<u32, Arc<PortSet>>);
+
+impl Reach {
+    /// Bridges and ports are published anew.
+    pub fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Switch {
+    /// The ports by which packets come to a bridge: its own, and those of bridges to which patch
+    /// ports lead from there. Tunnels' packets all come in by one port. Packets that controllers
+    /// sent have input ports, too.
+    pub(crate) fn ports_to(&mut self, bridge: u32) -> Arc<PortSet> {
+        if let Some(ports) = self.reach.0.get(&bridge) {
+            return ports.clone();
+        }
+        let published = self.shared.published.read(self.writer.pin());
+        let joined = joined(published, [bridge]);
+        let views = joined.iter().filter_map(|id| published.bridge(*id));
+        let own = views.flat_map(|b| &b.ports).filter_map(|p| p.spec.dp_port);
+        let origins = joined.iter().map(|id| origin_port(*id as usize));
+        let ports: Arc<PortSet> = Arc::new(own.chain(origins).chain([NO_PORT]).collect());
+        self.reach.0.insert(bridge, ports.clone());
+        ports
+    }
+
+    /// Decisions about packets of this region may have changed, as far as a bridge made them.
+    pub(crate) fn region_of(&mut self, bridge: u32, region: Region) {
+        let ports = self.ports_to(bridge);
+        self.outbox.region(region.from_ports(&ports));
+    }
+
+    /// All that was decided may have changed.
+    pub(crate) fn all_changed(&mut self) {
+        self.outbox.reconfigured = true;
+        self.outbox.region(Region::ALL);
+    }
+
+    /// Were packets of a bridge, or of all, to be decided about anew since the last call, other
+    /// than by flows and groups?
+    pub fn take_reconfigured(&mut self) -> bool {
+        std::mem::take(&mut self.outbox.reconfigured)
+    }
+
+    /// All that a bridge decided may have changed.
+    pub(crate) fn bridge_changed(&mut self, bridge: u32) {
+        self.outbox.reconfigured = true;
+        self.outbox.outer.bridge(bridge);
+        self.region_of(bridge, Region::ALL);
+    }
+}
+
+/// Bridges, and those that patch ports lead to from there.
+pub(crate) fn joined(
+    published: &PublishedState,
+    from: impl IntoIterator<Item = u32>,
+) -> BTreeSet<u32> {
+    let mut left: Vec<u32> = from.into_iter().collect();
+    let mut met = BTreeSet::new();
+    while let Some(id) = left.pop() {
+        if met.insert(id)
+            && let Some(bridge) = published.bridge(id)
+        {
+            left.extend(bridge.ports.iter().filter_map(|p| Some(p.peer?.0)));
+        }
+    }
+    met
+}
