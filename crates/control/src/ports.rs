@@ -74,6 +74,8 @@ pub struct Iface {
     pub resets: u64,
     /// The MTU that its bridge's other ports gave it ([`crate::mtu`]).
     pub mtu_given: Option<u16>,
+    /// Its statistics were in a report since it works.
+    pub has_statistics: bool,
     /// Changes of its link that may be taken over ([`crate::links`]).
     pub link_changes: Budget,
 }
@@ -93,6 +95,7 @@ impl Iface {
             patch: [(0, 0); 2],
             resets: 0,
             mtu_given: None,
+            has_statistics: false,
             link_changes: Budget::full(LINK_CHANGES_BURST, now_ms),
         }
     }

@@ -227,13 +227,17 @@ fn machine(desired: &Desired) -> BTreeMap<String, String> {
     if wanted { system_stats::read(&Dirs::from_env().run) } else { BTreeMap::new() }
 }
 
+/// A row of an interface; `statistics`: with them, as in the first report since it works, for which
+/// its client waits.
 fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> InterfaceStatus {
     let Some(of_port) = iface.of_port else {
+        iface.has_statistics = false;
         return InterfaceStatus::failed(iface.error.clone().unwrap_or_else(|| "not there".into()));
     };
     let ofport = if of_port == port::LOCAL { 65534 } else { i64::from(of_port) };
     let mut row = InterfaceStatus { ofport: Some(ofport), ..InterfaceStatus::default() };
-    if statistics {
+    if statistics || !iface.has_statistics {
+        iface.has_statistics = true;
         row.statistics = Some(iface.counters(dp).into_iter().map(|(k, v)| (k, v as i64)).collect());
     }
     let device = iface.dp_port.filter(|_| !iface.is_virtual());

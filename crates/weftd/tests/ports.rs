@@ -53,6 +53,10 @@ fn columns_of_a_system_port(sw: &Switch, ns: &Netns) {
     assert_eq!(iface(sw, "v1", "duplex"), "full");
     assert_eq!(iface(sw, "v1", "link_speed"), "10000000000");
     assert!(iface(sw, "v1", "status").contains("driver_name=veth"));
+    // An interface has statistics as soon as ovs-vsctl returns.
+    vsctl(sw, "add-port br0 patch9 -- set interface patch9 type=patch options:peer=none");
+    assert_eq!(statistic(sw, "patch9", "rx_packets"), Some(0));
+    vsctl(sw, "del-port patch9");
     wait_for("statistics", || statistic(sw, "v1", "rx_packets") > Some(0));
     for key in [
         "collisions",

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 /// Bytes that are allocated together: at least, and of a bundle that has that much already.
 const CHUNK: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
-/// Bundles one connection may have open: Antrea's own tests have 10,000. What is in them is bounded by
-/// the connection's bytes.
+/// Bundles one connection may have open: Antrea's own tests have 10,000. What is in them is bounded
+/// by the connection's bytes.
 const CONNECTION_BUNDLES_MAX: usize = 16_384;
 /// Nanoseconds without a new message after which a bundle is given up, unless `other_config` of the
 /// database (`bundle-idle-timeout`) says otherwise; as in ovs-vswitchd.

@@ -21,7 +21,7 @@ pub struct Controller {
     pub last_error: Option<String>,
     /// Packet-ins held back by the rate limit: misses, others.
     limits: [Limit; 2],
-    /// Where its connections are told of other times.
+    /// What notifies its connections of other times.
     times: watch::Sender<Times>,
     _keep: Keep,
 }

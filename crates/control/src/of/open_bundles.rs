@@ -61,7 +61,7 @@ impl OpenBundles {
         Some(bundle)
     }
 
-    /// Takes out the next one that nobody has used for more than `timeout` ns.
+    /// Takes out the next one that was not used for more than `timeout` ns.
     pub fn next_idle(&mut self, now: u64, timeout: u64) -> Option<Bundle> {
         let (used, id) = *self.by_use.first()?;
         if now.saturating_sub(used) <= timeout {

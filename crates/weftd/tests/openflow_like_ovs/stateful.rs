@@ -120,8 +120,8 @@ fn odd_headers() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Properties of `controller` (a length, an id, a meter) with bodies of all sizes, whose first bytes
-/// are the number and whose others are zeros or not.
+/// Properties of `controller` (a length, an id, a meter) with bodies of all sizes, whose first
+/// bytes are the number and whose others are zeros or not.
 fn odd_properties() -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     let kinds = [("max_len", 0, 2), ("id", 1, 2), ("meter_id", 5, 4)];
