@@ -214,6 +214,11 @@ impl Datapath {
         self.workers[0].as_mut().is_none_or(|w| w.takes_packets())
     }
 
+    /// True if the kernel worker has done everything with packets of the control side.
+    pub fn has_injected_all(&self) -> bool {
+        self.workers[0].as_ref().is_none_or(|w| w.has_injected_all())
+    }
+
     /// Hands over traffic since the last call, each packet exactly once. If no worker has more than
     /// 262,144 megaflows this is all traffic; otherwise the traffic that is known (see
     /// [`Datapath::known_ms`]).

@@ -144,11 +144,14 @@ impl Handle {
         self.send(Command::Execute(Box::new(e)));
     }
 
+    /// True if the worker has done everything with such packets.
+    pub fn has_injected_all(&self) -> bool {
+        self.shared.injected.load(Ordering::Acquire) >= self.injected.packets
+    }
+
     /// True if the worker has few operations on such packets ahead.
     pub fn takes_packets(&mut self) -> bool {
-        if self.injected.ops >= INJECTED_OPS_MAX
-            && self.shared.injected.load(Ordering::Acquire) >= self.injected.packets
-        {
+        if self.injected.ops >= INJECTED_OPS_MAX && self.has_injected_all() {
             self.injected.ops = 0;
         }
         self.injected.ops < INJECTED_OPS_MAX
