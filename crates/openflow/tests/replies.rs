@@ -382,7 +382,7 @@ fn group() -> GroupMod {
         buckets: vec![bucket(0, 3, port::ANY), bucket(1, 7, 2)],
         selection_method: "hash".into(),
         selection_param: 9,
-        selection_fields: vec![Field::Ipv4Src],
+        selection_fields: vec![(Field::Ipv4Src, 0xffff_ff00)],
     }
 }
 
@@ -407,7 +407,7 @@ fn groups() {
         let messages = encode(v, 1, &reply);
         expect(&messages, &["group_id=5,type=select", "weight:3", "weight:7,watch_port:2"]);
         if v == Version::V15 {
-            expect(&messages, &["selection_method=hash,selection_method_param=9", "ip_src"]);
+            expect(&messages, &["selection_method=hash,selection_method_param=9", "ip_src=255.255.255.0"]);
         }
         let reply = Reply::Multipart(MultipartReply::GroupStats(vec![stats.clone()]));
         let text =

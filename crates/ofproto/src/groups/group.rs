@@ -9,7 +9,8 @@ pub(crate) struct GroupView {
     pub buckets: Vec<BucketView>,
     /// Credit id of the whole group.
     pub credit: u32,
-    pub selection_fields: Vec<flow::Field>,
+    /// The fields that are hashed, and which bits of each.
+    pub selection_fields: Vec<(flow::Field, u128)>,
     /// Start value of the hash. The hash of headers is the same for both directions of a
     /// connection, as dp_hash's SYM_L4 is.
     pub selection_param: u64,

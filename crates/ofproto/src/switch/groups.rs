@@ -104,7 +104,7 @@ impl Switch {
         if !matches!(m.selection_method.as_str(), "" | "hash" | "dp_hash") {
             return Err(OfError::GroupInvalid);
         }
-        if !m.selection_fields.iter().all(|f| openflow::check::exists(*f)) {
+        if !m.selection_fields.iter().all(|(f, _)| openflow::check::exists(*f)) {
             return Err(OfError::GroupInvalid);
         }
         for bucket in &m.buckets {

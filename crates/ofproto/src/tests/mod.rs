@@ -403,6 +403,24 @@ fn groups_watch_and_spread() {
 }
 
 #[test]
+fn a_select_group_hashes_the_bits_that_it_names() {
+    let mut lab = Lab::new();
+    let selection_fields = vec![(flow::Field::Ipv4Src, 0xffff_ff00)];
+    let select = group(1, GroupType::Select, &[(2, 1), (3, 1)]);
+    lab.sw.group_mod(lab.br, &GroupMod { selection_fields, ..select }, 0).unwrap();
+    lab.add(flow(0, 1, "tcp", apply(vec![Action::Group(1)])));
+    let mut nets = std::collections::BTreeSet::new();
+    for net in 0..64 {
+        let from = |host| packet(&format!("in_port=1,tcp,nw_src=10.0.{net}.{host}"));
+        let (one, other) = (lab.decide(&from(1)), lab.decide(&from(99)));
+        assert_eq!(one.ops, other.ops, "one network, one bucket");
+        assert_eq!(one.mask.u32(at::IP_SRC), 0xffff_ff00);
+        nets.insert(::action::ops_text(&one.ops));
+    }
+    assert_eq!(nets.len(), 2, "networks are spread");
+}
+
+#[test]
 fn packet_out_runs_actions() {
     let mut lab = Lab::new();
     lab.add(flow(0, 1, "in_port=3", apply(vec![out(4)])));

@@ -118,15 +118,16 @@ pub(super) fn mix(h: u64, v: u64) -> u64 {
     (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-fn hash_fields(list: &[Field], key: &Key, wc: &mut Mask) -> u64 {
-    list.iter().fold(0, |h, f| {
+/// A hash of these bits of fields, as far as the packet has them.
+fn hash_fields(list: &[(Field, u128)], key: &Key, wc: &mut Mask) -> u64 {
+    list.iter().fold(0, |h, (f, bits)| {
         let prereq = fields::prereq(*f);
         fields::look(prereq, wc);
         if !fields::met(prereq, key) {
             return h;
         }
-        f.unwildcard(wc);
-        let v = f.get(key);
+        f.set_masked(wc, u128::MAX, *bits);
+        let v = f.get(key) & bits;
         mix(mix(h, v as u64), (v >> 64) as u64)
     })
 }

@@ -257,7 +257,7 @@ fn decode_selection(mut body: Rd<'_>, group: &mut GroupMod) -> Result<()> {
     while !body.is_empty() {
         let entry = OxmEntry::parse(body.0)?;
         let oxm = entry.header.oxm().ok_or(OfError::MatchBadField)?;
-        group.selection_fields.push(oxm.field);
+        group.selection_fields.push((oxm.field, entry.value));
         body.skip(entry.size)?;
     }
     Ok(())
@@ -372,10 +372,10 @@ fn put_selection(g: &GroupMod, m: &mut Vec<u8>) {
         m.pad(4);
         m.text(&g.selection_method, 16);
         m.u64(g.selection_param);
-        for field in &g.selection_fields {
+        for (field, bits) in &g.selection_fields {
             let oxm = Oxm::of(Version::V15, *field);
             oxm.put_header(false, m);
-            oxm.put_value(field.full(), m);
+            oxm.put_mask(*bits, m);
         }
     });
 }

@@ -46,7 +46,8 @@ pub struct GroupMod {
     pub buckets: Vec<Bucket>,
     pub selection_method: String,
     pub selection_param: u64,
-    pub selection_fields: Vec<flow::Field>,
+    /// The fields that are hashed, and which bits of each.
+    pub selection_fields: Vec<(flow::Field, u128)>,
 }
 
 /// A meter band.
