@@ -407,7 +407,10 @@ fn groups() {
         let messages = encode(v, 1, &reply);
         expect(&messages, &["group_id=5,type=select", "weight:3", "weight:7,watch_port:2"]);
         if v == Version::V15 {
-            expect(&messages, &["selection_method=hash,selection_method_param=9", "ip_src=255.255.255.0"]);
+            expect(
+                &messages,
+                &["selection_method=hash,selection_method_param=9", "ip_src=255.255.255.0"],
+            );
         }
         let reply = Reply::Multipart(MultipartReply::GroupStats(vec![stats.clone()]));
         let text =

@@ -106,7 +106,10 @@ fn groups_meters_bundles_monitors() {
     });
     let group = group.expect("a group-mod");
     assert_eq!((group.kind, group.selection_method.as_str()), (GroupType::Select, "hash"));
-    assert_eq!(group.selection_fields, [(flow::Field::Ipv4Src, 0xffff_ffff), (flow::Field::TcpDst, 0xff00)]);
+    assert_eq!(
+        group.selection_fields,
+        [(flow::Field::Ipv4Src, 0xffff_ffff), (flow::Field::TcpDst, 0xff00)]
+    );
     let ids: Vec<(u32, u16)> = group.buckets.iter().map(|b| (b.id, b.weight)).collect();
     assert_eq!(ids, [(0, 3), (5, 7)]);
 

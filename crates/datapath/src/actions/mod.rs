@@ -10,6 +10,8 @@ mod nsh;
 pub(crate) mod patch;
 pub(crate) mod program;
 pub(crate) mod rewrite;
+#[cfg(test)]
+pub(crate) mod same_effect;
 pub(crate) mod sequence;
 mod track;
 

@@ -41,32 +41,14 @@ pub(crate) fn frame_out_of_mpls(p: &mut Packet, place: &Place<'_>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actions::interpret::run;
+    use crate::actions::same_effect::same;
     use crate::generate::{Rng, packet};
-    use crate::parse::frame::Frame;
-    use crate::verify::compare;
     use action::Op;
 
     const OUT: Op = Op::Output(3);
 
     fn encap(ethertype: u16) -> Op {
         Op::EncapMpls { ethertype, lse: 0x0000_2140, dst: [2; 6], src: [4; 6] }
-    }
-
-    /// Do the operations do with a packet what others do with another one?
-    fn same(d: &[u8], ops: &[Op], other: &[u8], as_these: &[Op]) -> Option<String> {
-        let frame = |d| Frame::new(d, 7, 2).unwrap();
-        compare(
-            d,
-            |sink, p| run(sink, &ops.into(), Drop::Policy, p, frame(d)),
-            |sink, mut p| {
-                // The same packet, with other bytes.
-                p.keep(0..0);
-                assert!(p.set_len(other.len()));
-                p.data_mut().copy_from_slice(other);
-                run(sink, &as_these.into(), Drop::Policy, p, frame(other));
-            },
-        )
     }
 
     #[test]

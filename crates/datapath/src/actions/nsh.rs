@@ -77,9 +77,8 @@ fn pop(p: &mut Packet, place: &Place<'_>) -> Result<Payload, Drop> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actions::interpret::run;
+    use crate::actions::same_effect::same;
     use crate::generate::{Rng, packet};
-    use crate::verify::compare;
 
     const OUT: Op = Op::Output(3);
 
@@ -91,22 +90,6 @@ mod tests {
     fn header(protocol: u8, context: usize) -> Vec<u8> {
         let base = wire::nsh_flags_and_ttl(0, 63) | (2 + context as u16);
         [&base.to_be_bytes()[..], &[2, protocol, 0, 0, 7, 255], &vec![0xab; 4 * context]].concat()
-    }
-
-    /// Do the operations do with a packet what others do with another one?
-    fn same(d: &[u8], ops: &[Op], other: &[u8], as_these: &[Op]) -> Option<String> {
-        let frame = |d| Frame::new(d, 7, 2).unwrap();
-        compare(
-            d,
-            |sink, p| run(sink, &ops.into(), Drop::Policy, p, frame(d)),
-            |sink, mut p| {
-                // The same packet, with other bytes.
-                p.keep(0..0);
-                assert!(p.set_len(other.len()));
-                p.data_mut().copy_from_slice(other);
-                run(sink, &as_these.into(), Drop::Policy, p, frame(other));
-            },
-        )
     }
 
     #[test]
