@@ -49,7 +49,8 @@ pub fn is_role_request(message: &[u8]) -> bool {
 impl Client {
     /// Connects and agrees on a version.
     pub fn connect(path: &Path, version: u8) -> Client {
-        let stream = UnixStream::connect(path).unwrap();
+        let stream =
+            UnixStream::connect(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut client = Client { stream, version };
         let mut hello = vec![version, HELLO, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8];
