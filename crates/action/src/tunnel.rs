@@ -85,7 +85,7 @@ pub mod vxlan {
     pub const IPV6: u32 = 2;
     /// As above.
     pub const ETHERNET: u32 = 3;
-    /// As above.
+    /// Next protocol: a network service header.
     pub const NSH: u32 = 4;
 }
 

@@ -74,7 +74,7 @@ pub struct Iface {
     pub resets: u64,
     /// The MTU that its bridge's other ports gave it ([`crate::mtu`]).
     pub mtu_given: Option<u16>,
-    /// Its statistics were in a report since it works.
+    /// A report since it works had its statistics, so that others need not have them.
     pub has_statistics: bool,
     /// Changes of its link that may be taken over ([`crate::links`]).
     pub link_changes: Budget,

@@ -27,7 +27,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Bytes that are kept for them.
+    /// Bytes that are allocated for the messages.
     pub fn held(&self) -> usize {
         self.held
     }

@@ -21,13 +21,13 @@ pub struct Controller {
     pub last_error: Option<String>,
     /// Packet-ins held back by the rate limit: misses, others.
     limits: [Limit; 2],
-    /// What notifies its connections of other times.
+    /// Sends changed times to the row's connections.
     times: watch::Sender<Times>,
     _keep: Keep,
 }
 
 impl Controller {
-    /// A row without connections yet; `times`: by what its connections learn of other ones, `keep`:
+    /// A row without connections yet. `times` sends changed times to its connections, `keep` is
     /// what connects or listens for it.
     pub(crate) fn new(
         conf: &ControllerConf,
@@ -47,7 +47,7 @@ impl Controller {
         }
     }
 
-    /// Takes over another state of the row, with which its connections stay.
+    /// Takes over a changed row, without closing its connections.
     pub(crate) fn reconfigure(&mut self, conf: &ControllerConf) {
         self.conf = conf.clone();
         let times = times(conf);
@@ -76,7 +76,7 @@ impl Controller {
     }
 }
 
-/// The times of a row's connections.
+/// The times of the connections of a row; the longest pause is at least 100 ms.
 pub(crate) fn times(conf: &ControllerConf) -> Times {
     let max_backoff = conf.max_backoff.max(Duration::from_millis(100));
     Times { max_backoff, probe: conf.inactivity_probe }

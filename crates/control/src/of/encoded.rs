@@ -10,7 +10,7 @@ pub struct Encoded<'a> {
 }
 
 impl<'a> Encoded<'a> {
-    /// Nothing is encoded before a connection wants it.
+    /// A message that is not encoded before a connection wants it.
     pub fn new(message: &'a Reply) -> Encoded<'a> {
         Encoded { message, forms: Vec::new() }
     }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// An open bundle.
 pub struct Bundle {
-    /// What its messages do together, as the one that opened it says.
+    /// `OFPBF_*` of the message that opened it: whether it is atomic and ordered.
     pub flags: u16,
-    /// Takes no more messages.
+    /// The controller closed it: it takes no more messages, and waits for its commit.
     pub closed: bool,
-    /// What the commit does.
+    /// The messages that the commit executes.
     pub messages: Messages,
     /// When it was last added to, ns.
     pub used: u64,
@@ -29,13 +29,13 @@ impl Bundle {
 #[derive(Default)]
 pub struct OpenBundles {
     by_id: BTreeMap<u32, Bundle>,
-    /// (last used, ns; id).
+    /// When each was last used (ns) and its id, by the time.
     by_use: BTreeSet<(u64, u32)>,
     held: usize,
 }
 
 impl OpenBundles {
-    /// How many there are.
+    /// Number of open bundles.
     pub fn count(&self) -> usize {
         self.by_id.len()
     }
@@ -45,7 +45,7 @@ impl OpenBundles {
         self.held
     }
 
-    /// Puts one where none of this id is.
+    /// Adds a bundle; there is none with this id.
     pub fn insert(&mut self, id: u32, bundle: Bundle) {
         debug_assert!(!self.by_id.contains_key(&id));
         self.held += bundle.held();
@@ -53,7 +53,7 @@ impl OpenBundles {
         self.by_id.insert(id, bundle);
     }
 
-    /// Takes one out: to look at it, to change it, for good.
+    /// Takes a bundle out. Whoever changes it puts it back with [`OpenBundles::insert`].
     pub fn remove(&mut self, id: u32) -> Option<Bundle> {
         let bundle = self.by_id.remove(&id)?;
         self.by_use.remove(&(bundle.used, id));
@@ -61,7 +61,7 @@ impl OpenBundles {
         Some(bundle)
     }
 
-    /// Takes out the next one that was not used for more than `timeout` ns.
+    /// Takes out the bundle that is idle for longest, if that is more than `timeout` ns.
     pub fn next_idle(&mut self, now: u64, timeout: u64) -> Option<Bundle> {
         let (used, id) = *self.by_use.first()?;
         if now.saturating_sub(used) <= timeout {

@@ -1,9 +1,10 @@
-//! Times of a controller's connections, which change while these last.
+//! The times of connections to controllers: how long to wait before connecting again, and when to
+//! probe. A row of the database may change them while its connections last.
 
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The times themselves.
+/// Times of the connections of one row of table `Controller`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Longest pause between attempts (`Controller.max_backoff`).
@@ -12,25 +13,26 @@ pub struct Times {
     pub probe: Duration,
 }
 
-/// The times as a connection sees them.
+/// A connection's view of the [`Times`] of its row, which the row may change.
 #[derive(Clone)]
 pub struct Timing(watch::Receiver<Times>);
 
 impl Timing {
-    /// Those of a row of the database, and where to say that they are others.
+    /// Begins with `times`. Returns the sender, by which the row changes them, and the view, of
+    /// which each connection gets a copy.
     pub fn new(times: Times) -> (watch::Sender<Times>, Timing) {
         let (sender, receiver) = watch::channel(times);
         (sender, Timing(receiver))
     }
 
-    /// What they are now.
+    /// The present times.
     pub fn now(&self) -> Times {
         *self.0.borrow()
     }
 
-    /// Waits until they are others.
+    /// Waits until the row changes its times; for ever if the connection has no row, or none any
+    /// more.
     pub async fn changed(&mut self) {
-        // Without a row, or when it is gone, they stay as they are.
         if self.0.changed().await.is_err() {
             std::future::pending().await
         }
@@ -38,7 +40,7 @@ impl Timing {
 }
 
 impl Default for Timing {
-    /// Without a row of the database: no probes.
+    /// Times of a connection that has no row: no probes.
     fn default() -> Self {
         Timing::new(Times { max_backoff: Duration::from_secs(8), probe: Duration::ZERO }).1
     }

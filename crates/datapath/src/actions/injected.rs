@@ -4,7 +4,7 @@ use super::fragments::Held;
 use crate::messages::Execute;
 use std::collections::VecDeque;
 
-/// What is to be done.
+/// A packet of the control side, or what is left to do with one.
 pub(crate) enum Work {
     /// A packet with which nothing was done yet.
     All(Box<Execute>),
@@ -26,17 +26,17 @@ impl Injected {
         self.work.push_back(Work::All(packet));
     }
 
-    /// The next one.
+    /// Takes what is to be done next.
     pub fn next(&mut self) -> Option<Work> {
         self.work.pop_front()
     }
 
-    /// The rest of this one is done next.
+    /// Puts the rest of a packet's operations in front of all other packets.
     pub fn go_on(&mut self, rest: Held) {
         self.work.push_front(Work::Rest(Box::new(rest)));
     }
 
-    /// The rest of this one is done after all others.
+    /// Puts the rest of a packet's operations behind all other packets.
     pub fn wait(&mut self, rest: Held) {
         self.work.push_back(Work::Rest(Box::new(rest)));
     }

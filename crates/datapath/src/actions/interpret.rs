@@ -70,7 +70,7 @@ pub(crate) fn touches_metadata(rw: &Rewrite) -> bool {
     rw.mask.bytes().iter().enumerate().any(|(i, m)| *m != 0 && is_metadata(i))
 }
 
-/// With `PACED` it pauses after some operations.
+/// The execution of one packet's operations. With `PACED` it pauses after `left` of them.
 struct Run<'a, S: Sink, const PACED: bool> {
     sink: &'a mut S,
     /// All operations of the packet.
@@ -320,7 +320,8 @@ pub(crate) struct Start<'a> {
     pub most: usize,
 }
 
-/// Executes operations until the end, or until it pauses. Returns until when it need not have.
+/// Executes operations until the end, or until it pauses; returns how many operations of
+/// `start.most` are left.
 fn go_on<S: Sink, const PACED: bool>(
     sink: &mut S,
     Start { ops, behind, why, most }: Start<'_>,
