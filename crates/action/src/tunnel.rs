@@ -79,11 +79,11 @@ pub mod vxlan {
     pub const VALID: u32 = 0x0800_0000;
     /// The last byte says what the payload is (VXLAN-GPE, draft-ietf-nvo3-vxlan-gpe).
     pub const GPE: u32 = 0x0400_0000;
-    /// Payloads of VXLAN-GPE.
+    /// Next protocol of VXLAN-GPE: an IPv4 packet.
     pub const IPV4: u32 = 1;
-    /// As above.
+    /// Next protocol: an IPv6 packet.
     pub const IPV6: u32 = 2;
-    /// As above.
+    /// Next protocol: an Ethernet frame.
     pub const ETHERNET: u32 = 3;
     /// Next protocol: a network service header.
     pub const NSH: u32 = 4;
