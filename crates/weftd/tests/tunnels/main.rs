@@ -1,6 +1,7 @@
 //! Tunnels with the kernel's own device at the other end, or OVS: what is said, what is refused,
 //! and that everybody else understands our frames.
 
+#[path = "../lab/mod.rs"]
 mod lab;
 
 use lab::*;
