@@ -87,6 +87,12 @@ impl Decision {
         self.clear_keep_mask();
     }
 
+    /// What is kept of it with a cached flow.
+    pub fn cached(&self) -> CachedDecision<'_> {
+        let Decision { ops, credits, effects, .. } = self;
+        CachedDecision { ops, credits, effects: effects.as_deref() }
+    }
+
     /// As [`Decision::clear`], for callers that do not ask for the mask.
     pub fn clear_keep_mask(&mut self) {
         self.ops.clear();
@@ -96,6 +102,17 @@ impl Decision {
         self.keep_alive = None;
         self.cacheable = true;
     }
+}
+
+/// What is known of a decision of which a cached flow is made, besides the flow's key and mask.
+#[derive(Clone, Copy)]
+pub struct CachedDecision<'a> {
+    /// [`Decision::ops`].
+    pub ops: &'a [Op],
+    /// [`Decision::credits`].
+    pub credits: &'a [u32],
+    /// [`Decision::effects`].
+    pub effects: Option<&'a (dyn Any + Send + Sync)>,
 }
 
 /// A region of packets whose decisions may have changed: every cached decision that overlaps it

@@ -184,12 +184,27 @@ impl Hash for Punt {
     }
 }
 
+impl Op {
+    /// The lists of operations in this one.
+    fn lists(&self) -> [&[Op]; 2] {
+        match self {
+            Op::Clone(ops) | Op::Sample { ops, .. } => [ops, &[]],
+            Op::CheckLen { more, others, .. } => [more, others],
+            _ => [&[]; 2],
+        }
+    }
+}
+
 /// Number of operations, those in lists among them.
 pub fn count(ops: &[Op]) -> usize {
-    let inside = |op: &Op| match op {
-        Op::Clone(ops) | Op::Sample { ops, .. } => count(ops),
-        Op::CheckLen { more, others, .. } => count(more) + count(others),
-        _ => 0,
-    };
+    let inside = |op: &Op| op.lists().map(count).iter().sum::<usize>();
     ops.len() + ops.iter().map(inside).sum::<usize>()
+}
+
+/// True if an operation, in lists too, sends the packet to a port for which `is` is true.
+pub fn sends_to(ops: &[Op], is: &dyn Fn(PortNo) -> bool) -> bool {
+    ops.iter().any(|op| match op {
+        Op::Output(port) => is(*port),
+        op => op.lists().iter().any(|ops| sends_to(ops, is)),
+    })
 }

@@ -3,13 +3,13 @@
 
 use crate::settings::WorkerId;
 use crate::stats::perf::Suspicious;
-use action::Punt;
+use action::{CachedDecision, Punt};
 use flow::{Key, PortNo};
 use std::any::Any;
 use std::sync::Arc;
 
-/// True if a decision with these credits and effects may have changed.
-pub type Stale = Box<dyn Fn(&[u32], Option<&(dyn Any + Send + Sync)>) -> bool + Send>;
+/// True if the decision may be another one now.
+pub type Stale = Box<dyn Fn(&CachedDecision<'_>) -> bool + Send>;
 
 /// A change that was started by `invalidate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

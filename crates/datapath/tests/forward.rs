@@ -1,13 +1,12 @@
 //! Packets through a stepped datapath.
 mod common;
 
-use action::{Op, Punt, PuntClass, Region, Rewrite};
+use action::{CachedDecision, Op, Punt, PuntClass, Region, Rewrite};
 use common::*;
 use datapath::testing::ring_port;
 use datapath::{Bond, BondHash, Event, RxAffinity, Settings, Tri, WorkerId};
 use flow::{Field, Key, at};
 use port::Service;
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -175,7 +174,7 @@ fn stale_decisions_are_looked_for_piece_by_piece() {
     let cached = b.dp.flows().len();
     let looks = Arc::new(AtomicUsize::new(0));
     let counted = looks.clone();
-    let stale = move |_: &[u32], _: Option<&(dyn Any + Send + Sync)>| {
+    let stale = move |_: &CachedDecision<'_>| {
         counted.fetch_add(1, Ordering::Relaxed);
         true
     };

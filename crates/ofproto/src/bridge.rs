@@ -66,6 +66,7 @@ pub(crate) struct Bridge {
     /// the next.
     pub patch_counts: BTreeMap<OfPort, u32>,
     pub miss_base: u32,
+    pub ports_credit: u32,
     pub monitored: bool,
     /// True: some controller wants packets whose TTL expired.
     pub expired_wanted: Arc<AtomicBool>,
@@ -81,7 +82,7 @@ impl Bridge {
         name: &str,
         config: BridgeConfig,
         domain: Domain,
-        miss_base: u32,
+        (miss_base, ports_credit): (u32, u32),
     ) -> Bridge {
         Bridge {
             id,
@@ -98,6 +99,7 @@ impl Bridge {
             patch_counts: BTreeMap::new(),
             config,
             miss_base,
+            ports_credit,
             monitored: false,
             expired_wanted: Arc::default(),
             options: TunnelOptions::default(),

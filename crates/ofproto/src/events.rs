@@ -2,6 +2,7 @@
 
 use crate::mac_changes::Macs;
 use crate::outer_changes::OuterChanges;
+use crate::port_changes::PortChanges;
 use crate::types::BridgeId;
 use action::{Decision, Region};
 use openflow::{FlowRemoved, Instruction, MonitorUpdate, PacketOut, PortDesc, TableStats};
@@ -47,6 +48,8 @@ pub(crate) struct Outbox {
     pub macs: Macs,
     /// Counters of misses in tables whose misses are handled otherwise now.
     pub missed: Vec<Range<u32>>,
+    /// Ports that changed.
+    pub ports: PortChanges,
     /// True: routes or next hops changed.
     pub underlay: bool,
     /// Changes that may affect outer packets.

@@ -29,6 +29,7 @@ mod mcast;
 mod meter_table;
 mod mirroring;
 mod outer_changes;
+mod port_changes;
 mod published;
 mod rewritten;
 mod shares;

@@ -143,6 +143,8 @@ pub(crate) struct BridgeView {
     pub expired_wanted: Arc<AtomicBool>,
     /// Credit id of a miss in table 0; those of the other tables follow.
     pub miss_base: u32,
+    /// Credit id of decisions that depend on which ports the bridge has (`port_changes.rs`).
+    pub ports_credit: u32,
     /// The Geneve options of the fields `tun_metadataN`.
     pub tlv: Arc<TlvTable>,
     /// Sets of masks under which flows match on those fields; a packet with options is looked up
@@ -189,6 +191,11 @@ impl PortView {
     /// True if a spanning tree lets the port forward, or it is in none.
     pub fn forwards(&self) -> bool {
         self.spec.tree_state().forwards()
+    }
+
+    /// True if the port is one end of a patch or tunnel.
+    pub fn leads_elsewhere(&self) -> bool {
+        self.spec.patch_peer.is_some() || self.spec.tunnel.is_some()
     }
 
     /// True if the port can carry packets now (`OFPPS_LIVE`).

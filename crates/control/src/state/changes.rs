@@ -14,14 +14,7 @@ impl State {
             self.pending.tickets.push_back(self.dp.invalidate(&regions));
         }
         if let Some(stale) = self.ofproto.take_stale() {
-            let stale: datapath::Stale = Box::new(move |_, effects| effects.is_some_and(&stale));
-            self.pending.tickets.push_back(self.dp.invalidate_stale(stale));
-        }
-        let missed = self.ofproto.take_missed();
-        if !missed.is_empty() {
-            let met = move |id: &u32| missed.iter().any(|misses| misses.contains(id));
-            let stale: datapath::Stale = Box::new(move |credits, _| credits.iter().any(&met));
-            self.pending.tickets.push_back(self.dp.invalidate_stale(stale));
+            self.pending.tickets.push_back(self.dp.invalidate_stale(Box::new(stale)));
         }
         self.deliver(None);
     }

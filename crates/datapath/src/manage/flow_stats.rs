@@ -4,6 +4,7 @@
 use crate::events::{Stale, Used};
 use crate::messages::Effects;
 use crate::messages::{Credits, UncachedReport};
+use action::{CachedDecision, Op};
 use std::collections::{HashMap, VecDeque};
 
 /// Counters of an account that take as long to credit as handing it over does.
@@ -132,10 +133,12 @@ impl FlowStats {
         }
     }
 
-    /// True if one of these predicates says that the account's decisions are stale.
-    pub fn is_stale(&self, id: u32, stale: &[Stale]) -> bool {
-        let account = &self.list[id as usize];
-        stale.iter().any(|stale| stale(&account.credits, account.effects.as_deref()))
+    /// True if one of these predicates says that the account's decision with these operations is
+    /// stale.
+    pub fn is_stale(&self, id: u32, ops: &[Op], stale: &[Stale]) -> bool {
+        let Account { credits, effects, .. } = &self.list[id as usize];
+        let decision = CachedDecision { ops, credits, effects: effects.as_deref() };
+        stale.iter().any(|stale| stale(&decision))
     }
 
     /// Begins a round: traffic that was credited so far is to be handed over.
@@ -278,17 +281,19 @@ mod tests {
         let (a, b) = (all.open([1][..].into(), effects()), all.open([1][..].into(), effects()));
         let plain = all.open([1][..].into(), None);
         assert!(a != b && b != plain && a != plain);
-        type AnyEffects<'a> = Option<&'a (dyn Any + Send + Sync)>;
-        let is = |n: u8| {
-            Box::new(move |_: &[u32], e: AnyEffects| e.and_then(|e| e.downcast_ref()) == Some(&n))
+        let is = |n: u8| -> Stale {
+            Box::new(move |d| d.effects.and_then(|e| e.downcast_ref()) == Some(&n))
         };
-        let stale = |id, list: &[Stale]| all.is_stale(id, list);
-        let four_or_five: [Stale; 2] = [is(4), is(5)];
+        let ops = [Op::Output(7)];
+        let stale = |id, list: &[Stale]| all.is_stale(id, &ops, list);
+        let four_or_five = [is(4), is(5)];
         assert_eq!([a, b, plain].map(|id| stale(id, &four_or_five)), [true, true, false]);
         assert_eq!([a, b, plain].map(|id| stale(id, &four_or_five[1..])), [false; 3]);
-        let credited = |n: u32| Box::new(move |list: &[u32], _: AnyEffects| list.contains(&n));
+        let credited = |n: u32| -> Stale { Box::new(move |d| d.credits.contains(&n)) };
         assert!(stale(plain, &[credited(1)]) && !stale(plain, &[credited(2)]));
+        let sent = |n: u16| -> Stale { Box::new(move |d| d.ops == [Op::Output(n)]) };
+        assert!(stale(plain, &[sent(7)]) && !stale(plain, &[sent(8)]));
         all.close(a);
-        assert!(!all.is_stale(a, &four_or_five));
+        assert!(!all.is_stale(a, &ops, &four_or_five));
     }
 }

@@ -243,11 +243,14 @@ impl Flows {
     /// Marks megaflows with these indices dead if they are stale, and returns them. Exact for
     /// megaflows that were reported: reports must be read first.
     pub fn kill_stale(&mut self, stale: &[Stale], numbers: Range<usize>) -> Vec<u32> {
-        let (store, stats) = (&self.store, &self.stats);
+        let store = &self.store;
         let numbers = numbers.start.min(self.end)..numbers.end.min(self.end);
-        let some = numbers.clone().zip(&self.cold[numbers]);
-        let found = some.filter(|(_, c)| c.account().is_some_and(|a| stats.is_stale(a, stale)));
-        let found = found.map(|(i, _)| i as u32);
+        let is_stale = |i: usize| {
+            let Some(account) = self.cold[i].account() else { return false };
+            let program = self.programs.get(store.payload(i as u32).program() as usize);
+            self.stats.is_stale(account, program.map_or(&[], |ops| ops), stale)
+        };
+        let found = numbers.filter(|i| is_stale(*i)).map(|i| i as u32);
         let dead: Vec<u32> = found.filter(|i| store.kill(*i, store.payload(*i))).collect();
         dead.iter().for_each(|i| self.watches.ended(*i));
         dead

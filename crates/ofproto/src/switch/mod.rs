@@ -21,6 +21,7 @@ mod ports;
 mod publish;
 mod reach;
 pub(crate) mod selecting;
+mod stale;
 pub(crate) mod stats;
 mod table_names;
 mod trace;
@@ -34,7 +35,7 @@ use crate::mcast::members::McastTable;
 use crate::meter_table::MeterNumbers;
 use crate::published::{PublishedState, Shared, View};
 use crate::rewritten::Rewritten;
-use crate::tables::counters::{Slot, Slots};
+use crate::tables::counters::{Counter, Slot, Slots};
 use crate::tables::table::N_TABLES;
 use crate::trace::StateNumbers;
 use crate::transaction::Changes;
@@ -51,7 +52,6 @@ use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::hash::RandomState;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Guard, Published, Writer};
@@ -157,12 +157,6 @@ impl Switch {
         self.shared.failures.take()
     }
 
-    /// Takes the counters of table misses that are handled otherwise since the last call: megaflows
-    /// that are credited to them may be wrong.
-    pub fn take_missed(&mut self) -> Vec<Range<u32>> {
-        std::mem::take(&mut self.outbox.missed)
-    }
-
     /// Takes the regions of packets whose megaflows may be wrong since the last call.
     pub fn take_regions(&mut self) -> Vec<Region> {
         let mut regions = self.outbox.take_regions();
@@ -187,8 +181,10 @@ impl Switch {
         }
         let id = self.bridges.len() as u32;
         let miss_base = self.slots.alloc_tables(id, now);
+        let ports_credit = self.slots.alloc(Slot::Count(Counter::default()), now);
         let mcast = config.mcast;
-        let bridge = Bridge::new(id, name, config, self.shared.domain.clone(), miss_base);
+        let domain = self.shared.domain.clone();
+        let bridge = Bridge::new(id, name, config, domain, (miss_base, ports_credit));
         self.bridges.push(Some(bridge));
         self.configure_mcast(BridgeId(id), mcast);
         self.publish();
@@ -228,11 +224,17 @@ impl Switch {
         self.bridge_mut(id)?;
         self.finish();
         self.clear_flows(id, now);
+        match self.shared.published.read(self.writer.pin()).tunnels.is_empty() {
+            true => self.bridge_changed(id.0),
+            // Encapsulated packets may pass it.
+            false => self.all_changed(),
+        }
         let Some(bridge) = self.bridges[id.index()].take() else {
             return Err(ConfigError::NoBridge);
         };
         self.configure_mcast(id, None);
         self.slots.release_tables(bridge.miss_base, now);
+        self.slots.release(bridge.ports_credit, now);
         let counts = bridge.patch_counts.values().flat_map(|base| [*base, base + 1]);
         let counts = counts.chain(crate::mirroring::credits(&bridge.mirrors));
         counts.for_each(|c| self.slots.release(c, now));
@@ -247,7 +249,6 @@ impl Switch {
         let names: Vec<&str> = bridge.ports.values().map(|p| p.name.as_str()).collect();
         self.forget_neighbours(&names);
         self.publish();
-        self.all_changed();
         Ok(())
     }
 

@@ -94,14 +94,12 @@ impl Switch {
         let decides = self.port_decides(id, &spec)?;
         let b = self.bridge_mut(id)?;
         let (of_port, vlan) = (spec.of_port, spec.vlan.clone());
-        let stays = b.ports.get(&of_port).is_some_and(|old| spec.is_where(old));
-        let old = b.ports.insert(of_port, spec);
-        if old.as_ref().is_some_and(|old| old.vlan != vlan) {
+        let before = b.ports.insert(of_port, spec.clone());
+        if before.as_ref().is_some_and(|before| before.vlan != vlan) {
             self.forget_mcast(id, of_port);
         }
-        let old = old.map(|old| describe(&old));
         let events = &mut self.outbox.events;
-        match old {
+        match before.as_ref().map(describe) {
             Some(old) if old == desc => {}
             Some(old) => events.push(Event::PortStatus(id, reason, desc, Some(old))),
             // As in OVS a port is added first, and becomes live afterwards.
@@ -116,10 +114,8 @@ impl Switch {
         }
         self.publish();
         self.ports_changed(id);
-        match decides {
-            true if stays => self.bridge_changed(id.0),
-            true => self.all_changed(),
-            false => {}
+        if decides {
+            self.port_changed(id, before.as_ref(), Some(&spec));
         }
         Ok(())
     }
@@ -143,7 +139,7 @@ impl Switch {
         self.forget_mcast(id, of_port);
         self.publish();
         self.ports_changed(id);
-        self.all_changed();
+        self.port_changed(id, Some(&spec), None);
         Ok(())
     }
 

@@ -93,6 +93,7 @@ impl Switch {
             mcast: self.mcast.get(&b.id).map(|t| t.published.clone()),
             expired_wanted: b.expired_wanted.clone(),
             miss_base: b.miss_base,
+            ports_credit: b.ports_credit,
             tlv: b.options.tlv.clone(),
             tun_masks: b.options.masks.as_slice().into(),
             mirrors,

@@ -7,6 +7,8 @@
 
 use super::Switch;
 use crate::published::PublishedState;
+use crate::types::{BridgeId, PortSpec};
+use crate::work;
 use action::{PortSet, Region};
 use flow::{NO_PORT, origin_port};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +54,52 @@ impl Switch {
     pub(crate) fn all_changed(&mut self) {
         self.outbox.reconfigured = true;
         self.outbox.region(Region::ALL);
+    }
+
+    /// A port became another one, was added (`old` is None) or removed (`new` is None): decisions
+    /// that depend on it may have changed.
+    pub(crate) fn port_changed(
+        &mut self,
+        bridge: BridgeId,
+        old: Option<&PortSpec>,
+        new: Option<&PortSpec>,
+    ) {
+        let both = || old.into_iter().chain(new);
+        if both().all(|p| self.is_apart(bridge, p)) {
+            self.outbox.reconfigured = true;
+            both().for_each(|p| self.port_concerns(bridge.0, p));
+        } else if old.zip(new).is_some_and(|(old, new)| new.is_where(old)) {
+            self.bridge_changed(bridge.0);
+        } else {
+            self.all_changed();
+        }
+    }
+
+    /// True if no other port's packets depend on this one, but those of decisions that
+    /// [`Switch::port_concerns`] names: it is no patch or tunnel port, its port of the database has
+    /// no other interface, and nothing is mirrored.
+    fn is_apart(&self, bridge: BridgeId, port: &PortSpec) -> bool {
+        let Ok(b) = self.bridge(bridge) else { return false };
+        let other = |p: &&PortSpec| p.of_port != port.of_port && p.bundle == port.bundle;
+        let mut ports = b.ports.values().inspect(|_| work::step());
+        port.patch_peer.is_none()
+            && port.tunnel.is_none()
+            && !b.bonds.contains_key(&port.bundle)
+            && b.mirrors.iter().all(Option::is_none)
+            && (port.bundle.is_empty() || ports.find(other).is_none())
+    }
+
+    /// Decisions about packets that come in by a port may have changed, and those that depend on
+    /// it otherwise (`port_changes.rs`).
+    pub(crate) fn port_concerns(&mut self, bridge: u32, port: &PortSpec) {
+        let Ok(b) = self.bridge(BridgeId(bridge)) else { return };
+        let (credit, changes) = (b.ports_credit, &mut self.outbox.ports);
+        changes.credits.insert(credit);
+        changes.devices.insert(port.name.clone());
+        if let Some(no) = port.dp_port {
+            changes.ports.insert(no);
+            self.outbox.region(Region::ALL.from_ports(&Arc::new([no].into_iter().collect())));
+        }
     }
 
     /// Were packets of a bridge, or of all, to be decided about anew since the last call, other

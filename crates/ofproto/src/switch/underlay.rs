@@ -1,14 +1,15 @@
 //! The underlay of tunnels: routes, neighbours, and what changes with them.
 
 use crate::switch::Switch;
-use crate::translate::effects::{Effects, Hop, Snooped};
+use crate::translate::effects::{Hop, Snooped};
 use crate::tunnel::neighbours::{How, Learned};
 use crate::tunnel::*;
 use crate::types::{BridgeId, PortSpec};
+use crate::work;
 use action::Region;
 use flow::{Key, at};
 use openflow::OfPort;
-use std::any::Any;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 impl Switch {
@@ -17,36 +18,33 @@ impl Switch {
         &self.tunnels.underlay.routes
     }
 
-    /// Changes the routing table. Decisions that would change are made anew; if addresses changed,
-    /// all are, as packets to these addresses are for this host.
+    /// Changes the routing table. Decisions that would change are made anew.
     pub fn change_routes<T>(&mut self, f: impl FnOnce(&mut Routes) -> T) -> T {
         let before = self.tunnels.underlay.routes.addresses().clone();
         let out = f(&mut self.tunnels.underlay.routes);
         self.publish_underlay();
-        match before == *self.tunnels.underlay.routes.addresses() {
-            true => self.outbox.underlay = true,
-            false => self.outbox.region(Region::ALL),
+        self.outbox.underlay = true;
+        if before != *self.tunnels.underlay.routes.addresses() {
+            self.addresses_changed(&before);
         }
         out
     }
 
-    /// A predicate on effects: true for decisions that may be wrong since the underlay, or the
-    /// tables that outer packets pass, changed after the last call; None: nothing changed. Called
-    /// after [`Switch::take_regions`], which knows the addresses that changed.
-    pub fn take_stale(&mut self) -> Option<impl Fn(&(dyn Any + Send + Sync)) -> bool + use<>> {
-        self.publish_neighbours();
-        let underlay = std::mem::take(&mut self.outbox.underlay);
-        let outer = self.take_outer_changes();
-        if !underlay && outer.is_none() {
-            return None;
+    /// Has decisions made anew that depend on the addresses of ports' devices, which were `before`.
+    /// Without tunnels there are none.
+    fn addresses_changed(&mut self, before: &Addresses) {
+        if self.shared.published.read(self.writer.pin()).tunnels.is_empty() {
+            return;
         }
-        let now = underlay.then(|| self.tunnels.underlay.clone());
-        Some(move |effects: &(dyn Any + Send + Sync)| {
-            effects.downcast_ref::<Effects>().is_some_and(|e| {
-                now.as_ref().is_some_and(|now| e.is_stale(now))
-                    || outer.as_ref().is_some_and(|changes| changes.reach(e))
-            })
-        })
+        let [old, new] = [before, self.routes().addresses()].map(|a| a.iter().collect());
+        let differ = BTreeSet::symmetric_difference(&old, &new);
+        let devices: BTreeSet<&str> = differ.map(|(device, ..)| device.as_str()).collect();
+        let ports = self.bridges.iter().flatten().flat_map(|b| {
+            let named = |p: &&PortSpec| devices.contains(p.name.as_str());
+            b.ports.values().inspect(|_| work::step()).filter(named).map(|p| (b.id, p.clone()))
+        });
+        let ports: Vec<_> = ports.collect();
+        ports.iter().for_each(|(bridge, p)| self.port_concerns(*bridge, p));
     }
 
     /// UDP source ports of encapsulated packets: the first, and the one behind the last.
@@ -176,7 +174,7 @@ impl Switch {
 
     /// Publishes what changed about next hops since the last time; how much that is does not
     /// matter.
-    fn publish_neighbours(&mut self) {
+    pub(super) fn publish_neighbours(&mut self) {
         if std::mem::take(&mut self.outbox.neighbours) {
             self.publish_underlay();
         }
@@ -192,7 +190,7 @@ impl Switch {
 mod tests {
     use crate::tests::{Lab, apply, flow, out, packet};
     use crate::*;
-    use ::action::TunnelKind;
+    use ::action::{Decision, TunnelKind};
     use std::net::IpAddr;
 
     /// Port 2 is an underlay's device with address 10.0.0.1/8; ports 5 and 6 are tunnels to .5 and
@@ -247,30 +245,27 @@ mod tests {
     #[test]
     fn only_decisions_that_would_be_others_are_stale() {
         let mut lab = lab();
-        let mut effects: Vec<_> = ["in_port=3", "in_port=4", "in_port=2"]
-            .iter()
-            .map(|p| lab.decide(&packet(p)).effects)
-            .collect();
-        for e in effects.iter().flatten() {
+        let mut decisions = ["in_port=3", "in_port=4", "in_port=2"].map(|p| lab.decide(&packet(p)));
+        for e in decisions.iter().filter_map(|d| d.effects.as_ref()) {
             lab.sw.effects(e, 1);
         }
         lab.sw.take_regions();
-        let stale = |sw: &mut Switch, effects: &[Option<_>]| -> Vec<bool> {
+        lab.sw.take_stale();
+        let stale = |sw: &mut Switch, decisions: &[Decision]| -> Vec<bool> {
             assert!(sw.take_regions().is_empty(), "only what is stale");
             let Some(is) = sw.take_stale() else { return Vec::new() };
-            let effects: &[Option<std::sync::Arc<dyn std::any::Any + Send + Sync>>] = effects;
-            effects.iter().map(|e| e.as_ref().is_some_and(|e| is(&**e))).collect()
+            decisions.iter().map(|d| is(&d.cached())).collect()
         };
-        assert!(stale(&mut lab.sw, &effects).iter().all(|s| !s));
+        assert!(stale(&mut lab.sw, &decisions).iter().all(|s| !s));
         lab.sw.set_neighbour("p2", [10, 0, 0, 5].into(), [5; 6], 2);
-        assert_eq!(stale(&mut lab.sw, &effects), [true, false, false]);
-        effects[0] = lab.decide(&packet("in_port=3")).effects;
+        assert_eq!(stale(&mut lab.sw, &decisions), [true, false, false]);
+        decisions[0] = lab.decide(&packet("in_port=3"));
         lab.sw.set_neighbour("p2", [10, 0, 0, 7].into(), [7; 6], 2);
-        assert!(stale(&mut lab.sw, &effects).is_empty(), "no decision asked for that one");
+        assert!(stale(&mut lab.sw, &decisions).is_empty(), "no decision asked for that one");
         lab.sw.change_routes(|t| t.insert(route([10, 0, 0, 6], 32, Some([10, 0, 0, 7]))));
-        assert_eq!(stale(&mut lab.sw, &effects), [false, true, false]);
+        assert_eq!(stale(&mut lab.sw, &decisions), [false, true, false]);
         lab.sw.flush_neighbours();
-        assert_eq!(stale(&mut lab.sw, &effects), [true, true, false]);
+        assert_eq!(stale(&mut lab.sw, &decisions), [true, true, false]);
     }
 
     /// What is known of fd00::fe after this advertisement of it came to the port with address
@@ -308,6 +303,7 @@ mod tests {
     fn next_hops_are_published_once_when_changes_are_taken() {
         let mut lab = lab();
         lab.add(flow(0, 9, "in_port=1", apply(vec![out(2)])));
+        lab.settle();
         let known = |lab: &Lab| {
             let view = &lab.sw.shared.underlay.read(lab.sw.pin()).neighbours;
             (1..=9).filter(|i| view.get(&("p2".into(), [10, 0, 1, *i].into())).is_some()).count()
@@ -316,8 +312,6 @@ mod tests {
             let arp = format!("arp,arp_op=1,arp_spa=10.0.1.{i},arp_tpa=10.0.1.{i}");
             lab.send(&format!("in_port=1,{arp},arp_sha=02:00:00:00:00:0{i}"));
         }
-        // The flow is one that outer packets may meet.
-        assert!(lab.sw.take_outer_changes().is_some());
         assert_eq!((known(&lab), lab.sw.neighbours().count()), (0, 9));
         assert!(lab.sw.take_stale().is_none(), "no decision depends on them");
         assert_eq!(known(&lab), 9);

@@ -97,9 +97,18 @@ impl Lab {
         self.sw.add_port(self.br, spec).unwrap();
     }
 
-    /// All packets that come to the bridge.
-    pub fn all_packets(&mut self) -> ::action::Region {
-        ::action::Region::ALL.from_ports(&self.sw.ports_to(self.br.0))
+    /// Takes what changes have named so far.
+    pub fn settle(&mut self) {
+        self.sw.take_regions();
+        self.sw.take_stale();
+    }
+
+    /// True if changes since the last call name a decision about a packet: it may be another one.
+    pub fn names(&mut self, packet: &Key, d: &Decision) -> bool {
+        let regions = self.sw.take_regions();
+        let stale = self.sw.take_stale();
+        regions.iter().any(|r| r.overlaps(packet, &d.mask))
+            || stale.is_some_and(|is| is(&d.cached()))
     }
 
     pub fn add(&mut self, m: FlowMod) {

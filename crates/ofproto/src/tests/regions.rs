@@ -1,7 +1,7 @@
 //! Which decisions a flow-mod has made anew when tables see a packet otherwise than it came in.
 
 use crate::tests::{Lab, apply, flow, out, packet};
-use ::action::{Decision, Op, Region};
+use ::action::Op;
 use flow::{Field, Key, at};
 use openflow::Action;
 use openflow::conntrack::{Conntrack, Zone};
@@ -13,12 +13,6 @@ fn resubmit(table: u8) -> Action {
 fn ct(table: Option<u8>) -> Action {
     let zone = Zone::Number(0);
     Action::Ct(Box::new(Conntrack { flags: 0, zone, table, alg: 0, actions: vec![] }))
-}
-
-/// Is the decision about `key` among those that the changes since the last call may concern?
-fn is_reached(lab: &mut Lab, key: &Key, d: &Decision) -> bool {
-    let reaches = |r: &Region| r.overlaps(key, &d.mask);
-    lab.sw.take_regions().iter().any(reaches)
 }
 
 /// A packet that connection tracking has seen, on its way to table 1.
@@ -44,10 +38,10 @@ fn a_flow_for_untracked_packets_reaches_those_that_were_tracked() {
         lab.add(flow(2, 1, "", apply(vec![out(2)])));
         let key = tracked(&mut lab);
         let before = lab.decide(&key);
-        lab.sw.take_regions();
+        lab.settle();
         lab.add(flow(2, 2, "ct_state=-trk", apply(vec![out(4)])));
         assert_ne!(lab.decide(&key).ops, before.ops, "{n}");
-        assert!(is_reached(&mut lab, &key, &before), "{n}");
+        assert!(lab.names(&key, &before), "{n}");
     }
 }
 
@@ -64,10 +58,10 @@ fn a_flow_reaches_packets_whose_register_sends_them_to_the_tables_again() {
     lab.add(flow(0, 1, "udp,nw_dst=10.0.0.1", apply(list)));
     let key = packet("in_port=1,udp,nw_dst=10.0.0.1");
     let before = lab.decide(&key);
-    lab.sw.take_regions();
+    lab.settle();
     lab.add(flow(0, 1, "udp,nw_dst=10.0.0.9", apply(vec![out(4)])));
     assert_ne!(lab.decide(&key).ops, before.ops);
-    assert!(is_reached(&mut lab, &key, &before));
+    assert!(lab.names(&key, &before));
 }
 
 #[test]
@@ -78,8 +72,8 @@ fn a_flow_reaches_packets_whose_length_was_written_into_a_header() {
     lab.add(flow(0, 1, "", apply(list)));
     let key = packet("in_port=1,udp,dl_dst=00:00:00:00:00:02");
     let before = lab.decide(&key);
-    lab.sw.take_regions();
+    lab.settle();
     lab.add(flow(1, 1, "dl_dst=00:00:00:00:00:03", apply(vec![out(4)])));
     assert_ne!(lab.decide(&key).ops, before.ops);
-    assert!(is_reached(&mut lab, &key, &before));
+    assert!(lab.names(&key, &before));
 }

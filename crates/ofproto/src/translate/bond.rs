@@ -18,6 +18,7 @@ impl<'a> Xlate<'a, '_> {
         vlan: u16,
     ) -> bool {
         let Some(bond) = &from.bond else { return true };
+        self.look_at_ports();
         let admission = bond.admits.get(&input.spec.of_port).copied().unwrap_or_default();
         let enters = match admission {
             BondAdmission::Nothing => false,
@@ -57,6 +58,9 @@ impl<'a> Xlate<'a, '_> {
     /// Sends the packet, as it is, to the interface of a bond that it leaves by.
     pub(super) fn output_member(&mut self, b: &'a Bundle) {
         let bridge = self.bridge;
+        if b.bond.is_some() || b.ports.len() > 1 {
+            self.look_at_ports();
+        }
         match b.bond.as_ref().map(|bond| bond.output) {
             Some(BondOutput::Nowhere) => self.trace_detail(|| "no enabled bond member".into()),
             Some(BondOutput::Member(port)) => self.output_port(port, 0),

@@ -77,6 +77,7 @@ impl<'a> Xlate<'a, '_> {
         if b.watch_port == port::ANY && b.watch_group == GROUP_ANY {
             return true;
         }
+        self.look_at_ports();
         let port = self.bridge.port(b.watch_port).is_some_and(|p| p.live());
         port || groups.live(b.watch_group)
     }

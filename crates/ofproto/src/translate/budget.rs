@@ -107,6 +107,20 @@ impl Xlate<'_, '_> {
         }
     }
 
+    /// Records that the decision depends on which ports the bridge has, and not only on the one by
+    /// which the packet came in and those to which it is sent.
+    pub(super) fn look_at_ports(&mut self) {
+        self.ask_for_ports(self.bridge.ports_credit);
+    }
+
+    /// As [`Xlate::look_at_ports`] of the bridge that has this credit.
+    pub(super) fn ask_for_ports(&mut self, credit: u32) {
+        if !self.answer.asked.contains(&credit) {
+            self.answer.asked.push(credit);
+            self.answer.decision.credits.push(credit);
+        }
+    }
+
     /// Adds an operation to the decision.
     pub(super) fn op(&mut self, op: Op) {
         self.spent.ops += 1;

@@ -43,6 +43,7 @@ impl<'a> Xlate<'a, '_> {
         if !self.spend(b.members.len()) {
             return;
         }
+        self.look_at_ports();
         let chosen = match b.algorithm {
             0 => b.members.iter().find(|p| self.lives(**p)),
             _ => {

@@ -48,6 +48,7 @@ impl<'a> Xlate<'a, '_> {
         if dst[0] & 1 == 0 || dst == BROADCAST || !is_ip(self.key.u16(at::ETH_TYPE)) {
             return false;
         }
+        self.look_at_ports();
         let view: &McastView = published.read(self.guard());
         let mut to = Ports { input, tags, chosen: vec![false; bridge.bundles.len()] };
         match self.mcast_packet() {

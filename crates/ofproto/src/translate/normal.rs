@@ -65,7 +65,7 @@ impl<'a> Xlate<'a, '_> {
         self.wc.set(at::ETH_SRC, [0xff; 6]);
         self.look_at_tags();
         let (bridge, number) = (self.bridge, self.in_port());
-        let input = bridge.port(number);
+        let input = self.input();
         if input.is_none() && !matches!(number, port::CONTROLLER | port::ANY) {
             return self.trace_warning(|| "no input bundle, dropping".into());
         }
@@ -128,7 +128,10 @@ impl<'a> Xlate<'a, '_> {
         };
         let protected = |b: usize| bridge.bundles[b].protected;
         match bridge.port(port) {
-            None => self.trace_warning(|| "learned port is unknown, dropping".into()),
+            None => {
+                self.look_at_ports();
+                self.trace_warning(|| "learned port is unknown, dropping".into());
+            }
             Some(p) if bridge.bundles[p.bundle].mirrors.output != 0 => {
                 self.trace_warning(|| "learned port is a mirror port, dropping".into())
             }
@@ -136,6 +139,7 @@ impl<'a> Xlate<'a, '_> {
                 self.trace_detail(|| "learned port is input port, dropping".into())
             }
             Some(p) if protected(p.bundle) && input.is_some_and(protected) => {
+                self.look_at_ports();
                 self.trace_detail(|| "learned port is protected, dropping".into())
             }
             Some(p) => {
@@ -147,6 +151,7 @@ impl<'a> Xlate<'a, '_> {
 
     pub(super) fn normal_flood(&mut self, input: Option<usize>, tags: &Tags) {
         let bridge = self.bridge;
+        self.look_at_ports();
         let from_protected = input.is_some_and(|b| bridge.bundles[b].protected);
         // The bridge's own port is its oldest, and ovs-vswitchd goes by age.
         let local = bridge.port(port::LOCAL).map(|p| p.bundle);

@@ -38,6 +38,7 @@ impl<'a> Xlate<'a, '_> {
 
     fn flood(&mut self, all: bool) {
         let bridge = self.bridge;
+        self.look_at_ports();
         for p in &bridge.ports {
             if !self.spend(1) {
                 return;
@@ -63,19 +64,21 @@ impl<'a> Xlate<'a, '_> {
         }
         let bridge = self.bridge;
         let Some(p) = bridge.port(number) else {
+            self.look_at_ports();
             return self.trace_warning(|| "Nonexistent output port".into());
         };
         if self.is_refused(p, number, trunc) || tree && self.is_closed(p) {
-            return;
+            return self.look_at_ports();
         }
         if let Some((peer, peer_port)) = p.peer {
             p.counts.iter().for_each(|base| self.credit(base + 1));
             return self.patch(peer, peer_port);
         }
         if !self.is_taken(p) {
-            return;
+            return self.look_at_ports();
         }
         let Some(dp) = p.spec.dp_port else {
+            self.look_at_ports();
             return self.trace_warning(|| "Nonexistent output port".into());
         };
         let tos = self.mark_dscp(p);
@@ -111,6 +114,9 @@ impl<'a> Xlate<'a, '_> {
     /// Sends by the port's device, or to the tunnel that ends there.
     fn send_by(&mut self, p: &'a PortView, dp: PortNo, trunc: u32) {
         let tunnel = self.terminates(p);
+        if tunnel.is_some() {
+            self.look_at_ports();
+        }
         self.commit();
         let cut = match u32::from(self.mirror.snaplen) {
             // A packet that goes into a tunnel is not truncated.
@@ -172,6 +178,9 @@ impl<'a> Xlate<'a, '_> {
         self.key.set_u32(at::OF_IN_PORT, in_port);
         self.key.set_u32(at::ACTSET_OUTPUT, port::UNSET);
         self.bridge = peer;
+        if !self.answer.visited.contains(&peer.ports_credit) {
+            self.answer.visited.push(peer.ports_credit);
+        }
         if self.tunnel.encapsulated && !self.answer.effects.outer_bridges.contains(&peer.id) {
             self.answer.effects.outer_bridges.push(peer.id);
         }

@@ -294,10 +294,14 @@ impl<'a> Path<'a> {
         if to == self.in_port {
             return true;
         }
-        let Some(p) = self.bridge.port(to) else { return true };
-        if p.spec.config & port_config::NO_FWD != 0 {
+        let p = self.bridge.port(to).filter(|p| p.spec.config & port_config::NO_FWD == 0);
+        let Some(p) = p else {
+            // As `look_at_ports`.
+            if !out.credits.contains(&self.bridge.ports_credit) {
+                out.credits.push(self.bridge.ports_credit);
+            }
             return true;
-        }
+        };
         if p.plain
             && let Some(port) = p.spec.dp_port
         {

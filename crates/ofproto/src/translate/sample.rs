@@ -113,7 +113,8 @@ impl Xlate<'_, '_> {
         self.op(op);
     }
 
-    fn output_of(&self, to: OfPort) -> Option<(OfPort, PortNo)> {
+    fn output_of(&mut self, to: OfPort) -> Option<(OfPort, PortNo)> {
+        self.look_at_ports();
         Some((to, self.bridge.port(to)?.spec.dp_port?))
     }
 }

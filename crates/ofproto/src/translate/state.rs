@@ -132,6 +132,10 @@ pub(super) struct PacketState<'a> {
 pub(super) struct Answer<'o> {
     pub decision: &'o mut Decision,
     pub effects: Effects,
+    /// The `ports_credit` of bridges of which the decision depends on which ports they have.
+    pub asked: Vec<u32>,
+    /// The `ports_credit` of bridges to which the packet came from other bridges.
+    pub visited: Vec<u32>,
     /// Frozen states that the decision names, and the one with which it began.
     pub holds: Vec<Arc<Kept>>,
     /// What collectors are to know of the decision's packets.

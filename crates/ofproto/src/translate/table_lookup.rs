@@ -145,8 +145,7 @@ impl<'a> Xlate<'a, '_> {
             Some(miss) => *miss != TableMiss::Drop,
             None => self.bridge.config.miss_to_controller,
         };
-        let reported =
-            wanted && miss == Miss::Honor && !self.bridge.port(self.in_port()).is_some_and(silent);
+        let reported = wanted && miss == Miss::Honor && !self.input().is_some_and(silent);
         if !reported {
             self.note_table(|| format!("{table:2}. No match."));
             if self.admit_once() {

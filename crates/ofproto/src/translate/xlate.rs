@@ -71,6 +71,8 @@ impl<'a, 'o> Xlate<'a, 'o> {
             answer: Answer {
                 decision: out,
                 effects: Effects::default(),
+                asked: Vec::new(),
+                visited: Vec::new(),
                 holds: Vec::new(),
                 export: Exporting::default(),
             },
@@ -132,6 +134,18 @@ impl<'a, 'o> Xlate<'a, 'o> {
 
     pub(super) fn in_port(&self) -> OfPort {
         self.key.u32(at::OF_IN_PORT)
+    }
+
+    /// The port by which the packet came in, or that actions have made its input port.
+    pub(super) fn input(&mut self) -> Option<&'a PortView> {
+        let number = self.in_port();
+        let port = self.bridge.port(number);
+        let received = self.key.u16(at::IN_PORT);
+        let own = |p: &PortView| p.spec.dp_port == Some(received) || p.leads_elsewhere();
+        if !port.is_some_and(own) && !matches!(number, port::CONTROLLER | port::ANY) {
+            self.look_at_ports();
+        }
+        port
     }
 
     /// Executes the action set, as at the end of a pipeline.
@@ -250,7 +264,10 @@ impl<'a, 'o> Xlate<'a, 'o> {
         self.key.set_u32(at::ACTSET_OUTPUT, port);
     }
 
+    /// Ends the translation, or that of a bucket: the packet is dropped. Had there been no output,
+    /// it might not have ended.
     pub(super) fn fail(&mut self, why: Drop) {
+        self.look_at_ports();
         self.end.failed.get_or_insert(why);
         self.end.exit = true;
     }
@@ -280,6 +297,9 @@ impl<'a, 'o> Xlate<'a, 'o> {
         if let Some(why) = self.end.failed {
             self.answer.decision.ops.clear();
             self.answer.decision.drop = Some(why);
+            let visited = std::mem::take(&mut self.answer.visited);
+            visited.into_iter().for_each(|credit| self.ask_for_ports(credit));
+            self.look_at_ports();
         }
         let ends = |op: &Op| {
             matches!(

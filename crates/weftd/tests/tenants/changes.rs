@@ -1,4 +1,4 @@
-//! A bridge's controller that changes very often what holds for all packets of its bridge.
+//! Changes of what holds for all packets of a bridge, very often; and guests' ports that come and go.
 
 use crate::lab::*;
 use crate::measure::*;
@@ -38,9 +38,8 @@ fn talk(sw: &Switch<'_>, messages: [Vec<u8>; 2]) -> Traffic {
     })
 }
 
-/// Packets of another bridge that no cached decision covered, while the victim asks.
-fn misses(sw: &Switch<'_>, victim: &Victim<'_>, attack: Option<[Vec<u8>; 2]>) -> u64 {
-    let _attack = attack.map(|messages| talk(sw, messages));
+/// The victim's packets that no cached decision covered, while it asks.
+fn misses(sw: &Switch<'_>, victim: &Victim<'_>) -> u64 {
     let before = coverage(sw, "xlate_actions");
     let args = format!("-q -i 0.005 -c {QUESTIONS} {}", addr(2));
     let ping = victim.a.command("ping").args(args.split(' ')).output().unwrap();
@@ -52,15 +51,41 @@ fn misses(sw: &Switch<'_>, victim: &Victim<'_>, attack: Option<[Vec<u8>; 2]>) ->
 fn packets_of_other_bridges_do_not_miss() {
     attacked(|ns, sw, _| {
         let victim = Victim::new(ns, sw);
-        let quiet = misses(sw, &victim, None);
+        let quiet = misses(sw, &victim);
         for (what, attack) in [
             ("flows", [flow(0), flow(3)]),
             ("groups", [group(0), group(2)]),
             ("fragments", [set_frags(1), set_frags(0)]),
         ] {
-            let n = misses(sw, &victim, Some(attack));
+            let _attack = talk(sw, attack);
+            let n = misses(sw, &victim);
             println!("{what}: {n} misses of another bridge, {quiet} without changes");
             assert!(n <= quiet + 40, "{what}: {n} misses, {quiet} without");
+        }
+    });
+}
+
+/// Ports that are added and removed while the victim asks.
+const PORTS: usize = 20;
+
+#[test]
+fn ports_of_guests_that_come_and_go_make_no_packet_miss() {
+    attacked(|ns, sw, _| {
+        let victim = Victim::new(ns, sw);
+        let quiet = misses(sw, &victim);
+        for bridge in ["br0", "victim"] {
+            let n = std::thread::scope(|s| {
+                s.spawn(|| {
+                    for _ in 0..PORTS {
+                        let port = "guest -- set interface guest type=dpdkvhostuser";
+                        vsctl(sw, &format!("add-port {bridge} {port}"));
+                        vsctl(sw, "del-port guest");
+                    }
+                });
+                misses(sw, &victim)
+            });
+            println!("{bridge}: {n} misses, {quiet} without changes");
+            assert!(n <= quiet + PORTS as u64 / 2, "{bridge}: {n} misses, {quiet} without");
         }
     });
 }
