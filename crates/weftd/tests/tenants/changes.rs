@@ -1,4 +1,4 @@
-//! Changes of what holds for all packets of a bridge, very often; and guests' ports that come and go.
+//! Changes of what holds for all packets of a bridge, very often; guests' ports that come and go.
 
 use crate::lab::*;
 use crate::measure::*;
