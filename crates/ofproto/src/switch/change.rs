@@ -6,7 +6,7 @@
 
 use crate::events::Event;
 use crate::switch::Switch;
-use crate::tables::counters::{FlowRec, Slot};
+use crate::tables::counters::FlowRec;
 use crate::tables::table::FlowRule;
 use crate::transaction::{
     BundleItem, Change, DeferredFree, Items, MonitorEvent, Open, Outcome, Record, Remaining, Txn,
@@ -355,11 +355,7 @@ impl Switch {
                     rule.set_remove_version(classifier::NEVER);
                     self.note(txn.bridge, table, rule.value(), true);
                 }
-                Undo::Record(id, rec) => {
-                    if let Some(slot) = self.slots.get_mut(id) {
-                        *slot = Slot::Flow(*rec);
-                    }
-                }
+                Undo::Record(id, rec) => self.slots.restore(id, *rec),
                 Undo::Group(g) => self.group_undo(txn.bridge, *g),
                 Undo::Port(spec) => {
                     let _ = self.update_port(txn.bridge, *spec);

@@ -14,7 +14,6 @@ use openflow::{
     Action, FlowMod, FlowModCommand, GROUP_ANY, Instruction, Match, NO_BUFFER, OfError, Removed,
     TABLE_ALL, flow_flag, port,
 };
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -121,8 +120,8 @@ impl Switch {
             count,
             ..FlowRec::new(rule.clone(), (txn.bridge, table), txn.version, txn.now)
         };
-        self.set_timer(&rec, id);
         self.slots.alloc(Slot::Flow(rec), txn.now);
+        self.set_timer(id);
         self.stage_insert(txn, table, rule, None);
         Ok(())
     }
@@ -327,11 +326,11 @@ impl Switch {
         self.flow_mod(id, &m, now).map_err(|_| ConfigError::NoBridge)
     }
 
-    pub(crate) fn set_timer(&mut self, rec: &FlowRec, id: u32) {
+    /// Has a flow's timeouts examined when they may be over.
+    pub(crate) fn set_timer(&mut self, id: u32) {
+        let Some(rec) = self.slots.flow(id) else { return };
         let (idle, hard) = deadlines(rec);
-        if let Some(at) = idle.into_iter().chain(hard).min() {
-            self.timers.push(Reverse((at, id)));
-        }
+        self.slots.set_timer(id, idle.into_iter().chain(hard).min());
     }
 
     /// Adds what undoing a group change needs to the steps to undo.

@@ -7,7 +7,6 @@
 
 use crate::learned::{Fin, LearnedFlow, Place};
 use crate::switch::Switch;
-use crate::tables::counters::FlowRec;
 use crate::tables::instructions::learns;
 use crate::tables::table::Flow;
 use crate::types::BridgeId;
@@ -98,8 +97,7 @@ impl Switch {
         shrink(f.idle, &mut rec.idle);
         shrink(f.hard, &mut rec.hard);
         if before != (rec.idle, rec.hard) {
-            let rec: FlowRec = rec.clone();
-            self.set_timer(&rec, f.rule);
+            self.set_timer(f.rule);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::N_TABLES;
 use crate::tables::table::FlowRule;
 use crate::types::BridgeId;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Time for which a freed id is not used again, ns: megaflows may still credit it.
@@ -32,6 +32,8 @@ pub(crate) struct FlowRec {
     pub modified: u64,
     pub used: u64,
     pub count: Counter,
+    /// When its timeouts are next to be examined, ns; 0: never ([`Slots::set_timer`]).
+    pub timer: u64,
 }
 
 impl FlowRec {
@@ -56,6 +58,7 @@ impl FlowRec {
             modified: now,
             used: now,
             count: Counter::default(),
+            timer: 0,
         }
     }
 }
@@ -84,6 +87,9 @@ pub(crate) struct Slots {
     /// Freed ids of removed bridges' tables, of each bridge the first one, and when they were
     /// freed, ns.
     free_tables: VecDeque<(u64, u32)>,
+    /// When flows with timeouts are next to be examined (ns), and their ids: each flow once, as
+    /// long as its record is there.
+    timers: BTreeSet<(u64, u32)>,
 }
 
 impl Slots {
@@ -164,10 +170,43 @@ impl Slots {
         }
     }
 
+    /// Frees an id; a flow's timer goes with it.
     pub fn release(&mut self, id: u32, now: u64) {
+        self.set_timer(id, None);
         if let Some(s) = self.get_mut(id) {
             *s = Slot::Free;
             self.free.push_back((now, id));
+        }
+    }
+
+    /// Sets when a flow's timeouts are next to be examined, ns, instead of when they were to be.
+    pub fn set_timer(&mut self, id: u32, at: Option<u64>) {
+        let Some(rec) = self.flow_mut(id) else { return };
+        let (old, new) = (rec.timer, at.unwrap_or(0));
+        rec.timer = new;
+        if old != 0 {
+            self.timers.remove(&(old, id));
+        }
+        if new != 0 {
+            self.timers.insert((new, id));
+        }
+    }
+
+    /// Number of timers.
+    #[cfg(test)]
+    pub fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// The flow that is to be examined next, and when, ns.
+    pub fn next_timer(&self) -> Option<(u64, u32)> {
+        self.timers.first().copied()
+    }
+
+    /// Sets a flow's record back to what it was, but for its timer.
+    pub fn restore(&mut self, id: u32, old: FlowRec) {
+        if let Some(rec) = self.flow_mut(id) {
+            *rec = FlowRec { timer: rec.timer, ..old };
         }
     }
 

@@ -21,6 +21,7 @@ mod queues;
 mod regions;
 mod sliced_changes;
 mod special_tests;
+mod timer_tests;
 mod tlv_properties;
 mod tree_tests;
 pub(crate) mod tunnel_lab;
