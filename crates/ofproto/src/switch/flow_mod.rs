@@ -10,6 +10,7 @@ use crate::tables::tlv;
 use crate::transaction::{GroupUndo, MonitorEvent, Record, Remaining, Rewrite, Select, Txn, Undo};
 use crate::types::{BridgeId, ConfigError, FailMode};
 use action::Region;
+use flow::NO_PORT;
 use openflow::{
     Action, FlowMod, FlowModCommand, GROUP_ANY, Instruction, Match, NO_BUFFER, OfError, Removed,
     TABLE_ALL, flow_flag, port,
@@ -90,6 +91,10 @@ impl Switch {
         if old.is_none() && overlaps {
             return Err(OfError::FlowOverlap);
         }
+        if old.is_none() && self.learned.teacher.is_some_and(|p| !self.slots.taught.has_room(p)) {
+            self.learned.limited += 1;
+            return Err(OfError::FlowTableFull);
+        }
         if old.is_none() && b.full(table) {
             self.make_room(txn, table)?;
         }
@@ -116,6 +121,7 @@ impl Switch {
             idle: m.idle_timeout,
             hard: m.hard_timeout,
             importance: m.importance,
+            teacher: self.learned.teacher.unwrap_or(NO_PORT),
             used,
             count,
             ..FlowRec::new(rule.clone(), (txn.bridge, table), txn.version, txn.now)

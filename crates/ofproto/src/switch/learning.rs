@@ -17,8 +17,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Switch {
-    /// Number of flows that packets taught and that were not made: too many of one port, or during
-    /// a long change.
+    /// Number of flows that packets taught and that were not made: too many of one port, at once or
+    /// in all, or during a long change.
     pub fn flows_not_learned(&self) -> u64 {
         self.learned.limited
     }
@@ -37,8 +37,10 @@ impl Switch {
 
     fn make_learned(&mut self, l: &LearnedFlow, used: u64) {
         // Errors were checked when the learning flow was added, except for a table of the switch's
-        // own.
+        // own, and one that is full.
+        self.learned.teacher = Some(l.port);
         let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, used);
+        self.learned.teacher = None;
     }
 
     /// Makes flows that waited for the end of a change, at most `n`. True: there are more, and no

@@ -1,8 +1,10 @@
 //! Counters by credit id: what the datapath counted for flows, group buckets and table misses.
 
 use crate::N_TABLES;
+use crate::learned::Taught;
 use crate::tables::table::FlowRule;
 use crate::types::BridgeId;
+use flow::{NO_PORT, PortNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub(crate) struct FlowRec {
     pub idle: u16,
     pub hard: u16,
     pub importance: u16,
+    /// The port whose packet taught the flow; [`NO_PORT`]: none.
+    pub teacher: PortNo,
     /// The first version of the tables that has the flow.
     pub born: u64,
     pub created: u64,
@@ -37,6 +41,11 @@ pub(crate) struct FlowRec {
 }
 
 impl FlowRec {
+    /// The port whose packet taught the flow.
+    fn taught_by(&self) -> Option<PortNo> {
+        Some(self.teacher).filter(|p| *p != NO_PORT)
+    }
+
     /// The record of a flow of a bridge's table that never times out and was not used yet; `born`:
     /// the first version that has it.
     pub fn new(
@@ -53,6 +62,7 @@ impl FlowRec {
             idle: 0,
             hard: 0,
             importance: 0,
+            teacher: NO_PORT,
             born,
             created: now,
             modified: now,
@@ -90,11 +100,16 @@ pub(crate) struct Slots {
     /// When flows with timeouts are next to be examined (ns), and their ids: each flow once, as
     /// long as its record is there.
     timers: BTreeSet<(u64, u32)>,
+    /// How many of the flows packets taught.
+    pub taught: Taught,
 }
 
 impl Slots {
     /// A new id for `slot`. `now`: the time, by which a freed id may be used again or not.
     pub fn alloc(&mut self, slot: Slot, now: u64) -> u32 {
+        if let Slot::Flow(rec) = &slot {
+            self.taught.add(rec.taught_by());
+        }
         match self.free.front() {
             Some((at, _)) if at.saturating_add(QUARANTINE_NS) <= now => {
                 let id = self.free.pop_front().map_or(0, |(_, id)| id);
@@ -173,6 +188,8 @@ impl Slots {
     /// Frees an id; a flow's timer goes with it.
     pub fn release(&mut self, id: u32, now: u64) {
         self.set_timer(id, None);
+        let teacher = self.flow(id).and_then(FlowRec::taught_by);
+        self.taught.remove(teacher);
         if let Some(s) = self.get_mut(id) {
             *s = Slot::Free;
             self.free.push_back((now, id));
