@@ -2,6 +2,7 @@
 
 use super::group::GroupRec;
 use super::liveness::Groups;
+use super::replaced::Replaced;
 use crate::tables::users::Users;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -44,6 +45,8 @@ pub(crate) struct GroupTable {
     pub refs: HashMap<u32, u32>,
     /// The flows that name each group.
     pub users: Users,
+    /// Counters that wait because groups changed or went.
+    pub replaced: Replaced,
 }
 
 impl GroupTable {
@@ -56,6 +59,7 @@ impl GroupTable {
             port_changes: 0,
             refs: HashMap::new(),
             users: Users::default(),
+            replaced: Replaced::default(),
         }
     }
 }

@@ -65,6 +65,9 @@ impl Switch {
     }
 
     fn put_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
+        if !self.of_bridge_mut(txn.bridge)?.groups.replaced.has_room(txn.now) {
+            return Err(OfError::GroupOutOfBuckets);
+        }
         txn.cost += self.check_group(txn, m)? + m.buckets.len();
         let mut taken = Vec::new();
         let mut id = |s: &mut Switch| {
@@ -88,6 +91,7 @@ impl Switch {
         let old = b.groups.by_id.insert(group, GroupRec { spec: m.clone(), created, view });
         let freed: Vec<u32> = old.iter().flat_map(|o| o.credits()).collect();
         txn.cost += freed.len();
+        b.groups.replaced.add(freed.len(), now);
         Switch::push_group_undo(txn, GroupUndo { id: group, old, taken, freed });
         Ok(())
     }
@@ -137,6 +141,7 @@ impl Switch {
         for (id, old) in gone {
             let freed: Vec<u32> = old.credits().collect();
             txn.cost += freed.len();
+            b.groups.replaced.add(freed.len(), txn.now);
             let undo = GroupUndo { id, old: Some(old), taken: Vec::new(), freed };
             Switch::push_group_undo(txn, undo);
         }
@@ -263,7 +268,8 @@ fn loops(
 }
 
 fn insert(list: &mut Vec<Bucket>, new: &[Bucket], at: u32) -> Result<(), OfError> {
-    if new.iter().any(|n| list.iter().any(|b| b.id == n.id)) {
+    let ids: HashSet<u32> = new.iter().map(|b| b.id).collect();
+    if list.iter().inspect(|_| step()).any(|b| ids.contains(&b.id)) {
         return Err(OfError::GroupBucketExists);
     }
     let at = match at {

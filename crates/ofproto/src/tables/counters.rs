@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Time for which a freed id is not used again, ns: megaflows may still credit it.
-const QUARANTINE_NS: u64 = 10_000_000_000;
+pub(crate) const QUARANTINE_NS: u64 = 10_000_000_000;
 
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Tests of the whole switch, without I/O.
 
 mod bounds;
+mod bucket_tests;
 mod controller_bounds;
 mod encap_tests;
 mod erspan_tests;
