@@ -197,6 +197,7 @@ impl Switch {
                 txn.view = None;
                 self.port_mod(txn.bridge, m)
             }
+            BundleItem::MeterUsers(which) => self.stage_meter_users(txn, *which),
             BundleItem::PacketOut(p) => self.stage_packet(txn, &p.0, &p.1),
         }
     }
@@ -223,6 +224,14 @@ impl Switch {
                 }
                 let next = rules.next();
                 next.map(|(table, rule)| self.stage_remove(txn, table, &rule, *reason)).is_some()
+            }
+            Remaining::RemoveUsers(flows, reason) => {
+                let next = flows.next();
+                let found = next.and_then(|id| self.slots.flow(id));
+                if let Some((table, rule)) = found.map(|rec| (rec.table, rec.rule.clone())) {
+                    self.stage_remove(txn, table, &rule, *reason);
+                }
+                next.is_some()
             }
             Remaining::Modify(rules, to) => rules
                 .next()

@@ -15,7 +15,6 @@ use openflow::{
     Action, FlowMod, FlowModCommand, GROUP_ANY, Instruction, Match, NO_BUFFER, OfError, Removed,
     TABLE_ALL, flow_flag, port,
 };
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Flows beyond which a request has one region, that of its match, instead of one for each flow.
@@ -278,12 +277,6 @@ impl Switch {
             out.extend(rules.into_iter().map(|r| (n, r)));
         }
         Ok(out)
-    }
-
-    /// The rules of flows, with their tables.
-    pub(crate) fn rules_of(&self, flows: BTreeSet<u32>) -> Vec<(u8, Arc<FlowRule>)> {
-        let rule = |id| self.slots.flow(id).map(|rec| (rec.table, rec.rule.clone()));
-        flows.into_iter().filter_map(rule).collect()
     }
 
     /// The tables in use that a request selects.

@@ -11,7 +11,7 @@ use crate::transaction::{GroupUndo, Remaining, Txn};
 use crate::types::BridgeId;
 use crate::work::step;
 use openflow::{
-    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, OfError, Removed,
+    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -145,8 +145,8 @@ impl Switch {
             let undo = GroupUndo { id, old: Some(old), taken: Vec::new(), freed };
             Switch::push_group_undo(txn, undo);
         }
-        let users = self.rules_of(users);
-        txn.remaining = Remaining::Remove(users.into_iter(), Removed::GroupDelete);
+        self.cover(txn, &Match::default(), users.len());
+        txn.remaining = Remaining::RemoveUsers(users.into_iter(), Removed::GroupDelete);
         Ok(())
     }
 
