@@ -492,6 +492,23 @@ fn beside_questions<T>(lab: &Lab, work: impl FnOnce() -> T) -> (T, Duration, Dur
 }
 
 #[test]
+fn others_are_answered_while_a_bridge_of_many_flows_goes() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let line = |i| format!("udp,tp_dst={},nw_tos={} actions=drop\n", i % 50_000, i / 50_000 * 4);
+    let file = lab.path("flows");
+    std::fs::write(&file, (0..100_000).map(line).collect::<String>()).unwrap();
+    lab.ofctl(&format!("--bundle add-flows br0 {}", file.display()));
+    let work = || lab.sw.vsctl(&["del-br", "br0"]).unwrap();
+    let (_, took, longest) = beside_questions(&lab, work);
+    println!("del-br {took:?}, version at most {longest:?}");
+    assert!(longest < took / 2, "others waited {longest:?} of {took:?}");
+}
+
+#[test]
 fn others_are_answered_while_flows_go_with_their_group_or_meter() {
     if !privileged() {
         return;
