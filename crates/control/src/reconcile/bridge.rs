@@ -34,7 +34,7 @@ pub(super) fn start_over(s: &mut State, name: &str, before: Option<(bool, FailMo
     }
 }
 
-/// Removes the flows of a bridge that goes, a slice at a time. Its controllers are no longer told.
+/// Removes the flows of a bridge that goes, a slice at a time. Its connections end before.
 pub(super) async fn forget_flows(state: &Shared, name: &str) {
     let Some(id) = state.borrow().bridges.get(name).map(|b| b.id) else { return };
     state.borrow_mut().conns.retain(|_, c| c.bridge != name);

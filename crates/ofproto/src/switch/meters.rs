@@ -61,6 +61,11 @@ impl Switch {
     }
 
     fn add_meter(&mut self, id: BridgeId, m: &MeterMod, now: u64) -> Result<(), OfError> {
+        // As many as the others leave: one bridge alone has half of them.
+        let own = self.of_bridge(id)?.meters.by_id.len();
+        if own >= self.meter_numbers.left() as usize {
+            return Err(OfError::MeterOutOfMeters);
+        }
         let number = self.meter_numbers.take().ok_or(OfError::MeterOutOfMeters)?;
         let meter = Arc::new(Meter::new(number));
         meter.set(&bands(m), m.flags & PKTPS != 0, now / NS_PER_MS);

@@ -234,7 +234,7 @@ impl Switch {
         counts.for_each(|c| self.slots.release(c, now));
         bridge
             .groups
-            .by_id
+            .by_id()
             .values()
             .flat_map(|g| g.credits())
             .for_each(|c| self.slots.release(c, now));

@@ -1,7 +1,9 @@
 //! Groups of many buckets that change all the time.
 
+use crate::groups::history::GROUPS_BRIDGE_MAX;
 use crate::groups::replaced::REPLACED_MAX;
 use crate::tests::*;
+use crate::*;
 use openflow::*;
 
 const LAST: u32 = 0xffff_fffe;
@@ -50,6 +52,29 @@ fn groups_that_change_all_the_time_keep_few_counters() {
     assert_eq!(lab.sw.group_mod(other, &add, 12 * SECOND_NS), Ok(()));
 }
 
+#[test]
+fn groups_and_buckets_of_a_bridge_are_bounded() {
+    let full = Err(OfError::GroupOutOfBuckets);
+    let mut lab = Lab::new();
+    let many = |id| GroupMod { id, ..change(GroupCommand::AddOrMod, 0..1 << 14) };
+    let n = GROUPS_BRIDGE_MAX as u32 >> 14;
+    (1..n).for_each(|id| assert_eq!(lab.sw.group_mod(lab.br, &many(id), 0), Ok(())));
+    assert_eq!(lab.sw.group_mod(lab.br, &many(n), 0), full);
+    assert_eq!(lab.sw.group_mod(lab.br, &many(1), 0), Ok(()), "one that is there changes");
+    // A change that is undone, and one that goes, leave as much room as there was before.
+    let two = |last| [many(1), many(n)].into_iter().chain([last]).map(BundleItem::Group);
+    let delete = |id| GroupMod { id, ..change(GroupCommand::Delete, 0..0) };
+    assert_eq!(
+        lab.sw.bundle(lab.br, two(delete(1)).collect(), 0),
+        Err((1, OfError::GroupOutOfBuckets))
+    );
+    let undone = [delete(1), many(n), many(1)].map(BundleItem::Group).to_vec();
+    assert_eq!(lab.sw.bundle(lab.br, undone, 0), Err((2, OfError::GroupOutOfBuckets)));
+    assert_eq!(lab.sw.group_mod(lab.br, &many(n), 0), full);
+    assert_eq!(lab.sw.group_mod(lab.br, &delete(1), 0), Ok(()));
+    assert_eq!(lab.sw.group_mod(lab.br, &many(n), 0), Ok(()));
+}
+
 /// Whether a bucket is there already is found out by one look at each.
 #[test]
 fn buckets_that_are_inserted_are_compared_with_each_once() {
@@ -60,4 +85,22 @@ fn buckets_that_are_inserted_are_compared_with_each_once() {
     let (taken, answer) = crate::work::steps(|| lab.sw.group_mod(lab.br, &m, 0));
     assert_eq!(answer, Err(OfError::GroupBucketExists));
     assert!(taken <= 2 * 8000, "{taken} steps");
+}
+
+#[test]
+fn a_bridge_leaves_others_meters() {
+    let mut lab = Lab::new();
+    let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
+    let add = |id| MeterMod {
+        command: MeterCommand::Add,
+        flags: 1,
+        id,
+        bands: vec![Band::Drop { rate: 1, burst: 1 }],
+    };
+    // All but seven are those of other bridges.
+    (7..METERS_MAX).for_each(|_| assert!(lab.sw.meter_numbers.take().is_some()));
+    let taken = (1..8).take_while(|id| lab.sw.meter_mod(lab.br, &add(*id), 0).is_ok()).count();
+    assert_eq!(taken, 4, "as many as are left for others, and one");
+    assert_eq!(lab.sw.meter_mod(lab.br, &add(9), 0), Err(OfError::MeterOutOfMeters));
+    assert_eq!(lab.sw.meter_mod(other, &add(9), 0), Ok(()));
 }
