@@ -1,5 +1,5 @@
 //! Every reason for which the packet side itself ends a packet, provoked. (`too_long`, `tx_full`,
-//! `no_port`, `policy` and `recirc_limit` are in `forward.rs`.)
+//! `no_port`, `policy` and `recirc_limit` are in `forward.rs`, `miss_time` in `costly.rs`.)
 mod common;
 
 use action::{

@@ -128,7 +128,7 @@ fn meter(b: &Bridge, id: u32) -> Checked {
 }
 
 fn group(b: &Bridge, id: u32) -> Checked {
-    match id < GROUP_ANY && b.groups.by_id.contains_key(&id) {
+    match id < GROUP_ANY && b.groups.by_id().contains_key(&id) {
         true => Ok(()),
         false => Err(OfError::ActBadOutGroup),
     }

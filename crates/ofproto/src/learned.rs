@@ -16,6 +16,44 @@ pub(crate) const PORT_FLOWS_RATE: u64 = 50_000;
 
 pub(crate) const PORT_FLOWS_BURST: u64 = 65_536;
 
+/// Flows that packets taught and that are still there, at most: about 700 MB. Of one port as many
+/// as the others have left of these, so that one alone has half of them.
+pub(crate) const TAUGHT_FLOWS_MAX: u32 = 1 << 20;
+
+/// How many flows the packets of each port taught that are still there.
+#[derive(Default)]
+pub(crate) struct Taught {
+    by_port: HashMap<PortNo, u32>,
+    total: u32,
+}
+
+impl Taught {
+    /// May packets of this port teach another flow?
+    pub fn has_room(&self, port: PortNo) -> bool {
+        let own = self.by_port.get(&port).copied().unwrap_or(0);
+        own < TAUGHT_FLOWS_MAX - self.total
+    }
+
+    /// A flow that a port's packet taught comes; None: one that no packet taught.
+    pub fn add(&mut self, port: Option<PortNo>) {
+        let Some(port) = port else { return };
+        *self.by_port.entry(port).or_default() += 1;
+        self.total += 1;
+    }
+
+    /// Such a flow goes.
+    pub fn remove(&mut self, port: Option<PortNo>) {
+        let Some(port) = port else { return };
+        self.total -= 1;
+        if let Some(n) = self.by_port.get_mut(&port) {
+            *n -= 1;
+            if *n == 0 {
+                self.by_port.remove(&port);
+            }
+        }
+    }
+}
+
 /// A flow that a packet teaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LearnedFlow {
@@ -126,7 +164,10 @@ impl Deferred {
 pub(crate) struct Learned {
     buckets: BTreeMap<PortNo, Bucket>,
     pub deferred: Deferred,
-    /// Number of flows that were not learned: too many of their port, or during a change.
+    /// The port whose packet teaches the flow that is being made.
+    pub teacher: Option<PortNo>,
+    /// Number of flows that were not learned: too many of their port, at once or in all, or during
+    /// a change.
     pub limited: u64,
     /// Places whose last owner was removed.
     pub dead: Vec<(BridgeId, Place)>,

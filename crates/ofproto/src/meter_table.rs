@@ -64,6 +64,11 @@ pub(crate) struct MeterNumbers {
 }
 
 impl MeterNumbers {
+    /// How many are left.
+    pub fn left(&self) -> u32 {
+        METERS_MAX - (self.used - self.free.len() as u32)
+    }
+
     pub fn take(&mut self) -> Option<u32> {
         if let Some(id) = self.free.pop_first() {
             return Some(id);

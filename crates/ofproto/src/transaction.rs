@@ -25,6 +25,8 @@ pub enum BundleItem {
     Flow(FlowMod),
     Group(GroupMod),
     Port(PortMod),
+    /// The flows that use a meter (or any: [`openflow::meter_id::ALL`]) go, so that the meter can.
+    MeterUsers(u32),
     /// A packet-out, with the packet's key as parsed: decided with the flows and groups as the
     /// steps before leave them, and left to the caller to execute
     /// ([`crate::Switch::take_packets`]).
@@ -75,6 +77,8 @@ pub(crate) enum Remaining {
     Nothing,
     Remove(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Removed),
     Modify(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Rewrite),
+    /// Flows that name what goes, by their numbers.
+    RemoveUsers(std::collections::btree_set::IntoIter<u32>, Removed),
     /// They are being searched.
     Select(Box<Selecting>),
 }

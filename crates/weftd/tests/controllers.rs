@@ -461,26 +461,80 @@ fn others_are_answered_while_a_big_table_is_dumped() {
     let file = lab.path("flows");
     std::fs::write(&file, (0..FLOWS).map(line).collect::<String>()).unwrap();
     lab.ofctl(&format!("--bundle add-flows br0 {}", file.display()));
-    let timed = |words: &[&str]| {
-        let start = Instant::now();
-        (lab.sw.appctl(words).unwrap(), start.elapsed())
-    };
-    let (done, longest) =
-        (std::sync::atomic::AtomicBool::new(false), std::sync::Mutex::new(Duration::ZERO));
-    let (text, took) = std::thread::scope(|s| {
-        s.spawn(|| {
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                let (_, took) = timed(&["version"]);
-                let mut longest = longest.lock().unwrap();
-                *longest = took.max(*longest);
-            }
-        });
-        let dump = timed(&["bridge/dump-flows", "br0"]);
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
-        dump
-    });
+    let (text, took, longest) =
+        beside_questions(&lab, || lab.sw.appctl(&["bridge/dump-flows", "br0"]).unwrap());
     assert_eq!(text.lines().count(), FLOWS);
-    let longest = *longest.lock().unwrap();
     println!("dump {took:?}, version at most {longest:?}");
     assert!(longest < took / 3, "others waited {longest:?} of {took:?}");
+}
+
+/// What `work` returns, how long it takes, and how long another client waits at most for an answer
+/// meanwhile.
+fn beside_questions<T>(lab: &Lab, work: impl FnOnce() -> T) -> (T, Duration, Duration) {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let asks = s.spawn(|| {
+            let mut longest = Duration::ZERO;
+            while !done.load(Relaxed) {
+                let start = Instant::now();
+                lab.sw.appctl(&["version"]).unwrap();
+                longest = longest.max(start.elapsed());
+            }
+            longest
+        });
+        let start = Instant::now();
+        let result = work();
+        let took = start.elapsed();
+        done.store(true, Relaxed);
+        (result, took, asks.join().unwrap())
+    })
+}
+
+#[test]
+fn others_are_answered_while_a_bridge_of_many_flows_goes() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    let line = |i| format!("udp,tp_dst={},nw_tos={} actions=drop\n", i % 50_000, i / 50_000 * 4);
+    let file = lab.path("flows");
+    std::fs::write(&file, (0..100_000).map(line).collect::<String>()).unwrap();
+    lab.ofctl(&format!("--bundle add-flows br0 {}", file.display()));
+    let work = || lab.sw.vsctl(&["del-br", "br0"]).unwrap();
+    let (_, took, longest) = beside_questions(&lab, work);
+    println!("del-br {took:?}, version at most {longest:?}");
+    assert!(longest < took / 2, "others waited {longest:?} of {took:?}");
+}
+
+#[test]
+fn others_are_answered_while_flows_go_with_their_group_or_meter() {
+    if !privileged() {
+        return;
+    }
+    const FLOWS: usize = 60_000;
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    lab.ofctl("-O OpenFlow13 add-meter br0 meter=1,pktps,bands=type=drop,rate=1000");
+    lab.ofctl("-O OpenFlow13 add-group br0 group_id=1,type=all");
+    let line = |i| {
+        let (port, tos) = (i % 50_000, i / 50_000 * 4);
+        format!("udp,tp_dst={port},nw_tos={tos} actions=meter:1,group:1\n")
+    };
+    let file = lab.path("flows");
+    std::fs::write(&file, (0..FLOWS).map(line).collect::<String>()).unwrap();
+    for delete in ["del-meter br0 meter=1", "del-groups br0 group_id=1"] {
+        // Without the meter the rest of the flows is the same.
+        if delete.starts_with("del-groups") {
+            let text = std::fs::read_to_string(&file).unwrap().replace("meter:1,", "");
+            std::fs::write(&file, text).unwrap();
+        }
+        lab.ofctl(&format!("-O OpenFlow14 --bundle add-flows br0 {}", file.display()));
+        let work = || lab.ofctl(&format!("-O OpenFlow13 {delete}"));
+        let (_, took, longest) = beside_questions(&lab, work);
+        println!("{delete} {took:?}, version at most {longest:?}");
+        assert_eq!(lab.ofctl("-O OpenFlow13 dump-flows br0").matches("actions").count(), 0);
+        assert!(longest < took / 2, "others waited {longest:?} of {took:?}");
+    }
 }

@@ -7,8 +7,9 @@ use crate::vlog;
 use ofproto::{BridgeId, BundleItem, StagedPacket};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
-    BundleStep, CtFlush, CtTuple, FlowFormat, FlowMod, FlowModCommand, MultipartRequest, NO_BUFFER,
-    OfError, PacketOut, Reply, Request, Role, SwitchConfig, TableStats, Version,
+    BundleStep, CtFlush, CtTuple, FlowFormat, FlowMod, FlowModCommand, GroupCommand, GroupMod,
+    MeterCommand, MeterMod, MultipartRequest, NO_BUFFER, OfError, PacketOut, Reply, Request, Role,
+    SwitchConfig, TableStats, Version,
 };
 use std::rc::Rc;
 
@@ -113,6 +114,12 @@ async fn perform(
         }
         Request::FlowMod(fm) if ofproto::concerns_many(&fm) => {
             flow_mod_sliced(state, id, to.xid, fm).await.map(|()| None)
+        }
+        Request::GroupMod(gm) if gm.command == GroupCommand::Delete => {
+            group_delete(state, id, to.xid, gm).await.map(|()| None)
+        }
+        Request::MeterMod(m) if m.command == MeterCommand::Delete => {
+            meter_delete(state, id, to.xid, m).await.map(|()| None)
         }
         Request::BundleControl { id: b, step: BundleStep::CommitRequest, flags } => {
             commit(state, id, to.xid, b, flags).await?;
@@ -403,6 +410,25 @@ async fn flow_mod_sliced(state: &Shared, id: ConnId, xid: u32, fm: FlowMod) -> R
     };
     let items = Box::new(std::iter::once(Ok(BundleItem::Flow(fm))));
     change::run(state, Some((id, xid)), bridge, items).await.map_err(|(_, e)| e)
+}
+
+/// Deletes groups with the flows that use them, a slice at a time.
+async fn group_delete(state: &Shared, id: ConnId, xid: u32, gm: GroupMod) -> Result<(), OfError> {
+    let bridge = state.borrow().bridge_id(id).ok_or(OfError::BadType)?;
+    let items = Box::new(std::iter::once(Ok(BundleItem::Group(gm.clone()))));
+    change::run(state, Some((id, xid)), bridge, items).await.map_err(|(_, e)| e)?;
+    async_msgs::forward(&mut state.borrow_mut(), (id, xid), &gm);
+    Ok(())
+}
+
+/// Deletes meters: the flows that use them before, a slice at a time.
+async fn meter_delete(state: &Shared, id: ConnId, xid: u32, m: MeterMod) -> Result<(), OfError> {
+    let bridge = state.borrow().bridge_id(id).ok_or(OfError::BadType)?;
+    let items = Box::new(std::iter::once(Ok(BundleItem::MeterUsers(m.id))));
+    change::run(state, Some((id, xid)), bridge, items).await.map_err(|(_, e)| e)?;
+    let mut s = state.borrow_mut();
+    let now = s.now_ns();
+    s.ofproto.meter_mod(bridge, &m, now)
 }
 
 /// Packets are not buffered here, so a buffer id can only be unknown.

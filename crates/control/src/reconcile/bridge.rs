@@ -2,12 +2,13 @@
 
 use super::port_spec::mac_of;
 use crate::config::{BridgeConf, FailMode, FlowTableConf};
-use crate::of::Kind;
 use crate::of::connect::{self, Service};
+use crate::of::{Kind, change};
 use crate::ports;
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
-use ofproto::{BridgeConfig, McastConfig, TableConfig};
+use ofproto::{BridgeConfig, BundleItem, McastConfig, TableConfig};
+use openflow::{FlowMod, FlowModCommand, Match, TABLE_ALL};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -31,6 +32,16 @@ pub(super) fn start_over(s: &mut State, name: &str, before: Option<(bool, FailMo
     if !has {
         let _ = s.ofproto.install_default_flow(id, now);
     }
+}
+
+/// Removes the flows of a bridge that goes, a slice at a time. Its connections end before.
+pub(super) async fn forget_flows(state: &Shared, name: &str) {
+    let Some(id) = state.borrow().bridges.get(name).map(|b| b.id) else { return };
+    state.borrow_mut().conns.retain(|_, c| c.bridge != name);
+    let all = FlowMod::new(FlowModCommand::Delete, TABLE_ALL, Match::default());
+    let items = Box::new(std::iter::once(Ok(BundleItem::Flow(all))));
+    change::turn(state, id).await;
+    let _ = change::run(state, None, id, items).await;
 }
 
 /// Takes a bridge down, and its ports out of it. They are the caller's to close, after changes are
@@ -149,8 +160,16 @@ pub(super) fn configure_own(s: &mut State, conf: &BridgeConf) {
             ..bridge_config(conf, mac, dpid)
         };
     });
+}
+
+/// Flows of a table with a lower limit that are evicted in one turn: a few milliseconds' work.
+const EVICTED_TURN_MAX: usize = 256;
+
+/// Evicts some of the flows that tables have beyond their limits; true: there are more.
+pub(super) fn shrink_tables(s: &mut State, name: &str) -> bool {
+    let Some(id) = s.bridges.get(name).map(|b| b.id) else { return false };
     let now = s.now_ns();
-    s.ofproto.shrink_tables(id, now);
+    s.ofproto.shrink_tables(id, EVICTED_TURN_MAX, now)
 }
 
 fn mac_to_dpid(mac: [u8; 6]) -> u64 {

@@ -15,7 +15,7 @@ pub use port_spec::{describe, mac_of};
 use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
 use crate::state::{Shared, State};
 use crate::{controllers, settings, vlog};
-use bridge::{add_bridge, configure_own, fail_state, start_over};
+use bridge::{add_bridge, configure_own, fail_state, forget_flows, shrink_tables, start_over};
 use interface::{configure_iface, remove_ifaces};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,6 +44,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
     // Ports leave before others come: an interface may move between bridges.
     let mut leaving = Vec::new();
     for name in &gone {
+        forget_flows(state, name).await;
         leaving.extend(remove_bridge(&mut state.borrow_mut(), name));
         give_turn(state, &mut turn).await;
     }
@@ -118,6 +119,9 @@ fn log_notices(s: &mut State, desired: &Desired) {
 /// `turn`: when others last had their turn.
 async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant) {
     configure_own(&mut state.borrow_mut(), conf);
+    while shrink_tables(&mut state.borrow_mut(), &conf.name) {
+        give_turn(state, turn).await;
+    }
     // Requested numbers first, so that no other interface takes them.
     let mut all: Vec<(&PortConf, &IfaceConf)> =
         conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();

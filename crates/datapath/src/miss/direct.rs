@@ -4,6 +4,7 @@
 use crate::miss::rates::RESOLVE_PACKETS_MAX;
 use crate::miss::resolve_batch::ResolveBatch;
 use crate::miss::{Misses, Scope};
+use crate::stats::clock::cycles;
 use crate::verify::{Twin, compare_decision};
 use action::Decision;
 use flow::Key;
@@ -17,7 +18,7 @@ impl Misses {
         let (mut done, mut n) = ([false; VECTOR], 0);
         for i in todo.iter().take(self.left).map(|i| usize::from(*i)) {
             let key = v.batch.keys.get(i);
-            if v.table.is_direct(&key) {
+            if v.table.is_direct(&key) && !self.is_costly(v, i) {
                 asked.add(i, &key);
             }
             if asked.len == RESOLVE_PACKETS_MAX {
@@ -42,6 +43,7 @@ impl Misses {
     ) -> usize {
         let n = std::mem::take(&mut asked.len);
         asked.decisions[..n].iter_mut().for_each(Decision::clear_keep_mask);
+        let began = cycles();
         let answers = match self.validate {
             false => {
                 let (keys, decisions) = (&mut asked.keys[..n], &mut asked.decisions[..n]);
@@ -49,6 +51,8 @@ impl Misses {
             }
             true => self.validate_direct(v, asked, n),
         };
+        let ports = asked.packets[..n].iter().map(|i| v.batch.in_port[*i]);
+        self.costly.suspect(ports, cycles() - began, v.now_ms);
         let mut answered = 0;
         for a in 0..n {
             let (i, d) = (asked.packets[a], &mut asked.decisions[a]);

@@ -1,6 +1,7 @@
 //! The misses step: the pipeline decides about packets without a megaflow, in order; most decisions
 //! are stored as megaflows.
 
+mod costly;
 pub(crate) mod direct;
 pub(crate) mod policy;
 #[cfg(test)]
@@ -17,18 +18,20 @@ use crate::lookup::Lookup;
 use crate::lookup::predictor::PREDICTIONS_MAX;
 use crate::lookup::table::{Admission, INDICES_AT_ONCE_MAX, InsertPosition, Table};
 use crate::messages::{Report, Shared};
+use crate::miss::costly::CostlyPorts;
 use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, RESOLVE_PACKETS_MAX};
 use crate::miss::resolve_batch::ResolveBatch;
 use crate::miss::uncached_stats::UncachedStats;
 use crate::report::Reports;
 use crate::settings::Settings;
-use crate::stats::clock::cycles;
+use crate::stats::clock::{cycles, thread_nanoseconds};
 use action::{Decision, Pipeline, Request};
 use flow::{Key, at, flag};
 use packet::{Packet, VECTOR};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sync::{Guard, Reader};
+use telemetry::Drop;
 
 /// The words of a key that packets have; the others are the pipeline's own.
 fn packet_words(key: &Key) -> &Words {
@@ -85,6 +88,8 @@ pub(crate) struct Misses {
     missed: u32,
     /// Compare the pipeline's decisions in direct mode with those that it makes with masks.
     validate: bool,
+    /// Ports whose misses take long.
+    pub costly: CostlyPorts,
     /// Narrow each megaflow to one key (`debug`).
     exact: bool,
     /// Report missed packets to the control side (`debug`).
@@ -105,6 +110,7 @@ impl Misses {
             limit: u32::MAX,
             missed: 0,
             validate: false,
+            costly: CostlyPorts::default(),
             exact: false,
             report: false,
         }
@@ -150,13 +156,19 @@ impl Misses {
 
     fn resolve_missed(&mut self, mut v: Scope<'_>, missed: &mut Vec<u8>) {
         let (start, v) = (cycles(), &mut v);
-        let direct = if v.table.any_port.direct { self.resolve_direct(v, missed) } else { 0 };
-        let mut left = self.left - direct;
-        if !missed.is_empty() {
-            left = self.resolve_all(v, missed, left);
+        let (before, mut postponed) = (self.left, [false; VECTOR]);
+        if !self.costly.is_empty() {
+            self.resolve_costly(v, missed, &mut postponed);
         }
-        let (misses, cycles_spent) = ((self.left - left) as u64, cycles() - start);
-        self.left = left;
+        let direct = if v.table.any_port.direct { self.resolve_direct(v, missed) } else { 0 };
+        self.left -= direct;
+        if !missed.is_empty() {
+            self.left = self.resolve_all(v, missed, self.left, &mut postponed);
+        }
+        if self.left == 0 || !self.costly.is_empty() {
+            v.batch.postpone(&postponed);
+        }
+        let (misses, cycles_spent) = ((before - self.left) as u64, cycles() - start);
         v.table.count_misses(misses, cycles_spent);
         let perf = v.reports.perf();
         perf.misses.add(misses);
@@ -166,11 +178,16 @@ impl Misses {
 
     /// Decides about missed packets in order, at most `left`; the others are postponed. Returns
     /// what is left of the budget.
-    fn resolve_all(&mut self, v: &mut Scope<'_>, todo: &[u8], mut left: usize) -> usize {
+    fn resolve_all(
+        &mut self,
+        v: &mut Scope<'_>,
+        todo: &[u8],
+        mut left: usize,
+        postponed: &mut [bool; VECTOR],
+    ) -> usize {
         // Packets are looked up again in the subtables that got megaflows during this vector,
         // unless these are more than a prediction has: then asking the pipeline costs less.
         let (mut filled, mut slots) = ([0; PREDICTIONS_MAX + 1], 0);
-        let mut postponed = [false; VECTOR];
         let mut asked = self.whole_batch.take().unwrap_or_default();
         let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
         // One packet at first, then two, then four: the megaflow of the first packets often covers
@@ -181,7 +198,7 @@ impl Misses {
             while asked.len < at_once
                 && let Some(i) = todo.next_if(|i| !asked.has(&v.batch.keys.line.0[*i]))
             {
-                if left == 0 {
+                if left == 0 || self.is_costly(v, i) {
                     postponed[i] = true;
                 } else if slots > PREDICTIONS_MAX || !is_in_filled(v, i, &filled[..slots]) {
                     left -= 1;
@@ -203,20 +220,69 @@ impl Misses {
             }
         }
         self.whole_batch = Some(asked);
-        if left == 0 {
-            v.batch.postpone(&postponed);
-        }
         left
+    }
+
+    /// True if misses of packet `i`'s port are to be looked at one by one.
+    #[inline]
+    fn is_costly(&self, v: &Scope<'_>, i: usize) -> bool {
+        !self.costly.is_empty() && self.costly.has(v.batch.in_port[i])
+    }
+
+    /// Decides about missed packets of ports whose misses took long lately, one by one, and removes
+    /// them from `missed`. Those of ports that owe time wait or are dropped.
+    #[cold]
+    #[inline(never)]
+    fn resolve_costly(
+        &mut self,
+        v: &mut Scope<'_>,
+        missed: &mut Vec<u8>,
+        postponed: &mut [bool; VECTOR],
+    ) {
+        let (all, mut filled) = (std::mem::take(missed), Vec::new());
+        let mut asked = self.whole_batch.take().unwrap_or_default();
+        let mut waiting = v.batch.postponed.len();
+        for n in all {
+            let i = usize::from(n);
+            let port = v.batch.in_port[i];
+            if !self.costly.has(port) {
+                missed.push(n);
+                continue;
+            }
+            if is_in_filled(v, i, &filled) {
+                continue;
+            }
+            if self.left > 0 && !self.costly.owes(port) {
+                self.left -= 1;
+                asked.len = 0;
+                asked.add(i, &v.batch.keys.get(i));
+                let began = thread_nanoseconds();
+                self.ask(v, &mut asked);
+                self.costly.charge(port, thread_nanoseconds() - began);
+                filled.extend(self.apply_decision(v, &mut asked, 0));
+            } else if waiting < costly::WAITING_COUNT_MAX {
+                waiting += 1;
+                postponed[i] = true;
+            } else {
+                let program = v.programs.intern(&[], Some(Drop::MissTime));
+                (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = (0, program);
+                self.once_programs.push(program);
+            }
+        }
+        self.whole_batch = Some(asked);
     }
 
     /// Asks the pipeline about the packets of the batch, and prefetches what storing the decisions
     /// reads.
-    fn ask(&self, v: &mut Scope<'_>, asked: &mut ResolveBatch) {
+    fn ask(&mut self, v: &mut Scope<'_>, asked: &mut ResolveBatch) {
         let ResolveBatch { len, packets, keys, decisions, positions, .. } = asked;
         decisions[..*len].iter_mut().for_each(Decision::clear);
         let requests: [Request<'_>; RESOLVE_PACKETS_MAX] =
             std::array::from_fn(|a| v.request(&keys[a], packets[a.min(*len - 1)]));
+        let began = cycles();
         self.pipeline.resolve_all(v.guard, &requests[..*len], &mut decisions[..*len]);
+        let ports = packets[..*len].iter().map(|i| v.batch.in_port[*i]);
+        self.costly.suspect(ports, cycles() - began, v.now_ms);
         if self.exact || self.report {
             self.watch(v.reports, &keys[..*len], &mut decisions[..*len]);
         }

@@ -36,7 +36,7 @@ use crate::rx::Rx;
 use crate::rx::kernel_wait::KernelWait;
 use crate::rx::known_way;
 use crate::settings::{Config, Settings};
-use crate::stats::clock::{cycles, cycles_per_second, now_ms};
+use crate::stats::clock::{cycles, cycles_per_second, nanoseconds, now_ms};
 use crate::tunnel::decap::Decap;
 use crate::tx::TxState;
 use crate::wake::Wake;
@@ -200,6 +200,11 @@ impl Worker {
             self.record(n, began, misses);
         }
         self.tx.end_iteration(self.cycles.ended - began);
+        if !self.misses.costly.is_empty() {
+            let costly = &mut self.misses.costly;
+            let alone = self.rx.came_from(|port| costly.has(port));
+            costly.end_iteration(nanoseconds(self.cycles.ended - began), alone, self.tx.now_ms);
+        }
         self.reader.quiescent();
         n + handed + injected
     }

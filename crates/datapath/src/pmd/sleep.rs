@@ -1,7 +1,7 @@
 //! How an idle worker sleeps.
 
 use super::Worker;
-use crate::stats::clock::cycles;
+use crate::stats::clock::{cycles, nanoseconds};
 use packet::BURST;
 use std::time::Duration;
 
@@ -71,5 +71,8 @@ impl Worker {
         self.cycles.ended = cycles();
         self.shared.perf.sleep_iterations.add(1);
         self.shared.perf.sleep_cycles.add(self.cycles.ended - began);
+        if !self.misses.costly.is_empty() {
+            self.misses.costly.slept(nanoseconds(self.cycles.ended - began));
+        }
     }
 }

@@ -205,6 +205,11 @@ impl Rx {
         n
     }
 
+    /// True if all packets of the current vector came from ports that are `like` this.
+    pub fn came_from(&self, like: impl Fn(PortNo) -> bool) -> bool {
+        self.polled.iter().filter(|p| p.packets > 0).all(|p| like(self.rxqs[p.queue].port))
+    }
+
     /// Notifies senders that their queues have room again: all senders if `all`, otherwise those
     /// that may be asleep.
     pub fn notify(&mut self, all: bool) {

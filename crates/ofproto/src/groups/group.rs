@@ -31,6 +31,11 @@ pub(crate) struct GroupRec {
 }
 
 impl GroupRec {
+    /// Number of its buckets, and one.
+    pub fn size(&self) -> usize {
+        1 + self.view.buckets.len()
+    }
+
     pub fn credits(&self) -> impl Iterator<Item = u32> + use<> {
         let ids: Vec<u32> = self.view.buckets.iter().map(|b| b.credit).collect();
         ids.into_iter().chain([self.view.credit])

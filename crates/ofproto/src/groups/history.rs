@@ -2,6 +2,7 @@
 
 use super::group::GroupRec;
 use super::liveness::Groups;
+use super::replaced::Replaced;
 use crate::tables::users::Users;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -31,9 +32,15 @@ impl GroupHistory {
     }
 }
 
+/// Groups of a bridge and their buckets together, at most: about 500 MB, and a link that goes down
+/// has all of them looked at that watch it.
+pub(crate) const GROUPS_BRIDGE_MAX: usize = 1 << 20;
+
 /// The groups of a bridge, as the control side keeps them.
 pub(crate) struct GroupTable {
-    pub by_id: BTreeMap<u32, GroupRec>,
+    by_id: BTreeMap<u32, GroupRec>,
+    /// Number of groups and their buckets together.
+    size: usize,
     pub index: Arc<Published<GroupsAt>>,
     pub history: GroupHistory,
     /// The groups that packets see now.
@@ -44,18 +51,54 @@ pub(crate) struct GroupTable {
     pub refs: HashMap<u32, u32>,
     /// The flows that name each group.
     pub users: Users,
+    /// Counters that wait because groups changed or went.
+    pub replaced: Replaced,
 }
 
 impl GroupTable {
     pub fn new(domain: Domain) -> GroupTable {
         GroupTable {
             by_id: BTreeMap::new(),
+            size: 0,
             index: Arc::new(Published::new(domain, GroupsAt::default())),
             history: GroupHistory::default(),
             shown: Groups::default(),
             port_changes: 0,
             refs: HashMap::new(),
             users: Users::default(),
+            replaced: Replaced::default(),
         }
+    }
+
+    /// All groups by number.
+    pub fn by_id(&self) -> &BTreeMap<u32, GroupRec> {
+        &self.by_id
+    }
+
+    /// Is there room for a group of so many buckets, in place of the one of its number?
+    pub fn has_room(&self, id: u32, buckets: usize) -> bool {
+        let old = self.by_id.get(&id).map_or(0, GroupRec::size);
+        self.size - old + 1 + buckets <= GROUPS_BRIDGE_MAX
+    }
+
+    /// Adds a group; the one that it replaces.
+    pub fn put(&mut self, id: u32, group: GroupRec) -> Option<GroupRec> {
+        self.size += group.size();
+        let old = self.by_id.insert(id, group);
+        self.size -= old.as_ref().map_or(0, GroupRec::size);
+        old
+    }
+
+    /// Takes a group out.
+    pub fn take(&mut self, id: u32) -> Option<GroupRec> {
+        let old = self.by_id.remove(&id);
+        self.size -= old.as_ref().map_or(0, GroupRec::size);
+        old
+    }
+
+    /// Takes all groups out.
+    pub fn take_all(&mut self) -> BTreeMap<u32, GroupRec> {
+        self.size = 0;
+        std::mem::take(&mut self.by_id)
     }
 }

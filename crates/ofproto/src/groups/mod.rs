@@ -3,3 +3,4 @@
 pub(crate) mod group;
 pub(crate) mod history;
 pub(crate) mod liveness;
+pub(crate) mod replaced;

@@ -6,7 +6,7 @@
 
 use crate::events::Event;
 use crate::switch::Switch;
-use crate::tables::counters::{FlowRec, Slot};
+use crate::tables::counters::FlowRec;
 use crate::tables::table::FlowRule;
 use crate::transaction::{
     BundleItem, Change, DeferredFree, Items, MonitorEvent, Open, Outcome, Record, Remaining, Txn,
@@ -197,6 +197,7 @@ impl Switch {
                 txn.view = None;
                 self.port_mod(txn.bridge, m)
             }
+            BundleItem::MeterUsers(which) => self.stage_meter_users(txn, *which),
             BundleItem::PacketOut(p) => self.stage_packet(txn, &p.0, &p.1),
         }
     }
@@ -223,6 +224,14 @@ impl Switch {
                 }
                 let next = rules.next();
                 next.map(|(table, rule)| self.stage_remove(txn, table, &rule, *reason)).is_some()
+            }
+            Remaining::RemoveUsers(flows, reason) => {
+                let next = flows.next();
+                let found = next.and_then(|id| self.slots.flow(id));
+                if let Some((table, rule)) = found.map(|rec| (rec.table, rec.rule.clone())) {
+                    self.stage_remove(txn, table, &rule, *reason);
+                }
+                next.is_some()
             }
             Remaining::Modify(rules, to) => rules
                 .next()
@@ -355,11 +364,7 @@ impl Switch {
                     rule.set_remove_version(classifier::NEVER);
                     self.note(txn.bridge, table, rule.value(), true);
                 }
-                Undo::Record(id, rec) => {
-                    if let Some(slot) = self.slots.get_mut(id) {
-                        *slot = Slot::Flow(*rec);
-                    }
-                }
+                Undo::Record(id, rec) => self.slots.restore(id, *rec),
                 Undo::Group(g) => self.group_undo(txn.bridge, *g),
                 Undo::Port(spec) => {
                     let _ = self.update_port(txn.bridge, *spec);

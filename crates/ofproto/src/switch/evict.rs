@@ -38,17 +38,23 @@ impl Switch {
         Ok(())
     }
 
-    /// Evicts flows beyond the tables' limits, which may have become lower.
-    pub fn shrink_tables(&mut self, id: BridgeId, now: u64) {
+    /// Evicts flows beyond the tables' limits, which may have become lower: at most `n`. True:
+    /// there are more.
+    pub fn shrink_tables(&mut self, id: BridgeId, mut n: usize, now: u64) -> bool {
         for table in 0..N_TABLES as u8 {
             let over = |s: &Switch| s.bridge(id).is_ok_and(|b| b.evicts(table) && b.over(table));
             while over(self) {
+                if n == 0 {
+                    return true;
+                }
+                n -= 1;
                 let gone = self.transact(id, now, |s, txn| s.make_room(txn, table));
                 if gone.is_err() {
                     break;
                 }
             }
         }
+        false
     }
 
     /// The flow to evict; None: no flow of the table has a timeout.

@@ -4,7 +4,6 @@ use crate::switch::Switch;
 use crate::switch::flow_mod::deadlines;
 use crate::types::BridgeId;
 use openflow::Removed;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl Switch {
@@ -19,12 +18,11 @@ impl Switch {
         }
         let mut due: BTreeMap<BridgeId, Vec<(u32, Removed)>> = BTreeMap::new();
         let mut left = n;
-        while let Some(Reverse((at, id))) = self.timers.peek().copied()
+        while let Some((at, id)) = self.slots.next_timer()
             && at <= now
             && left > 0
         {
             left -= 1;
-            self.timers.pop();
             if let Some((bridge, reason)) = self.due(id, now, known) {
                 due.entry(bridge).or_default().push((id, reason));
             }
@@ -33,7 +31,7 @@ impl Switch {
             let _ = self.transact(bridge, now, |s, txn| {
                 for (id, reason) in flows {
                     let found = s.slots.flow(id).map(|r| (r.table, r.rule.clone()));
-                    // A flow may have had two timers.
+                    // The one before may have been its last owner.
                     if let Some((table, rule)) = found.filter(|(_, r)| r.visible(txn.version)) {
                         s.stage_remove(txn, table, &rule, reason);
                     }
@@ -52,7 +50,8 @@ impl Switch {
         left == 0
     }
 
-    /// Whether a flow times out now, and why. Sets its timer again if it does not.
+    /// Whether a flow times out now, and why; it has no timer then. Sets its timer again if it does
+    /// not.
     fn due(&mut self, id: u32, now: u64, known: u64) -> Option<(BridgeId, Removed)> {
         let rec = self.slots.flow(id)?;
         let (idle, hard) = deadlines(rec);
@@ -61,17 +60,19 @@ impl Switch {
             (_, Some(at)) if at < now => Removed::HardTimeout,
             (Some(at), _) if at <= known.min(now) => Removed::IdleTimeout,
             _ => {
-                // The flow was used since, or may have been, or another flow has the id now.
-                let at = idle.into_iter().chain(hard).min()?;
-                self.timers.push(Reverse((at.max(now + 1), id)));
+                // The flow was used since, or may have been.
+                let at = idle.into_iter().chain(hard).min();
+                self.slots.set_timer(id, at.map(|at| at.max(now + 1)));
                 return None;
             }
         };
-        Some((BridgeId(rec.bridge), reason))
+        let bridge = BridgeId(rec.bridge);
+        self.slots.set_timer(id, None);
+        Some((bridge, reason))
     }
 
     /// When [`Switch::expire`] next has a flow to examine, ns.
     pub fn next_expiry(&self) -> Option<u64> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        self.slots.next_timer().map(|(at, _)| at)
     }
 }

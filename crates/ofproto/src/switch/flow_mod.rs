@@ -10,12 +10,11 @@ use crate::tables::tlv;
 use crate::transaction::{GroupUndo, MonitorEvent, Record, Remaining, Rewrite, Select, Txn, Undo};
 use crate::types::{BridgeId, ConfigError, FailMode};
 use action::Region;
+use flow::NO_PORT;
 use openflow::{
     Action, FlowMod, FlowModCommand, GROUP_ANY, Instruction, Match, NO_BUFFER, OfError, Removed,
     TABLE_ALL, flow_flag, port,
 };
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Flows beyond which a request has one region, that of its match, instead of one for each flow.
@@ -91,6 +90,10 @@ impl Switch {
         if old.is_none() && overlaps {
             return Err(OfError::FlowOverlap);
         }
+        if old.is_none() && self.learned.teacher.is_some_and(|p| !self.slots.taught.has_room(p)) {
+            self.learned.limited += 1;
+            return Err(OfError::FlowTableFull);
+        }
         if old.is_none() && b.full(table) {
             self.make_room(txn, table)?;
         }
@@ -117,12 +120,13 @@ impl Switch {
             idle: m.idle_timeout,
             hard: m.hard_timeout,
             importance: m.importance,
+            teacher: self.learned.teacher.unwrap_or(NO_PORT),
             used,
             count,
             ..FlowRec::new(rule.clone(), (txn.bridge, table), txn.version, txn.now)
         };
-        self.set_timer(&rec, id);
         self.slots.alloc(Slot::Flow(rec), txn.now);
+        self.set_timer(id);
         self.stage_insert(txn, table, rule, None);
         Ok(())
     }
@@ -275,12 +279,6 @@ impl Switch {
         Ok(out)
     }
 
-    /// The rules of flows, with their tables.
-    pub(crate) fn rules_of(&self, flows: BTreeSet<u32>) -> Vec<(u8, Arc<FlowRule>)> {
-        let rule = |id| self.slots.flow(id).map(|rec| (rec.table, rec.rule.clone()));
-        flows.into_iter().filter_map(rule).collect()
-    }
-
     /// The tables in use that a request selects.
     pub(crate) fn tables_of(
         &self,
@@ -327,11 +325,11 @@ impl Switch {
         self.flow_mod(id, &m, now).map_err(|_| ConfigError::NoBridge)
     }
 
-    pub(crate) fn set_timer(&mut self, rec: &FlowRec, id: u32) {
+    /// Has a flow's timeouts examined when they may be over.
+    pub(crate) fn set_timer(&mut self, id: u32) {
+        let Some(rec) = self.slots.flow(id) else { return };
         let (idle, hard) = deadlines(rec);
-        if let Some(at) = idle.into_iter().chain(hard).min() {
-            self.timers.push(Reverse((at, id)));
-        }
+        self.slots.set_timer(id, idle.into_iter().chain(hard).min());
     }
 
     /// Adds what undoing a group change needs to the steps to undo.

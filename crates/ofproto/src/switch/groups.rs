@@ -11,7 +11,7 @@ use crate::transaction::{GroupUndo, Remaining, Txn};
 use crate::types::BridgeId;
 use crate::work::step;
 use openflow::{
-    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, OfError, Removed,
+    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Switch {
 
     pub(crate) fn stage_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
         use GroupCommand as C;
-        let exists = self.of_bridge(txn.bridge)?.groups.by_id.contains_key(&m.id);
+        let exists = self.of_bridge(txn.bridge)?.groups.by_id().contains_key(&m.id);
         if m.id >= RESERVED && matches!(m.command, C::Add | C::AddOrMod) {
             return Err(OfError::GroupInvalid);
         }
@@ -65,6 +65,10 @@ impl Switch {
     }
 
     fn put_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
+        let groups = &mut self.of_bridge_mut(txn.bridge)?.groups;
+        if !groups.replaced.has_room(txn.now) || !groups.has_room(m.id, m.buckets.len()) {
+            return Err(OfError::GroupOutOfBuckets);
+        }
         txn.cost += self.check_group(txn, m)? + m.buckets.len();
         let mut taken = Vec::new();
         let mut id = |s: &mut Switch| {
@@ -83,11 +87,12 @@ impl Switch {
         let view = Arc::new(GroupView { kind, buckets, credit, selection_fields, selection_param });
         let (group, now) = (m.id, txn.now);
         let b = self.of_bridge_mut(txn.bridge)?;
-        let created = b.groups.by_id.get(&group).map_or(now, |o| o.created);
+        let created = b.groups.by_id().get(&group).map_or(now, |o| o.created);
         b.staged_groups(&mut txn.groups).insert(group, view.clone(), |p| b.is_live(p));
-        let old = b.groups.by_id.insert(group, GroupRec { spec: m.clone(), created, view });
+        let old = b.groups.put(group, GroupRec { spec: m.clone(), created, view });
         let freed: Vec<u32> = old.iter().flat_map(|o| o.credits()).collect();
         txn.cost += freed.len();
+        b.groups.replaced.add(freed.len(), now);
         Switch::push_group_undo(txn, GroupUndo { id: group, old, taken, freed });
         Ok(())
     }
@@ -125,8 +130,8 @@ impl Switch {
     fn delete_group(&mut self, txn: &mut Txn, group: u32) -> Result<(), OfError> {
         let b = self.of_bridge_mut(txn.bridge)?;
         let gone: BTreeMap<u32, GroupRec> = match group {
-            ALL => std::mem::take(&mut b.groups.by_id),
-            g => b.groups.by_id.remove_entry(&g).into_iter().collect(),
+            ALL => b.groups.take_all(),
+            g => b.groups.take(g).map(|rec| (g, rec)).into_iter().collect(),
         };
         let staged = b.staged_groups(&mut txn.groups);
         match group {
@@ -137,11 +142,12 @@ impl Switch {
         for (id, old) in gone {
             let freed: Vec<u32> = old.credits().collect();
             txn.cost += freed.len();
+            b.groups.replaced.add(freed.len(), txn.now);
             let undo = GroupUndo { id, old: Some(old), taken: Vec::new(), freed };
             Switch::push_group_undo(txn, undo);
         }
-        let users = self.rules_of(users);
-        txn.remaining = Remaining::Remove(users.into_iter(), Removed::GroupDelete);
+        self.cover(txn, &Match::default(), users.len());
+        txn.remaining = Remaining::RemoveUsers(users.into_iter(), Removed::GroupDelete);
         Ok(())
     }
 
@@ -152,7 +158,7 @@ impl Switch {
         edit: impl FnOnce(&mut Vec<Bucket>) -> Result<(), OfError>,
     ) -> Result<(), OfError> {
         let b = self.of_bridge(txn.bridge)?;
-        let mut spec = b.groups.by_id.get(&m.id).ok_or(OfError::GroupUnknown)?.spec.clone();
+        let mut spec = b.groups.by_id().get(&m.id).ok_or(OfError::GroupUnknown)?.spec.clone();
         edit(&mut spec.buckets)?;
         self.put_group(txn, &spec)
     }
@@ -160,8 +166,8 @@ impl Switch {
     pub(crate) fn group_undo(&mut self, id: BridgeId, undo: GroupUndo) {
         if let Ok(b) = self.bridge_mut(id) {
             match undo.old {
-                Some(old) => b.groups.by_id.insert(undo.id, old),
-                None => b.groups.by_id.remove(&undo.id),
+                Some(old) => b.groups.put(undo.id, old),
+                None => b.groups.take(undo.id),
             };
         }
         undo.taken.into_iter().for_each(|id| self.slots.release(id, 0));
@@ -215,7 +221,7 @@ impl Switch {
             }
         };
         let one_group = (group != ALL).then_some(group);
-        Ok(Piece::of(&b.groups.by_id, one_group, from, |g| g.view.buckets.len(), one))
+        Ok(Piece::of(b.groups.by_id(), one_group, from, |g| g.view.buckets.len(), one))
     }
 
     /// Groups as they were defined (arguments as in [`Switch::group_stats`]).
@@ -228,7 +234,7 @@ impl Switch {
         let b = self.of_bridge(id)?;
         let size = |g: &GroupRec| g.spec.buckets.iter().map(|b| 1 + b.actions.len()).sum();
         let one_group = (group != ALL).then_some(group);
-        Ok(Piece::of(&b.groups.by_id, one_group, from, size, |_, g| g.spec.clone()))
+        Ok(Piece::of(b.groups.by_id(), one_group, from, size, |_, g| g.spec.clone()))
     }
 }
 
@@ -252,7 +258,7 @@ fn loops(
             return true;
         }
         if seen.insert(g)
-            && let Some(group) = b.groups.by_id.get(&g)
+            && let Some(group) = b.groups.by_id().get(&g)
         {
             step();
             *visited += group.spec.buckets.len();
@@ -263,7 +269,8 @@ fn loops(
 }
 
 fn insert(list: &mut Vec<Bucket>, new: &[Bucket], at: u32) -> Result<(), OfError> {
-    if new.iter().any(|n| list.iter().any(|b| b.id == n.id)) {
+    let ids: HashSet<u32> = new.iter().map(|b| b.id).collect();
+    if list.iter().inspect(|_| step()).any(|b| ids.contains(&b.id)) {
         return Err(OfError::GroupBucketExists);
     }
     let at = match at {

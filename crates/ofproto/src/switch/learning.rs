@@ -7,7 +7,6 @@
 
 use crate::learned::{Fin, LearnedFlow, Place};
 use crate::switch::Switch;
-use crate::tables::counters::FlowRec;
 use crate::tables::instructions::learns;
 use crate::tables::table::Flow;
 use crate::types::BridgeId;
@@ -18,8 +17,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Switch {
-    /// Number of flows that packets taught and that were not made: too many of one port, or during
-    /// a long change.
+    /// Number of flows that packets taught and that were not made: too many of one port, at once or
+    /// in all, or during a long change.
     pub fn flows_not_learned(&self) -> u64 {
         self.learned.limited
     }
@@ -38,8 +37,10 @@ impl Switch {
 
     fn make_learned(&mut self, l: &LearnedFlow, used: u64) {
         // Errors were checked when the learning flow was added, except for a table of the switch's
-        // own.
+        // own, and one that is full.
+        self.learned.teacher = Some(l.port);
         let _ = self.flow_mod(BridgeId(l.bridge), &l.flow, used);
+        self.learned.teacher = None;
     }
 
     /// Makes flows that waited for the end of a change, at most `n`. True: there are more, and no
@@ -98,8 +99,7 @@ impl Switch {
         shrink(f.idle, &mut rec.idle);
         shrink(f.hard, &mut rec.hard);
         if before != (rec.idle, rec.hard) {
-            let rec: FlowRec = rec.clone();
-            self.set_timer(&rec, f.rule);
+            self.set_timer(f.rule);
         }
     }
 

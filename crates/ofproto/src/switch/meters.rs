@@ -3,10 +3,11 @@
 use crate::meter_table::MeterRec;
 use crate::switch::Switch;
 use crate::switch::piece::Piece;
-use crate::transaction::Remaining;
+use crate::transaction::{Remaining, Txn};
 use crate::types::BridgeId;
 use action::{BandConfig, BandKind, METER_BANDS_MAX, METER_TOUCH_MS, Meter};
-use openflow::{Band, MeterCommand, MeterMod, MeterStats, OfError, Removed, meter_id};
+use openflow::{Band, Match, MeterCommand, MeterMod, MeterStats, OfError, Removed, meter_id};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const PKTPS: u16 = 2;
@@ -60,6 +61,11 @@ impl Switch {
     }
 
     fn add_meter(&mut self, id: BridgeId, m: &MeterMod, now: u64) -> Result<(), OfError> {
+        // As many as the others leave: one bridge alone has half of them.
+        let own = self.of_bridge(id)?.meters.by_id.len();
+        if own >= self.meter_numbers.left() as usize {
+            return Err(OfError::MeterOutOfMeters);
+        }
         let number = self.meter_numbers.take().ok_or(OfError::MeterOutOfMeters)?;
         let meter = Arc::new(Meter::new(number));
         meter.set(&bands(m), m.flags & PKTPS != 0, now / NS_PER_MS);
@@ -79,21 +85,28 @@ impl Switch {
         which: u32,
         now: u64,
     ) -> Result<(), OfError> {
-        let table = &self.of_bridge(id)?.meters;
-        let ids = if which == meter_id::ALL { 0..=u32::MAX } else { which..=which };
-        let users = table.users.of(table.by_id.range(ids).map(|(id, _)| *id));
-        if !users.is_empty() {
-            self.transact(id, now, |s, txn| {
-                let users = s.rules_of(users);
-                txn.remaining = Remaining::Remove(users.into_iter(), Removed::MeterDelete);
-                Ok(())
-            })?;
+        if !self.meter_users(id, which)?.is_empty() {
+            self.transact(id, now, |s, txn| s.stage_meter_users(txn, which))?;
         }
         let gone = self.of_bridge_mut(id)?.meters.remove(which);
         self.meter_numbers.give_back(gone.iter().map(|rec| rec.meter.id()));
         if gone.iter().any(|rec| is_virtual(rec.spec.id)) {
             self.bridge_changed(id.0);
         }
+        Ok(())
+    }
+
+    /// The flows that use a meter, or any of all.
+    fn meter_users(&self, id: BridgeId, which: u32) -> Result<BTreeSet<u32>, OfError> {
+        let table = &self.of_bridge(id)?.meters;
+        let ids = if which == meter_id::ALL { 0..=u32::MAX } else { which..=which };
+        Ok(table.users.of(table.by_id.range(ids).map(|(id, _)| *id)))
+    }
+
+    pub(crate) fn stage_meter_users(&mut self, txn: &mut Txn, which: u32) -> Result<(), OfError> {
+        let users = self.meter_users(txn.bridge, which)?;
+        self.cover(txn, &Match::default(), users.len());
+        txn.remaining = Remaining::RemoveUsers(users.into_iter(), Removed::MeterDelete);
         Ok(())
     }
 

@@ -49,8 +49,7 @@ use crate::types::*;
 use action::{Pipeline, Region};
 use openflow::OfError;
 use std::any::Any;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,8 +79,6 @@ pub struct Switch {
     pub(crate) tunnels: Tunnels,
     /// Number of packets that taught no address because their port is in no bridge, or in several.
     pub(crate) passed_over: u64,
-    /// Flows with timeouts: when each is next to be examined (ns), and its credit id.
-    pub(crate) timers: BinaryHeap<Reverse<(u64, u32)>>,
     pub(crate) sweep: Sweep,
     pub(crate) meter_numbers: MeterNumbers,
     pub(crate) meters_touched_ms: u64,
@@ -119,7 +116,6 @@ impl Switch {
             reach: Default::default(),
             tunnels: Tunnels::default(),
             passed_over: 0,
-            timers: BinaryHeap::new(),
             sweep: Sweep::default(),
             meter_numbers: MeterNumbers::default(),
             meters_touched_ms: 0,
@@ -240,7 +236,7 @@ impl Switch {
         counts.for_each(|c| self.slots.release(c, now));
         bridge
             .groups
-            .by_id
+            .by_id()
             .values()
             .flat_map(|g| g.credits())
             .for_each(|c| self.slots.release(c, now));

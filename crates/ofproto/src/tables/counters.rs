@@ -1,13 +1,15 @@
 //! Counters by credit id: what the datapath counted for flows, group buckets and table misses.
 
 use crate::N_TABLES;
+use crate::learned::Taught;
 use crate::tables::table::FlowRule;
 use crate::types::BridgeId;
-use std::collections::VecDeque;
+use flow::{NO_PORT, PortNo};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Time for which a freed id is not used again, ns: megaflows may still credit it.
-const QUARANTINE_NS: u64 = 10_000_000_000;
+pub(crate) const QUARANTINE_NS: u64 = 10_000_000_000;
 
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,15 +28,24 @@ pub(crate) struct FlowRec {
     pub idle: u16,
     pub hard: u16,
     pub importance: u16,
+    /// The port whose packet taught the flow; [`NO_PORT`]: none.
+    pub teacher: PortNo,
     /// The first version of the tables that has the flow.
     pub born: u64,
     pub created: u64,
     pub modified: u64,
     pub used: u64,
     pub count: Counter,
+    /// When its timeouts are next to be examined, ns; 0: never ([`Slots::set_timer`]).
+    pub timer: u64,
 }
 
 impl FlowRec {
+    /// The port whose packet taught the flow.
+    fn taught_by(&self) -> Option<PortNo> {
+        Some(self.teacher).filter(|p| *p != NO_PORT)
+    }
+
     /// The record of a flow of a bridge's table that never times out and was not used yet; `born`:
     /// the first version that has it.
     pub fn new(
@@ -51,11 +62,13 @@ impl FlowRec {
             idle: 0,
             hard: 0,
             importance: 0,
+            teacher: NO_PORT,
             born,
             created: now,
             modified: now,
             used: now,
             count: Counter::default(),
+            timer: 0,
         }
     }
 }
@@ -84,11 +97,19 @@ pub(crate) struct Slots {
     /// Freed ids of removed bridges' tables, of each bridge the first one, and when they were
     /// freed, ns.
     free_tables: VecDeque<(u64, u32)>,
+    /// When flows with timeouts are next to be examined (ns), and their ids: each flow once, as
+    /// long as its record is there.
+    timers: BTreeSet<(u64, u32)>,
+    /// How many of the flows packets taught.
+    pub taught: Taught,
 }
 
 impl Slots {
     /// A new id for `slot`. `now`: the time, by which a freed id may be used again or not.
     pub fn alloc(&mut self, slot: Slot, now: u64) -> u32 {
+        if let Slot::Flow(rec) = &slot {
+            self.taught.add(rec.taught_by());
+        }
         match self.free.front() {
             Some((at, _)) if at.saturating_add(QUARANTINE_NS) <= now => {
                 let id = self.free.pop_front().map_or(0, |(_, id)| id);
@@ -164,10 +185,45 @@ impl Slots {
         }
     }
 
+    /// Frees an id; a flow's timer goes with it.
     pub fn release(&mut self, id: u32, now: u64) {
+        self.set_timer(id, None);
+        let teacher = self.flow(id).and_then(FlowRec::taught_by);
+        self.taught.remove(teacher);
         if let Some(s) = self.get_mut(id) {
             *s = Slot::Free;
             self.free.push_back((now, id));
+        }
+    }
+
+    /// Sets when a flow's timeouts are next to be examined, ns, instead of when they were to be.
+    pub fn set_timer(&mut self, id: u32, at: Option<u64>) {
+        let Some(rec) = self.flow_mut(id) else { return };
+        let (old, new) = (rec.timer, at.unwrap_or(0));
+        rec.timer = new;
+        if old != 0 {
+            self.timers.remove(&(old, id));
+        }
+        if new != 0 {
+            self.timers.insert((new, id));
+        }
+    }
+
+    /// Number of timers.
+    #[cfg(test)]
+    pub fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// The flow that is to be examined next, and when, ns.
+    pub fn next_timer(&self) -> Option<(u64, u32)> {
+        self.timers.first().copied()
+    }
+
+    /// Sets a flow's record back to what it was, but for its timer.
+    pub fn restore(&mut self, id: u32, old: FlowRec) {
+        if let Some(rec) = self.flow_mut(id) {
+            *rec = FlowRec { timer: rec.timer, ..old };
         }
     }
 

@@ -76,3 +76,15 @@ fn a_table_of_flows_that_stay_is_looked_at_once_a_second() {
     assert!(more < 500 * 40, "{more} steps");
     assert!(refused(LIMIT + 500, 1_000_000_000) >= LIMIT as usize, "one may have come");
 }
+
+#[test]
+fn a_table_with_a_lower_limit_gives_up_some_flows_at_a_time() {
+    let mut lab = full_table(&[], numbered);
+    let mut config = lab.sw.bridge_config(lab.br).unwrap().clone();
+    config.tables.get_mut(&0).unwrap().limit = Some(LIMIT - 25);
+    lab.sw.configure_bridge(lab.br, config).unwrap();
+    assert!(lab.sw.shrink_tables(lab.br, 10, 0) && lab.sw.shrink_tables(lab.br, 10, 0));
+    assert_eq!(numbers(&lab), (20..LIMIT).collect::<Vec<_>>());
+    assert!(!lab.sw.shrink_tables(lab.br, 10, 0));
+    assert_eq!(numbers(&lab), (25..LIMIT).collect::<Vec<_>>());
+}

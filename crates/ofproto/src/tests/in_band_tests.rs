@@ -138,7 +138,7 @@ fn a_table_with_a_limit_has_room_for_all_its_flows() {
     let limit = TableConfig { limit: Some(2), evict: true, ..TableConfig::default() };
     let config = BridgeConfig { tables: [(0, limit)].into(), ..config };
     lab.sw.configure_bridge(lab.br, config).unwrap();
-    lab.sw.shrink_tables(lab.br, 0);
+    lab.sw.shrink_tables(lab.br, usize::MAX, 0);
     let before = texts(&lab);
     lab.add(FlowMod { idle_timeout: 9, ..flow(0, 1, "in_port=1", vec![]) });
     lab.add(flow(0, 1, "in_port=2", vec![]));

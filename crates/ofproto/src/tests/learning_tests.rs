@@ -1,6 +1,6 @@
 //! What ports' packets teach is bounded by port; a pause ends in its own bridge only.
 
-use crate::learned::{DEFERRED_FLOWS_MAX, PORT_FLOWS_BURST, PORT_FLOWS_RATE};
+use crate::learned::{DEFERRED_FLOWS_MAX, PORT_FLOWS_BURST, PORT_FLOWS_RATE, TAUGHT_FLOWS_MAX};
 use crate::tests::*;
 use crate::translate::effects::Effects;
 use crate::*;
@@ -65,6 +65,34 @@ fn a_port_that_teaches_too_much_leaves_others_their_share() {
     assert_eq!(teach(&mut lab, 1, 2, SECOND_NS), 3, "a second later port 1 may again");
     let fresh = (0..PORT_FLOWS_BURST).filter(|_| lab.sw.learned.admits(11, SECOND_NS)).count();
     assert_eq!(fresh as u64, PORT_FLOWS_RATE - 1, "as many as come in a second");
+}
+
+/// What packets taught is bounded in all, not only by how fast it comes: a guest with ever new
+/// addresses takes no more than half of the memory that is for this, and leaves others theirs.
+#[test]
+fn flows_that_are_taught_are_bounded_by_port_as_long_as_they_are_there() {
+    let mut lab = teaching(0, 0);
+    assert_eq!(teach(&mut lab, 1, 1, 0), 1);
+    // The rest of what port 1 may have, without making the flows.
+    let rest = (0..TAUGHT_FLOWS_MAX).take_while(|_| {
+        let more = lab.sw.slots.taught.has_room(11);
+        lab.sw.slots.taught.add(Some(11).filter(|_| more));
+        more
+    });
+    assert_eq!(rest.count() as u32, TAUGHT_FLOWS_MAX / 2 - 1);
+    let limited = lab.sw.flows_not_learned();
+    assert_eq!(teach(&mut lab, 1, 2, 0), 1, "port 1 has as many as it may have");
+    assert_eq!(lab.sw.flows_not_learned(), limited + 1);
+    assert_eq!(teach(&mut lab, 1, 1, 0), 1, "what it taught is renewed");
+    assert_eq!(teach(&mut lab, 2, 3, 0), 2, "port 2 has its own share");
+    lab.add(flow(1, 5, "", vec![]));
+    assert_eq!(lab.dump().iter().filter(|f| f.table == 1).count(), 3, "and controllers theirs");
+    // What goes leaves room: a flow of port 1's, and with it one for its next one.
+    let gone = flow(1, 5, "dl_dst=02:00:00:00:00:01", vec![]);
+    let gone = FlowMod { command: FlowModCommand::Delete, ..gone };
+    lab.sw.flow_mod(lab.br, &gone, 0).unwrap();
+    lab.sw.reclaim(usize::MAX);
+    assert_eq!(teach(&mut lab, 1, 2, 0), 3);
 }
 
 /// A change of some steps, of which one is left, and how it ends.

@@ -1,6 +1,7 @@
 //! Tests of the whole switch, without I/O.
 
 mod bounds;
+mod bucket_tests;
 mod controller_bounds;
 mod encap_tests;
 mod erspan_tests;
@@ -21,6 +22,7 @@ mod queues;
 mod regions;
 mod sliced_changes;
 mod special_tests;
+mod timer_tests;
 mod tlv_properties;
 mod tree_tests;
 pub(crate) mod tunnel_lab;
@@ -649,7 +651,7 @@ fn a_full_table_evicts_if_it_is_told_to() {
         let mut config = lab.sw.bridge_config(lab.br).unwrap().clone();
         config.tables.insert(0, t);
         lab.sw.configure_bridge(lab.br, config).unwrap();
-        lab.sw.shrink_tables(lab.br, 0);
+        lab.sw.shrink_tables(lab.br, usize::MAX, 0);
     };
     let timed = |idle, m: &str| FlowMod { idle_timeout: idle, ..flow(0, 1, m, vec![]) };
     let ports = |lab: &Lab| -> Vec<u32> {

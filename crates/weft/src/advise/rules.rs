@@ -294,6 +294,9 @@ fn other_drops(_: &Machine, switch: &Switch) -> Vec<Advice> {
             "recirc_limit" | "depth_limit" | "resubmit_limit" | "stack_limit" => {
                 "the flow tables send packets round in circles: look at the rules with ofproto/trace"
             }
+            "miss_time" => {
+                "the flow tables take long for each new flow: look at the rules with ofproto/trace"
+            }
             "tunnel_route" => {
                 "there is no route to a tunnel's remote address: add one to the machine"
             }

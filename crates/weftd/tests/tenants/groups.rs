@@ -17,11 +17,18 @@ fn try_ofctl(sw: &Switch<'_>, args: &str) -> bool {
     c.output().is_ok_and(|o| o.status.success())
 }
 
-fn packet() -> Vec<u8> {
-    testkit::Frame::arp_request([2, 0, 0, 0, 0, 3], [10, 0, 0, 3], [10, 0, 0, 4]).bytes()
+/// A question for the address with this number.
+fn packet(n: u64) -> Vec<u8> {
+    let asked = (n as u32).to_be_bytes();
+    testkit::Frame::arp_request([2, 0, 0, 0, 0, 3], [10, 0, 0, 3], asked).bytes()
 }
 
 fn attacked(what: &str, prepare: impl Fn(&Switch<'_>)) {
+    attacked_by(what, RATE, |_| packet(4), prepare);
+}
+
+/// `rate`: frames a second, of which each has its number.
+fn attacked_by(what: &str, rate: u32, frame: fn(u64) -> Vec<u8>, prepare: impl Fn(&Switch<'_>)) {
     if !privileged() {
         return;
     }
@@ -29,10 +36,7 @@ fn attacked(what: &str, prepare: impl Fn(&Switch<'_>)) {
     let sw = start_with_bridge(&ns);
     let (evil, _other) = (host_on(&ns, &sw, 3), host_on(&ns, &sw, 4));
     let victim = Victim::new(&ns, &sw);
-    let traffic = || {
-        let frame = packet();
-        vec![Traffic::start(Raw::open(&evil, "eth0").unwrap(), RATE, move |_| frame.clone())]
-    };
+    let traffic = || vec![Traffic::start(Raw::open(&evil, "eth0").unwrap(), rate, frame)];
     ofctl(&sw, "del-flows br0");
     let attack = || {
         let start = Instant::now();
@@ -71,5 +75,15 @@ fn fan_out() {
     attacked("fan-out of groups", |sw| {
         layers(sw);
         try_ofctl(sw, "add-flow br0 in_port=v3,actions=group:1");
+    });
+}
+
+/// The same for packets of ever new flows: what the pipeline takes is taken for each of them.
+#[test]
+fn fan_out_of_new_flows() {
+    attacked_by("fan-out of groups, new flows", 1000, packet, |sw| {
+        layers(sw);
+        let copy = "move:NXM_OF_ARP_TPA[]->NXM_NX_REG1[]";
+        try_ofctl(sw, &format!("add-flow br0 in_port=v3,arp,actions={copy},group:1"));
     });
 }
