@@ -34,14 +34,14 @@ impl Taught {
         own < TAUGHT_FLOWS_MAX - self.total
     }
 
-    /// A flow that a port's packet taught comes; None: one that no packet taught.
+    /// Records that a flow comes that a packet of this port taught; None: no packet taught it.
     pub fn add(&mut self, port: Option<PortNo>) {
         let Some(port) = port else { return };
         *self.by_port.entry(port).or_default() += 1;
         self.total += 1;
     }
 
-    /// Such a flow goes.
+    /// Records that a flow goes that a packet of this port taught; None: no packet taught it.
     pub fn remove(&mut self, port: Option<PortNo>) {
         let Some(port) = port else { return };
         self.total -= 1;

@@ -23,6 +23,7 @@ pub(crate) struct PortChanges {
 }
 
 impl PortChanges {
+    /// True if no port changed.
     pub fn is_empty(&self) -> bool {
         self.credits.is_empty()
     }
@@ -31,8 +32,8 @@ impl PortChanges {
     /// asked about.
     pub fn reach(&self, d: &CachedDecision<'_>) -> bool {
         let by_device = |e: &Effects| {
-            let answers = e.asked.iter().filter_map(|a| a.answer.as_ref());
-            answers.into_iter().any(|a| self.devices.contains(&*a.device))
+            let mut answers = e.asked.iter().filter_map(|a| a.answer.as_ref());
+            answers.any(|a| self.devices.contains(&a.device))
         };
         d.credits.iter().any(|c| self.credits.contains(c))
             || sends_to(d.ops, &|port| self.ports.contains(&port))

@@ -32,7 +32,7 @@ impl Replaced {
         self.total < REPLACED_MAX
     }
 
-    /// So many counters are given up.
+    /// Records that a change of groups gave up `n` counters at `now` (ns).
     pub fn add(&mut self, n: usize, now: u64) {
         self.total += n;
         match self.lately.back_mut().filter(|(at, _)| now < *at + TOGETHER_NS) {

@@ -78,7 +78,8 @@ fn fan_out() {
     });
 }
 
-/// The same for packets of ever new flows: what the pipeline takes is taken for each of them.
+/// Packets of ever new flows meet chained groups: the pipeline takes long for each of them, and the
+/// victim on another bridge keeps its share.
 #[test]
 fn fan_out_of_new_flows() {
     attacked_by("fan-out of groups, new flows", 1000, packet, |sw| {
