@@ -9,8 +9,8 @@
 //! dropped. Debts are paid with the time that no other port wants, and with a sixteenth of the
 //! rest.
 //!
-//! The cycle counter shows which misses took long. It also counts while the thread does not run, and
-//! memory may have been cold or new. So a watched port's packet that took long is decided about
+//! The cycle counter shows which misses took long. It also counts while the thread does not run,
+//! and memory may have been cold or new. So a watched port's packet that took long is decided about
 //! again, and the thread's time on the processor then says what the port owes: misses that take no
 //! longer than they may cost no system call.
 
