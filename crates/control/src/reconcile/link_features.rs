@@ -37,15 +37,16 @@ fn current(link: &Link) -> u32 {
 
 /// Modes of the kernel's ethtool as `OFPPF_*`; those that OpenFlow does not have are left out.
 fn of_modes(kernel: u32) -> u32 {
-    let has = |bit: u32| kernel >> bit & 1;
+    let one = |bit: u32, is: u32| if kernel >> bit & 1 == 1 { is } else { 0 };
     // The six modes up to 1 Gbit/s are the same bits in both.
-    kernel & 0x3f
-        | has(6) * port_features::AUTONEG
-        | has(7) * port_features::COPPER
-        | has(10) * port_features::FIBER
-        | has(12) * port_features::FD_10GB
-        | has(13) * port_features::PAUSE
-        | has(14) * port_features::PAUSE_ASYM
+    let plain = kernel & 0x3f;
+    plain
+        | one(6, port_features::AUTONEG)
+        | one(7, port_features::COPPER)
+        | one(10, port_features::FIBER)
+        | one(12, port_features::FD_10GB)
+        | one(13, port_features::PAUSE)
+        | one(14, port_features::PAUSE_ASYM)
 }
 
 /// The fastest of modes, Mbit/s; 0: none.
