@@ -228,7 +228,7 @@ fn columns(sw: &Switch<'_>, iface: &str) -> Vec<String> {
     all
 }
 
-/// What controllers of two versions are told of a port's link: features, speeds, state.
+/// What controllers of two versions are sent about a port's link: features, speeds, state.
 fn link(sw: &Switch<'_>, iface: &str) -> Vec<String> {
     let mut all = vec![iface.to_string()];
     for version in ["OpenFlow10", "OpenFlow14"] {
