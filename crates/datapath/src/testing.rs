@@ -278,7 +278,7 @@ impl Port for RingPort {
         self.wire.lock().unwrap().mtu
     }
     fn link(&mut self) -> Link {
-        Link { admin_up: true, up: true, mbps: 10_000, full_duplex: Some(true), resets: 0 }
+        Link { admin_up: true, up: true, mbps: 10_000, full_duplex: Some(true), ..Link::default() }
     }
     fn set_admin_up(&mut self, _up: bool) -> Result<(), PortError> {
         Ok(())

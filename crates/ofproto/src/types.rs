@@ -374,8 +374,8 @@ pub struct PortSpec {
     pub config: u32,
     /// [`openflow::port_state`] bits.
     pub state: u32,
-    /// Current features (`OFPPF_*`).
-    pub curr: u32,
+    /// Current, advertised and supported features (`OFPPF_*`).
+    pub features: [u32; 3],
     /// Current and highest speed, kbit/s.
     pub speeds: [u32; 2],
     /// DSCP that IP packets of a queue get.
@@ -510,9 +510,9 @@ impl PortSpec {
     /// those depend on whether a port is live; a link's speed is for controllers.
     pub(crate) fn differs_in_link_only(&self, other: &PortSpec) -> bool {
         use openflow::port_config::PORT_DOWN;
-        let PortSpec { state, curr, speeds, faulty, .. } = *self;
+        let PortSpec { state, features, speeds, faulty, .. } = *self;
         let config = other.config & !PORT_DOWN | self.config & PORT_DOWN;
-        let link = PortSpec { state, curr, speeds, faulty, config, ..other.clone() };
+        let link = PortSpec { state, features, speeds, faulty, config, ..other.clone() };
         *self == link
     }
 }

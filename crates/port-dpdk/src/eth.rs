@@ -159,6 +159,7 @@ impl Port for EthPort {
             mbps: link.mbps,
             full_duplex: link.up.then_some(link.full_duplex),
             resets: self.link_resets,
+            abilities: Default::default(),
         }
     }
 

@@ -239,6 +239,7 @@ impl Port for VhostPort {
             mbps: 0,
             full_duplex: None,
             resets: socket.changes(),
+            abilities: Default::default(),
         })
     }
 

@@ -1,5 +1,6 @@
 //! A kernel network device by its index: everything about it, except packets.
 
+use crate::Abilities;
 use crate::ethtool::Ethtool;
 use crate::netlink::{Info, KernelStats, LinkChange, Netlink, Which};
 use crate::sys::failed;
@@ -18,7 +19,7 @@ pub struct Device {
     ethtool: Ethtool,
     last: Info,
     /// Speed in Mbit/s and duplex, as last seen.
-    speed: (u32, Option<bool>),
+    speed: (u32, Option<bool>, Abilities),
     base_stats: KernelStats,
     base_changes: u32,
     /// The pool of its packets.
@@ -110,9 +111,9 @@ impl Device {
 
     /// The link state as last seen, without a system call.
     pub fn known_link(&self) -> Link {
-        let (mbps, full_duplex) = self.speed;
+        let (mbps, full_duplex, abilities) = self.speed;
         let (admin_up, up) = (self.last.admin_up(), self.last.up());
-        Link { admin_up, up, mbps, full_duplex, resets: self.resets() }
+        Link { admin_up, up, mbps, full_duplex, resets: self.resets(), abilities }
     }
 
     fn resets(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! The ethtool(8) requests that a port needs: the driver, the link's speed, switching LRO off.
 
 use crate::sys::{check, ifreq, socket};
+use crate::{Abilities, Medium};
 use libc::c_char;
 use std::ffi::CStr;
 use std::io;
@@ -12,6 +13,8 @@ const GDRVINFO: u32 = 0x03;
 const GFLAGS: u32 = 0x25;
 const SFLAGS: u32 = 0x26;
 const FLAG_LRO: u32 = 1 << 15;
+const PORT_TP: u8 = 0;
+const PORT_FIBRE: u8 = 3;
 const SPEED_UNKNOWN: u32 = u32::MAX;
 
 /// `struct ethtool_drvinfo`.
@@ -33,7 +36,10 @@ struct Settings {
     advertising: u32,
     speed: u16,
     duplex: u8,
-    port_to_mdio: [u8; 5],
+    port: u8,
+    addresses: [u8; 2],
+    autoneg: u8,
+    mdio: u8,
     maxtxpkt: u32,
     maxrxpkt: u32,
     speed_hi: u16,
@@ -90,11 +96,11 @@ impl Ethtool {
         })
     }
 
-    /// Speed in Mbit/s (0: unknown) and full duplex.
-    pub fn speed(&self, name: &str) -> (u32, Option<bool>) {
+    /// Speed in Mbit/s (0: unknown), full duplex, and what the adapter is able to do.
+    pub fn speed(&self, name: &str) -> (u32, Option<bool>, Abilities) {
         let mut s = Settings { cmd: GSET, ..Settings::default() };
         if self.ask(name, &mut s).is_err() {
-            return (0, None);
+            return (0, None, Abilities::default());
         }
         let mbps = u32::from(s.speed_hi) << 16 | u32::from(s.speed);
         let known = mbps != SPEED_UNKNOWN && mbps != 0xffff;
@@ -103,7 +109,18 @@ impl Ethtool {
             1 => Some(true),
             _ => None,
         };
-        (if known { mbps } else { 0 }, duplex)
+        let medium = match s.port {
+            PORT_TP => Some(Medium::Copper),
+            PORT_FIBRE => Some(Medium::Fiber),
+            _ => None,
+        };
+        let abilities = Abilities {
+            medium,
+            negotiates: s.autoneg != 0,
+            supported: s.supported,
+            advertised: s.advertising,
+        };
+        (if known { mbps } else { 0 }, duplex, abilities)
     }
 
     /// Switches large receive offload off, as its result cannot be segmented again in software. A

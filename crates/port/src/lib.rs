@@ -139,6 +139,31 @@ pub struct Link {
     pub full_duplex: Option<bool>,
     /// Number of carrier changes.
     pub resets: u64,
+    /// What the adapter says of itself; empty: it says nothing.
+    pub abilities: Abilities,
+}
+
+/// What an adapter says of its link beside the speed. Modes are the kernel's bits
+/// (`SUPPORTED_*` and `ADVERTISED_*` of its ethtool.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// What the link runs over; None: unknown, or neither.
+    pub medium: Option<Medium>,
+    /// True if the speed is negotiated with the peer.
+    pub negotiates: bool,
+    /// The modes that the adapter has.
+    pub supported: u32,
+    /// The modes that the adapter offers the peer.
+    pub advertised: u32,
+}
+
+/// What a link runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Twisted pair.
+    Copper,
+    /// Glass.
+    Fiber,
 }
 
 /// An error of a port, with a text for `Interface.error`.

@@ -8,7 +8,7 @@ use crate::netlink::{ARPHRD_ETHER, Info, LinkChange};
 use crate::packet_rx::PacketRx;
 use crate::packet_tx::PacketTx;
 use crate::stats::Stats;
-use crate::sys::{bind, failed, grow_buffer, open_failed, set_option, socket};
+use crate::sys::{bind, grow_buffer, open_failed, set_option, socket};
 use crate::tc::TrafficControl;
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{SOL_PACKET, SOL_SOCKET, c_int};
@@ -143,7 +143,7 @@ impl Port for SystemPort {
     }
     fn health(&mut self) -> Result<(), PortError> {
         let name = self.device.name.clone();
-        self.device.refresh().map(drop).map_err(|e| failed(&name, "the device is gone", e))
+        self.device.refresh().map(drop).map_err(|e| open_failed(&name, &e))
     }
     fn complaint(&mut self) -> Option<String> {
         self.device.complaint()

@@ -351,7 +351,7 @@ impl Port for TapPort {
         Some(self.device.traffic_control())
     }
     fn health(&mut self) -> Result<(), PortError> {
-        self.tap.attached().map_err(|e| failed(&self.device.name, "the device is gone", e))
+        self.tap.attached().map_err(|e| open_failed(&self.device.name, &e))
     }
     fn complaint(&mut self) -> Option<String> {
         self.device.complaint()

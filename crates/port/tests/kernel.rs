@@ -5,7 +5,9 @@ mod common;
 
 use common::*;
 use packet::{HeapPool, Packet, Pool};
-use port::{Link, LinkEvent, LinkWatch, Port, PortConfig, Snapshot, UnderlayWatch};
+use port::{
+    Abilities, Link, LinkEvent, LinkWatch, Medium, Port, PortConfig, Snapshot, UnderlayWatch,
+};
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -491,8 +493,9 @@ fn link_facts_and_reconfigure() {
     }
     veth();
     let mut a = open("v0", "system");
-    let Link { admin_up, up, mbps, full_duplex, .. } = a.port.link();
+    let Link { admin_up, up, mbps, full_duplex, abilities, .. } = a.port.link();
     assert_eq!((admin_up, up, mbps, full_duplex), (true, true, 10_000, Some(true)));
+    assert_eq!(abilities, Abilities { medium: Some(Medium::Copper), ..Abilities::default() });
     assert_eq!(a.port.status()["driver_name"], "veth");
     let new = PortConfig { mtu_request: Some(3000), mac: Some([2; 6]), ..config("v0", "") };
     assert!(a.port.reconfigure(&new).unwrap());

@@ -228,6 +228,25 @@ fn columns(sw: &Switch<'_>, iface: &str) -> Vec<String> {
     all
 }
 
+/// What controllers of two versions are sent about a port's link: features, speeds, state.
+fn link(sw: &Switch<'_>, iface: &str) -> Vec<String> {
+    let mut all = vec![iface.to_string()];
+    for version in ["OpenFlow10", "OpenFlow14"] {
+        let text = sw.ofctl(&["-O", version, "dump-ports-desc", "br0"]).unwrap();
+        let name = format!("({iface}): addr:");
+        let port = text.lines().skip_while(|l| !l.contains(&name)).skip(1);
+        all.extend(port.take_while(|l| !l.contains("addr:")).map(str::to_string));
+    }
+    all
+}
+
+/// Names of what `memory/show` counts.
+fn memory(sw: &Switch<'_>) -> Vec<String> {
+    let text = sw.appctl(&["memory/show"]).unwrap();
+    let words = text.split(':').map(|w| w.trim_start_matches(|c: char| c.is_ascii_digit()).trim());
+    words.filter(|w| !w.is_empty()).map(str::to_string).collect()
+}
+
 /// Has every interface its statistics?
 fn counted(sw: &Switch<'_>, names: &[&str]) -> bool {
     let empty = |n: &&str| sw.vsctl(&["get", "interface", n, "statistics"]).unwrap().trim() == "{}";
@@ -275,7 +294,13 @@ fn interfaces_have_the_same_columns() {
         // Drops by name are ours alone, and there only when they are not 0.
         mine.retain(|line| !line.contains("statistics:tx_drop_"));
         assert_eq!(mine, columns(&ovs, iface));
+        assert_eq!(link(&weft, iface), link(&ovs, iface));
     }
+    // What exporters make metrics of. The database's client is another thread here, which is not
+    // asked.
+    let (mine, mut theirs) = (memory(&weft), memory(&ovs));
+    theirs.retain(|name| !name.starts_with("idl-cells"));
+    assert!(theirs.len() >= 4 && theirs.iter().all(|n| mine.contains(n)), "{theirs:?} {mine:?}");
     // What ovs-vswitchd 3.1 with DPDK has, which needs hugepages and is not started here.
     for (iface, names) in [
         ("n0", "rx_errors rx_missed_errors rx_mbuf_allocation_errors tx_errors"),

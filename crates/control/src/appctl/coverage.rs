@@ -7,7 +7,7 @@ use std::fmt::Write;
 use telemetry::Drop;
 
 /// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these.
-const OVS_DROPS: [(&str, &[Drop]); 9] = [
+const OVS_DROPS: [(&str, &[Drop]); 12] = [
     ("drop_action_of_pipeline", &[Drop::Policy]),
     ("drop_action_recursion_too_deep", &[Drop::DepthLimit]),
     ("drop_action_too_many_resubmit", &[Drop::ResubmitLimit]),
@@ -16,6 +16,12 @@ const OVS_DROPS: [(&str, &[Drop]); 9] = [
     ("drop_action_no_recirculation_context", &[Drop::RecircLimit]),
     ("drop_action_unsupported_packet_type", &[Drop::PacketType]),
     ("datapath_drop_rx_invalid_packet", &[Drop::Truncated]),
+    ("datapath_drop_invalid_port", &[Drop::NoPort]),
+    ("datapath_drop_recirc_error", &[Drop::RecircLimit]),
+    (
+        "datapath_drop_userspace_action_error",
+        &[Drop::PuntFull, Drop::PuntRate, Drop::SampleFull, Drop::SampleRate],
+    ),
     ("datapath_drop_tunnel_pop_error", &[Drop::TunnelHeader, Drop::TunnelChecksum]),
 ];
 
@@ -64,6 +70,7 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all.insert("lldp_run".into(), s.oam.lldp.runs);
     all.insert("lldp_not_heard".into(), s.oam.lldp.unheard);
     all.insert("rev_reconfigure".into(), s.recent.reconfigured);
+    addresses(s, &mut all);
     all.insert("stp_not_heard".into(), s.trees.refused_bpdus);
     all.insert("link_look".into(), s.recent.links_looked_at);
     all.insert("status_interface".into(), s.recent.reported[0]);
@@ -90,6 +97,20 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     all
 }
 
+/// What all bridges' tables of MAC addresses did.
+fn addresses(s: &State, all: &mut BTreeMap<String, u64>) {
+    for macs in s.bridges.values().filter_map(|b| s.ofproto.fdb_stats(b.id).ok()) {
+        for (name, n) in [
+            ("mac_learning_learned", macs.learned),
+            ("mac_learning_expired", macs.expired),
+            ("mac_learning_evicted", macs.evicted),
+            ("mac_learning_moved", macs.moved),
+        ] {
+            *all.entry(name.to_string()).or_insert(0) += n;
+        }
+    }
+}
+
 /// `coverage/show`.
 pub fn show(s: &mut State, _: &[String]) -> Result<String, String> {
     let all = totals(s);
@@ -98,10 +119,10 @@ pub fn show(s: &mut State, _: &[String]) -> Result<String, String> {
     for (name, n) in all.iter().filter(|(_, n)| **n > 0) {
         let (five, minute) =
             (s.recent.coverage.rate(name, *n, 5), s.recent.coverage.rate(name, *n, 60));
+        let hour = s.recent.coverage.hourly_rate(name, *n);
         let _ = writeln!(
             out,
-            "{name:<24} {five:5.1}/sec {minute:9.3}/sec {:13.4}/sec   total: {n}",
-            minute
+            "{name:<24} {five:5.1}/sec {minute:9.3}/sec {hour:13.4}/sec   total: {n}"
         );
     }
     let _ = writeln!(out, "{} events never hit", all.values().filter(|n| **n == 0).count());
@@ -113,16 +134,20 @@ pub fn read_counter(s: &mut State, args: &[String]) -> Result<String, String> {
     totals(s).get(&args[0]).map(|n| format!("{n}\n")).ok_or_else(|| "No such counter".into())
 }
 
-/// `memory/show`.
+/// `memory/show`. Handlers are the threads that decide about misses: each worker does, about its
+/// own. One thread, the control thread, looks whether cached flows are still right and in use.
 pub fn memory(s: &mut State, _: &[String]) -> Result<String, String> {
     let rules: usize = s.bridges.values().map(|b| s.ofproto.n_flows(b.id).unwrap_or(0)).sum();
     let ports: usize =
         s.bridges.values().map(|b| b.ifaces.values().filter(|i| i.works()).count()).sum();
-    let keys: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum();
+    let workers = s.dp.pmd_info();
+    let keys: u64 = workers.iter().map(|p| u64::from(p.flows)).sum();
     let packets = s.devices.pools.in_use();
     let held: usize = s.conns.values().map(|c| c.held()).sum();
     Ok(format!(
-        "ofconn bytes:{held} ofconns:{} packets:{packets} ports:{ports} rules:{rules} udpif keys:{keys}\n",
+        "handlers:{} ofconn bytes:{held} ofconns:{} packets:{packets} ports:{ports} revalidators:1 \
+         rules:{rules} udpif keys:{keys}\n",
+        workers.len(),
         s.conns.len()
     ))
 }

@@ -3,6 +3,7 @@
 
 mod bridge;
 mod interface;
+mod link_features;
 mod numbers;
 mod port_spec;
 mod turn;

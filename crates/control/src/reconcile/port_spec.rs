@@ -1,5 +1,6 @@
 //! What the database says of a port, for the switch half.
 
+use super::link_features;
 use crate::config::{BridgeConf, IfaceConf, PortConf, VlanMode};
 use crate::state::State;
 use crate::tunnel_options::{self, is_tunnel};
@@ -68,19 +69,7 @@ pub fn describe(spec: &mut PortSpec, port: &dyn ::port::Port, link: &Link) {
     spec.hw_addr = port.mac();
     spec.config = if link.admin_up { 0 } else { openflow::port_config::PORT_DOWN };
     spec.state = if link.up { openflow::port_state::LIVE } else { openflow::port_state::LINK_DOWN };
-    spec.speeds[0] = link.mbps.saturating_mul(1000);
-    let duplex = usize::from(link.full_duplex == Some(true));
-    spec.curr = match link.mbps {
-        10 => 1 << duplex,
-        100 => 4 << duplex,
-        1000 => 16 << duplex,
-        10_000 => 64,
-        40_000 => 128,
-        100_000 => 256,
-        1_000_000 => 512,
-        0 => 0,
-        _ => 1024,
-    };
+    (spec.features, spec.speeds) = link_features::of(link);
 }
 
 /// `tag`, `trunks` and `vlan_mode` of the Port table; a mode that needs a tag and has none trunks.

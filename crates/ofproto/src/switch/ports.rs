@@ -23,7 +23,9 @@ fn describe(spec: &PortSpec) -> Box<PortDesc> {
         name: spec.name.clone(),
         config: spec.config,
         state: others | live | spec.tree_state().of_bits(),
-        curr: spec.curr,
+        curr: spec.features[0],
+        advertised: spec.features[1],
+        supported: spec.features[2],
         curr_speed: spec.speeds[0],
         max_speed: spec.speeds[1],
         ..PortDesc::default()

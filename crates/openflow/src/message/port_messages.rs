@@ -28,6 +28,17 @@ pub mod port_state {
     pub const STP_MASK: u32 = 3 << 8;
 }
 
+/// `OFPPF_*` bits (1.1+) that are no plain speed, and the speed of 10 Gbit/s.
+#[allow(missing_docs)]
+pub mod port_features {
+    pub const FD_10GB: u32 = 1 << 6;
+    pub const COPPER: u32 = 1 << 11;
+    pub const FIBER: u32 = 1 << 12;
+    pub const AUTONEG: u32 = 1 << 13;
+    pub const PAUSE: u32 = 1 << 14;
+    pub const PAUSE_ASYM: u32 = 1 << 15;
+}
+
 /// A port's description. Speeds in kbit/s.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -295,6 +295,7 @@ impl Port for MemifPort {
             mbps: LINK_MBPS,
             full_duplex: up.then_some(true),
             resets: self.shared.changes.load(Ordering::Relaxed),
+            abilities: Default::default(),
         }
     }
 
