@@ -7,7 +7,7 @@ use std::fmt::Write;
 use telemetry::Drop;
 
 /// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these.
-const OVS_DROPS: [(&str, &[Drop]); 12] = [
+const OVS_DROPS: [(&str, &[Drop]); 9] = [
     ("drop_action_of_pipeline", &[Drop::Policy]),
     ("drop_action_recursion_too_deep", &[Drop::DepthLimit]),
     ("drop_action_too_many_resubmit", &[Drop::ResubmitLimit]),
@@ -16,12 +16,6 @@ const OVS_DROPS: [(&str, &[Drop]); 12] = [
     ("drop_action_no_recirculation_context", &[Drop::RecircLimit]),
     ("drop_action_unsupported_packet_type", &[Drop::PacketType]),
     ("datapath_drop_rx_invalid_packet", &[Drop::Truncated]),
-    ("datapath_drop_invalid_port", &[Drop::NoPort]),
-    ("datapath_drop_recirc_error", &[Drop::RecircLimit]),
-    (
-        "datapath_drop_userspace_action_error",
-        &[Drop::PuntFull, Drop::PuntRate, Drop::SampleFull, Drop::SampleRate],
-    ),
     ("datapath_drop_tunnel_pop_error", &[Drop::TunnelHeader, Drop::TunnelChecksum]),
 ];
 
