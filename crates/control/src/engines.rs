@@ -1,8 +1,8 @@
 //! Which copy engine serves which PMD thread (`other_config:vhost-async-support`).
 //!
 //! Each PMD thread gets an engine of its NUMA node, or of another one, as long as there are any;
-//! the others copy by the CPU. A thread that finds that its engine hangs, or fails too often, gives
-//! it back; it is stopped here, and not used any more.
+//! the others copy by the CPU. A thread that finds that its engine hangs gives it back; it is
+//! stopped here, and not used any more.
 
 use crate::vlog;
 use dpdk::{DmaEngine, DmaInfo, Eal};
@@ -72,10 +72,17 @@ impl Engines {
     pub(crate) fn look(&mut self, seat: &Arc<Seat>, numa: &dyn Fn(usize) -> usize) {
         // Before its state, which the thread changes before it says that it carried out the order.
         let is_settled = seat.is_settled() && !seat.is_gone();
+        for path in seat.take_barred() {
+            let name = self.name_of(seat.core).unwrap_or_default();
+            vlog::warn!(
+                MODULE,
+                "vhost-user socket '{path}': copies by DMA device {name} fail too often, as they do \
+                 where a guest has no page. They are made by software for a minute."
+            );
+        }
         match seat.state() {
             SeatState::Stuck => self.stop(seat),
-            SeatState::Failing => self.release(seat, Some("fails too often")),
-            SeatState::Returned => self.release(seat, None),
+            SeatState::Returned => self.release(seat),
             SeatState::Working if !self.enabled && is_settled => seat.recall(),
             SeatState::Empty if self.enabled && is_settled => {
                 self.assign(seat, numa(seat.core));
@@ -93,10 +100,10 @@ impl Engines {
     }
 
     /// Takes back an engine that has nothing to do.
-    fn release(&mut self, seat: &Arc<Seat>, fault: Option<&str>) {
+    fn release(&mut self, seat: &Arc<Seat>) {
         // Dropping it stops it.
         if seat.take_back().is_some() {
-            self.settle(seat, fault);
+            self.settle(seat, None);
         }
     }
 

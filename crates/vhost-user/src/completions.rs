@@ -15,12 +15,6 @@ use sync::cycles;
 const HANG_AFTER: Duration = Duration::from_millis(100);
 /// Polls without a completion between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 64;
-/// Failed copies in a [`WINDOW`] with which an engine is kept, whatever share they are.
-const ERRORS_FREE: u64 = 100;
-/// Beyond [`ERRORS_FREE`], an engine is kept if at most one copy in this many fails.
-const ERRORS_ONE_OF: u64 = 100;
-/// Time over which failures are counted.
-const WINDOW: Duration = Duration::from_secs(10);
 /// Guests that seemed to poll are notified after this many turns.
 const TURNS_PER_NOTICE: u32 = 8;
 
@@ -85,26 +79,27 @@ impl Copies {
             add(&tally.completed, statuses.len() as u64);
             add(&tally.errors, failed);
         });
-        statuses.iter().for_each(|status| self.settle(1, *status != 0));
-        self.judge();
+        for status in &statuses {
+            if *status != 0 {
+                self.blame();
+            }
+            self.settle(1, *status != 0);
+        }
         let n = statuses.len();
         self.statuses = statuses;
         // An engine that reports a failure but no result is not asked again in this turn.
         if n == 0 { most } else { n }
     }
 
-    /// Stops the engine if it fails too often.
-    fn judge(&mut self) {
-        let Some(now) = self.seat.as_ref().map(|seat| seat.tally.read()) else { return };
-        let began = self.window.filter(|(began, ..)| began.elapsed() < WINDOW);
-        let (_, completed, errors) = *self.window.insert(began.unwrap_or((
-            Instant::now(),
-            now.completed.saturating_sub(1),
-            now.errors.saturating_sub(1),
-        )));
-        let (completed, errors) = (now.completed - completed, now.errors - errors);
-        if errors > ERRORS_FREE && errors * ERRORS_ONE_OF > completed {
-            self.leaving.get_or_insert(SeatState::Failing);
+    /// The oldest copy failed: if too many of its ring do, the CPU makes its port's copies.
+    fn blame(&mut self) {
+        let Some(known) = self.flights.front().map(|f| &mut self.targets[f.target]) else { return };
+        let now = Instant::now();
+        if known.failures.add(now)
+            && known.shared.counted.barred.begin(now)
+            && let Some(seat) = &self.seat
+        {
+            seat.note_barred(&known.shared.path);
         }
     }
 
@@ -164,6 +159,7 @@ impl Copies {
         }
         drop(held);
         known.in_flight -= n;
+        known.failures.reported += n as u64;
         known.pool.free(gone);
         gone.clear();
     }

@@ -6,6 +6,7 @@
 //! that), unless the engine was stopped.
 
 use crate::cost::{EngineCost, Timed};
+use crate::failures::Failures;
 use crate::rings::OwnRing;
 use crate::seat::{Order, Seat, SeatState, threshold};
 use crate::shared::Shared;
@@ -101,7 +102,7 @@ pub(crate) fn enqueue(
     moved: &mut Moved,
 ) {
     COPIES.with_borrow_mut(|copies| {
-        copies.ask(own);
+        copies.ask(at.shared, own);
         let (before, bytes) = (moved.packets, moved.bytes);
         let began = copies.clock(own);
         own.ring.enqueue_listed(batch, packets, &mut copies.list, moved);
@@ -125,7 +126,7 @@ pub(crate) fn dequeue(
 ) {
     COPIES.with_borrow_mut(|copies| {
         own.cost.begin(at.ring, threshold(), &copies.cost);
-        copies.ask(own);
+        copies.ask(at.shared, own);
         let (before, packets, bytes) = (out.len(), moved.packets, moved.bytes);
         let began = copies.clock(own);
         own.pool.get_or_insert_with(|| at.pool.clone());
@@ -146,6 +147,7 @@ pub(crate) struct CopyTarget {
     pub id: u64,
     pub pool: Arc<dyn Pool>,
     pub in_flight: usize,
+    pub failures: Failures,
     /// Descriptors were published to the guest, which perhaps has to be notified.
     pub to_notify: bool,
 }
@@ -180,8 +182,6 @@ pub(crate) struct Copies {
     pub idle_looks: u32,
     pub idle_since: Option<Instant>,
     pub turns: u32,
-    /// When the window of failures began, and how many copies were completed and failed before.
-    pub window: Option<(Instant, u64, u64)>,
 }
 
 impl Copies {
@@ -252,7 +252,7 @@ impl Copies {
             Order::None => {}
             Order::Take => {
                 self.engine = seat.put(None);
-                (self.leaving, self.window, self.cost) = (None, None, EngineCost::default());
+                (self.leaving, self.cost) = (None, EngineCost::default());
                 LISTS.set(true);
                 seat.set_state(SeatState::Working);
             }
@@ -275,7 +275,7 @@ impl Copies {
     }
 
     /// Sets what may be listed of a burst on this ring.
-    fn ask(&mut self, own: &OwnRing) {
+    fn ask(&mut self, shared: &Shared, own: &OwnRing) {
         self.list.clear();
         self.list.threshold = own.cost.limit;
         self.list.room = 0;
@@ -289,6 +289,9 @@ impl Copies {
                 false => add(&tally.logged, 1),
             };
             return self.tally(counter);
+        }
+        if shared.counted.barred.is() {
+            return self.tally(|tally| add(&tally.barred, 1));
         }
         let mut room = self.room();
         if room == 0 && std::mem::take(&mut self.waiting) {
@@ -447,6 +450,7 @@ impl Copies {
             id,
             pool: at.pool.clone(),
             in_flight: 0,
+            failures: Failures::default(),
             to_notify: false,
         };
         match self.targets.iter().position(|known| known.in_flight == 0 && !known.to_notify) {

@@ -24,6 +24,7 @@ mod completions;
 mod copies;
 mod cost;
 mod counters;
+mod failures;
 mod inflight;
 mod memory;
 mod message;

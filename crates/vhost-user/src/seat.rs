@@ -18,6 +18,9 @@ pub const THRESHOLD_BYTES_DEFAULT: usize = 128;
 /// Largest threshold in bytes, as in that paper's patches.
 pub const THRESHOLD_BYTES_MAX: usize = 9728;
 
+/// Ports that are noted for the log until it is written.
+const NOTED_MAX: usize = 16;
+
 /// No threshold is configured.
 const UNSET: usize = usize::MAX;
 
@@ -60,8 +63,6 @@ pub enum SeatState {
     /// The thread gave back an engine that completed nothing for too long, and that is to be
     /// stopped.
     Stuck,
-    /// The thread gave back an engine that failed too often.
-    Failing,
     /// The thread gave its engine back as ordered, or when it ended.
     Returned,
 }
@@ -79,6 +80,8 @@ pub struct Seat {
     pub doorbell_cycles: AtomicU32,
     /// The counters when the displayed ones were last cleared.
     cleared: Mutex<Tallied>,
+    /// Paths of ports of which too many copies failed, for the log.
+    noted: Mutex<Vec<String>>,
     order: AtomicU8,
     state: AtomicU8,
     /// The thread has ended.
@@ -94,6 +97,7 @@ impl Seat {
             copy_cycles: Default::default(),
             doorbell_cycles: AtomicU32::new(0),
             cleared: Mutex::default(),
+            noted: Mutex::default(),
             order: AtomicU8::new(Order::None as u8),
             state: AtomicU8::new(SeatState::Empty as u8),
             gone: AtomicBool::new(false),
@@ -124,8 +128,7 @@ impl Seat {
         match self.state.load(Ordering::Acquire) {
             1 => SeatState::Working,
             2 => SeatState::Stuck,
-            3 => SeatState::Failing,
-            4 => SeatState::Returned,
+            3 => SeatState::Returned,
             _ => SeatState::Empty,
         }
     }
@@ -157,6 +160,21 @@ impl Seat {
     pub(crate) fn put(&self, engine: Option<Box<dyn Engine>>) -> Option<Box<dyn Engine>> {
         let mut place = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *place, engine)
+    }
+
+    /// Too many copies of the port at `path` failed. Happens once a minute for a port, at most.
+    #[cold]
+    pub(crate) fn note_barred(&self, path: &str) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.len() < NOTED_MAX {
+            noted.push(path.to_owned());
+        }
+    }
+
+    /// The ports of which too many copies failed since the last call: the CPU makes their copies
+    /// for a while.
+    pub fn take_barred(&self) -> Vec<String> {
+        std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn set_gone(&self) {

@@ -6,6 +6,7 @@
 
 use crate::budget::Budget;
 use crate::counters::{Counters, Slot};
+use crate::failures::Barred;
 use crate::rings::{OwnRing, Rings};
 use crate::violation::{Violation, Violations};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -69,6 +70,8 @@ pub(crate) struct Counted {
     /// Length of the longest frame to the guest, and from it, that the CPU copies for less than an
     /// engine, as last measured; 0: not yet measured.
     pub floors: [AtomicU32; 2],
+    /// Whether the CPU makes all copies, as too many of an engine's failed.
+    pub barred: Barred,
     /// Cycles lost to the guests' violations, not yet charged to the port.
     penalty: AtomicU64,
     pub violations: Violations,
@@ -124,6 +127,7 @@ impl Shared {
                 tx: slots(n_txq),
                 ring_errors: Default::default(),
                 floors: Default::default(),
+                barred: Barred::default(),
                 penalty: AtomicU64::new(0),
                 violations: Violations::default(),
             },

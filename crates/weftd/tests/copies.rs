@@ -211,19 +211,21 @@ fn copies_that_fail_are_made_again() {
         b.threshold(0);
         b.works(1000);
         wait_for("failures are counted", || coverage(&b.sw, "vhost_async_error") >= 4);
-        assert!(!b.logged("fails too often"));
+        assert!(!b.logged("fail too often"));
     });
 }
 
-/// Every third copy fails: the engine is given up, and nothing is lost.
+/// Every third copy fails: the CPU makes all copies of both ports, and nothing is lost.
 #[test]
-fn an_engine_that_fails_too_often_is_given_up() {
+fn an_engine_that_fails_too_often_makes_no_copies() {
     with_bench(&["mode=thread,error=3"], |b| {
         let _guests = b.guests(SPLIT);
         b.threshold(0);
         b.works(600);
-        wait_for("the log says so", || b.logged("fails too often"));
-        assert!(b.logged("used for vhost async copy offload released from pmd."));
+        let ports = ["vhu2': copies by DMA device dma_weftemu0 fail too often", "vhu3': copies by"];
+        while !ports.iter().all(|port| b.logged(port)) {
+            b.works(100);
+        }
         let copies = coverage(&b.sw, "vhost_async_copy");
         b.works(100);
         assert_eq!(coverage(&b.sw, "vhost_async_copy"), copies);

@@ -17,6 +17,16 @@ pub struct Faults {
     pub room: usize,
     /// Longest delay of copies that were submitted together.
     pub delay_us: usize,
+    /// Copies to pages fail that are not there yet, as an engine does that causes no page faults.
+    pub needs_pages: bool,
+}
+
+/// Is the page at this address in memory?
+fn is_there(at: *mut u8) -> bool {
+    let (page, mut there) = (at.map_addr(|at| at & !0xfff), 0);
+    // SAFETY: it looks at the page tables of a mapping.
+    let known = unsafe { libc::mincore(page.cast(), 1, &raw mut there) } == 0;
+    known && there & 1 != 0
 }
 
 #[derive(Default)]
@@ -61,6 +71,9 @@ fn run(shared: &(Mutex<State>, Condvar), mut noise: Noise, faults: Faults) {
         let n = 1 + noise.below(now.todo.len());
         let mut row: Vec<_> = now.todo.drain(..n).collect();
         drop(now);
+        for (job, fails) in &mut row {
+            *fails |= faults.needs_pages && !is_there(job.to);
+        }
         let statuses: Vec<u32> = row.iter().map(|(_, fails)| 7 * u32::from(*fails)).collect();
         std::thread::sleep(Duration::from_micros(noise.below(faults.delay_us + 1) as u64));
         // In any order; some of what fails is made in part, or twice.
@@ -68,6 +81,9 @@ fn run(shared: &(Mutex<State>, Condvar), mut noise: Noise, faults: Faults) {
             let (mut job, fails) = row.swap_remove(noise.below(row.len()));
             if state.lock().unwrap().stopping {
                 return;
+            }
+            if fails && faults.needs_pages {
+                continue;
             }
             job.len = if fails { job.len / 2 } else { job.len };
             // SAFETY: who gave the job vouches for both ends until it is reported.

@@ -170,7 +170,13 @@ fn hostile_clients_of_a_server_split() {
 fn hostile_clients_and_copies_in_flight() {
     let _alone = alone();
     for packed in [false, true] {
-        let faults = Faults { error_one_of: 500, hang_after: 0, room: 256, delay_us: 200 };
+        let faults = Faults {
+            error_one_of: 500,
+            hang_after: 0,
+            room: 256,
+            delay_us: 200,
+            needs_pages: false,
+        };
         attack_server(packed, Some(faults));
     }
 }

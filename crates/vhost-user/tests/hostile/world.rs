@@ -46,7 +46,6 @@ pub(super) fn keep_engines(
                     drop(seat.take_back());
                     seat.stopped();
                 }
-                SeatState::Failing => drop(seat.take_back()),
                 SeatState::Empty if seat.is_settled() && !seat.is_gone() => {
                     seat.give(Box::new(SlowEngine::new(31, faults)));
                 }

@@ -29,6 +29,7 @@ pub fn engines(s: &mut State) -> Value {
                 ("full", t.full),
                 ("bursts_of_migrating_guests", t.logged),
                 ("bursts_of_closing_rings", t.closing),
+                ("bursts_of_ports_whose_copies_failed", t.barred),
                 ("in_flight_max", t.in_flight_max),
             ];
             let costs = [
