@@ -123,7 +123,9 @@ async fn wait(state: &Shared, bell: Option<&AsyncFd<Bell>>) {
     let Some(bell) = bell else { return tokio::time::sleep(POLL_INTERVAL).await };
     let at_most = {
         let mut s = state.borrow_mut();
-        let idle = s.dp.rests() && !s.ofproto.has_garbage() && !s.ofproto.busy();
+        let rests = s.dp.rests();
+        let of = &s.ofproto;
+        let idle = rests && !of.has_garbage() && !of.busy() && !of.has_pending_buckets();
         if idle { IDLE_POLL_INTERVAL } else { POLL_INTERVAL }
     };
     // What came before the packet side knew that it has to ring.
@@ -181,7 +183,7 @@ fn turn(s: &mut State, most: usize) -> bool {
         Event::PassedOver { port, n } => ofproto.passed_over(port, n),
     });
     let flows = slice_flows(s.watches_of_any());
-    let more = more | s.ofproto.learn_deferred(flows);
+    let more = more | s.ofproto.learn_deferred(flows) | s.ofproto.notify_buckets();
     links::look_at_guests(s);
     crate::vhost_async::tick(s);
     capture::keep(s);

@@ -56,6 +56,20 @@ pub async fn finished(state: &Shared) {
     }
 }
 
+/// Turns in which all buckets that a bridge may have are notified, and some more.
+const NOTIFY_TURNS_MAX: usize = 1024;
+
+/// Waits until the bridge's buckets were notified of what they watch, as changes until now have it;
+/// no longer than that may take, as guests may keep their links changing.
+pub async fn notified(state: &Shared, bridge: BridgeId) {
+    for _ in 0..NOTIFY_TURNS_MAX {
+        if !state.borrow().ofproto.is_behind(bridge) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Waits until no change of a bridge is under way.
 pub async fn finished_in(state: &Shared, bridge: BridgeId) {
     while state.borrow().ofproto.busy_bridge() == Some(bridge) {

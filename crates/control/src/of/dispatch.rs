@@ -35,6 +35,10 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         Request::Barrier | Request::BundleControl { step: BundleStep::CommitRequest, .. }
     );
     let reply = perform(state, id, to, request, bytes).await;
+    let bridge = state.borrow().bridge_id(id).filter(|_| waits);
+    if let Some(bridge) = bridge {
+        change::notified(state, bridge).await;
+    }
     {
         let mut s = state.borrow_mut();
         s.deliver(Some((id, to.xid)));

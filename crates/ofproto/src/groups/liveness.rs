@@ -4,6 +4,9 @@
 //! port, or a live group. This is computed when a group or port changes, along the buckets that
 //! watch it. Packets read one bit per group, and never follow `watch_group`. Groups do not watch
 //! themselves through others ([`Switch::group_mod`](crate::Switch::group_mod) refuses that).
+//!
+//! Of a change of which very many buckets have to be notified, some are notified at a time
+//! ([`Groups::go_on`]): a guest may cause such changes by its link, and controllers by few bytes.
 
 use super::group::{BucketView, GroupView};
 use crate::work::step;
@@ -48,13 +51,60 @@ pub(crate) fn names(actions: &[Action], out: &mut Vec<u32>) {
     }
 }
 
+/// Buckets that are notified at once of what they watch, at most: less than 10 ms' work. It is more
+/// than other groups have watch one port or group.
+const NOTIFIED_AT_ONCE_MAX: usize = 4096;
+
 #[derive(Clone)]
 struct Entry {
     view: Arc<GroupView>,
-    /// Number of live buckets.
+    /// The live buckets, a bit each.
+    alive: Arc<[u64]>,
+    /// Their number.
     buckets: u32,
-    /// The liveness by which the buckets that watch this group were last updated.
-    live: bool,
+}
+
+impl Entry {
+    fn live(&self) -> bool {
+        self.buckets > 0
+    }
+
+    fn is_alive(&self, bucket: usize) -> bool {
+        self.alive[bucket / 64] >> (bucket % 64) & 1 != 0
+    }
+
+    fn set_alive(&mut self, bucket: usize, alive: bool) {
+        Arc::make_mut(&mut self.alive)[bucket / 64] ^= 1 << (bucket % 64);
+        self.buckets = if alive { self.buckets + 1 } else { self.buckets - 1 };
+    }
+}
+
+/// Which buckets are still to be notified of what they watch. A bucket that is notified looks at
+/// what it watches then, so it does no harm to notify one twice.
+#[derive(Clone, Default)]
+struct Pending {
+    /// The port or group of which buckets are being notified, and the next of them.
+    current: Option<(Link, (u32, u32))>,
+    /// Those that come next. What is not live any more comes first: liveness then changes in one
+    /// direction after the other, and each group at most once in each.
+    next: RedBlackTreeSetSync<(bool, Link)>,
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.current.is_none() && self.next.is_empty()
+    }
+
+    fn add(&mut self, link: Link, live: bool) {
+        self.next.remove_mut(&(!live, link));
+        self.next.insert_mut((live, link));
+    }
+
+    fn pop(&mut self) -> Option<(Link, (u32, u32))> {
+        let first = *self.next.first()?;
+        self.next.remove_mut(&first);
+        Some((first.1, (0, 0)))
+    }
 }
 
 /// Groups by number. A copy is cheap, as both copies share what is not changed.
@@ -67,6 +117,7 @@ pub(crate) struct Groups {
     links: RedBlackTreeSetSync<(Link, u32, u32)>,
     /// The generation of the bridge's ports at that call.
     generation: u64,
+    pending: Pending,
 }
 
 impl Groups {
@@ -76,7 +127,7 @@ impl Groups {
 
     /// True if the group exists and has a live bucket.
     pub fn live(&self, id: u32) -> bool {
-        self.groups.get(&id).is_some_and(|e| e.live)
+        self.groups.get(&id).is_some_and(Entry::live)
     }
 
     /// True if a bucket watches the group, or an action of a bucket uses it.
@@ -89,7 +140,7 @@ impl Groups {
         self.ports.contains_key(&port)
     }
 
-    /// Updates which ports are live, if their `generation` has changed since the last call. False:
+    /// Notes which ports are live, if their `generation` has changed since the last call. False:
     /// nothing changed.
     pub fn see_ports(&mut self, generation: u64, live: impl Fn(OfPort) -> bool) -> bool {
         if generation == self.generation {
@@ -98,16 +149,41 @@ impl Groups {
         self.generation = generation;
         let differs = |(port, was): (&OfPort, &bool)| (live(*port) != *was).then_some(*port);
         let changed: Vec<OfPort> = self.ports.iter().filter_map(differs).collect();
-        changed.iter().for_each(|p| self.spread(Link::Port(*p), live(*p)));
+        changed.iter().for_each(|p| self.see_port(*p, live(*p)));
         !changed.is_empty()
+    }
+
+    /// Does what [`Groups::see_ports`] does after one port has changed. False: nothing changed.
+    pub fn see_changed(
+        &mut self,
+        port: OfPort,
+        generation: u64,
+        live: impl Fn(OfPort) -> bool,
+    ) -> bool {
+        if generation != self.generation + 1 {
+            return self.see_ports(generation, live);
+        }
+        self.generation = generation;
+        let is = live(port);
+        let changed = self.ports.get(&port).is_some_and(|was| *was != is);
+        if changed {
+            self.see_port(port, is);
+        }
+        changed
+    }
+
+    fn see_port(&mut self, port: OfPort, live: bool) {
+        self.ports.insert_mut(port, live);
+        self.pending.add(Link::Port(port), live);
     }
 
     /// Adds a group, or replaces the one with its number.
     pub fn insert(&mut self, id: u32, view: Arc<GroupView>, live: impl Fn(OfPort) -> bool) {
-        let old = self.groups.get(&id).cloned();
-        if let Some(old) = &old {
-            self.unwatch(id, &old.view.buckets);
+        let was = self.live(id);
+        if let Some(old) = self.groups.get(&id).map(|e| e.view.clone()) {
+            self.unwatch(id, &old.buckets);
         }
+        let (mut alive, mut buckets) = (vec![0u64; view.buckets.len().div_ceil(64)], 0);
         for (i, b) in view.buckets.iter().enumerate() {
             step();
             for link in links(&b.bucket) {
@@ -118,22 +194,28 @@ impl Groups {
                     self.ports.insert_mut(p, live(p));
                 }
             }
+            if self.bucket_lives(b) {
+                alive[i / 64] |= 1 << (i % 64);
+                buckets += 1;
+            }
         }
-        let buckets = view.buckets.iter().filter(|b| self.bucket_lives(b)).count() as u32;
-        let was = old.is_some_and(|o| o.live);
-        self.groups.insert_mut(id, Entry { view, buckets, live: was });
-        if was != (buckets > 0) {
-            self.spread(Link::Group(id), buckets > 0);
-        }
+        self.groups.insert_mut(id, Entry { view, alive: alive.into(), buckets });
+        self.changed(id, was);
     }
 
     pub fn remove(&mut self, id: u32) {
-        let Some(old) = self.groups.get(&id).cloned() else { return };
+        let (was, Some(old)) = (self.live(id), self.groups.get(&id).cloned()) else { return };
         self.unwatch(id, &old.view.buckets);
-        if old.live {
-            self.spread(Link::Group(id), false);
-        }
         self.groups.remove_mut(&id);
+        self.changed(id, was);
+    }
+
+    /// A group changed that was live before, or not.
+    fn changed(&mut self, id: u32, was: bool) {
+        let (link, live) = (Link::Group(id), self.live(id));
+        if was != live && self.has_users(link) {
+            self.pending.add(link, live);
+        }
     }
 
     fn bucket_lives(&self, b: &BucketView) -> bool {
@@ -166,35 +248,47 @@ impl Groups {
         }
     }
 
-    /// Updates the live buckets after what `first` names became live or not live, and continues
-    /// with the groups whose liveness changes by that. All changes are in one direction, so each
-    /// bucket is visited at most once for each of the two things that it watches.
-    fn spread(&mut self, first: Link, live: bool) {
-        let mut todo = vec![first];
-        while let Some(w) = todo.pop() {
-            match w {
-                Link::Port(p) => self.ports.insert_mut(p, live),
-                Link::Group(g) | Link::Named(g) => {
-                    if let Some(e) = self.groups.get_mut(&g) {
-                        e.live = live;
-                    }
-                }
+    /// Are there buckets still to be notified of what they watch?
+    pub fn is_behind(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Notifies as many buckets as are notified at once. Returns how many these were.
+    pub fn catch_up(&mut self) -> usize {
+        self.go_on(NOTIFIED_AT_ONCE_MAX)
+    }
+
+    /// Notifies about `n` buckets, and with them the groups whose liveness changes by that. Returns
+    /// how many were notified.
+    pub fn go_on(&mut self, n: usize) -> usize {
+        let mut left = n;
+        while left > 0
+            && let Some((link, from)) = self.pending.current.take().or_else(|| self.pending.pop())
+        {
+            let all = self.links.range((link, from.0, from.1)..=(link, u32::MAX, u32::MAX));
+            let some: Vec<(u32, u32)> = all.take(left).map(|(_, g, b)| (*g, *b)).collect();
+            if some.len() == left
+                && let Some((group, bucket)) = some.last()
+            {
+                self.pending.current = Some((link, (*group, bucket + 1)));
             }
-            let all = self.links.range((w, 0, 0)..=(w, u32::MAX, u32::MAX));
-            let all: Vec<(u32, usize)> = all.map(|(_, g, b)| (*g, *b as usize)).collect();
-            for (group, bucket) in all {
-                step();
-                let Some(e) = self.groups.get(&group) else { continue };
-                let other = watches(&e.view.buckets[bucket].bucket).find(|o| *o != w);
-                if other.is_some_and(|o| self.is_live(o)) {
-                    continue;
-                }
-                let Some(e) = self.groups.get_mut(&group) else { continue };
-                e.buckets = if live { e.buckets + 1 } else { e.buckets - 1 };
-                if e.live != live && e.buckets == u32::from(live) {
-                    todo.push(Link::Group(group));
-                }
-            }
+            left -= some.len().max(1);
+            some.into_iter().for_each(|(group, bucket)| self.notify(group, bucket as usize));
         }
+        n - left
+    }
+
+    /// Finds out whether a bucket is live.
+    fn notify(&mut self, group: u32, bucket: usize) {
+        step();
+        let Some(e) = self.groups.get(&group) else { return };
+        let (was, alive) = (e.live(), self.bucket_lives(&e.view.buckets[bucket]));
+        if e.is_alive(bucket) == alive {
+            return;
+        }
+        if let Some(e) = self.groups.get_mut(&group) {
+            e.set_alive(bucket, alive);
+        }
+        self.changed(group, was);
     }
 }

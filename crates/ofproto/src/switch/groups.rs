@@ -11,7 +11,8 @@ use crate::transaction::{GroupUndo, Remaining, Txn};
 use crate::types::BridgeId;
 use crate::work::step;
 use openflow::{
-    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, Removed,
+    Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupStats, GroupType, Match, OfError, OfPort,
+    Removed,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -27,6 +28,9 @@ const BUCKET_ALL: u32 = 0xffff_ffff;
 /// Buckets of one group, at most: a quarter of the steps that one packet may cause (`budget.rs`).
 /// OVN's load balancers have thousands.
 const GROUP_BUCKETS_MAX: usize = 16_384;
+
+/// Buckets of all bridges that are notified in a turn of what they watch.
+const NOTIFIED_TURN_MAX: usize = 2048;
 
 /// A group-mod that deletes all groups.
 pub(crate) fn delete_all() -> GroupMod {
@@ -175,24 +179,62 @@ impl Switch {
 
     /// Makes these groups visible from `version` on.
     pub(crate) fn publish_groups(&mut self, id: BridgeId, version: u64, mut groups: Groups) {
+        let Ok(b) = self.bridge(id) else { return };
+        groups.see_ports(b.groups.port_changes, |p| b.is_live(p));
+        groups.catch_up();
+        self.show_groups(id, version, groups);
+    }
+
+    fn show_groups(&mut self, id: BridgeId, version: u64, groups: Groups) {
         let domain = self.shared.domain.clone();
         let Ok(b) = self.bridge_mut(id) else { return };
-        groups.see_ports(b.groups.port_changes, |p| b.is_live(p));
+        let behind = groups.is_behind();
         b.groups.shown = groups.clone();
         b.groups.history.push(domain.grace(), version, groups, &domain);
         b.groups.index.publish(b.groups.history.view());
+        if behind {
+            self.behind.insert(id);
+        }
     }
 
     /// Updates groups after a port was added, removed or changed, as it may be live now, or not
     /// live any more.
-    pub(crate) fn ports_changed(&mut self, id: BridgeId) {
+    pub(crate) fn ports_changed(&mut self, id: BridgeId, port: OfPort) {
         let version = self.version();
         let Ok(b) = self.bridge_mut(id) else { return };
         b.groups.port_changes += 1;
         let mut groups = b.groups.shown.clone();
-        if groups.see_ports(b.groups.port_changes, |p| b.is_live(p)) {
+        if groups.see_changed(port, b.groups.port_changes, |p| b.is_live(p)) {
             self.publish_groups(id, version, groups);
         }
+    }
+
+    /// Do buckets of the bridge still have to be notified of what they watch?
+    pub fn is_behind(&self, id: BridgeId) -> bool {
+        self.behind.contains(&id)
+    }
+
+    /// Has [`Switch::notify_buckets`] something to do?
+    pub fn has_pending_buckets(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Notifies some buckets of what they watch, of each bridge as many. What a bridge decided is
+    /// decided again when all of its buckets were notified. True: there are more.
+    pub fn notify_buckets(&mut self) -> bool {
+        let bridges = std::mem::take(&mut self.behind);
+        let share = NOTIFIED_TURN_MAX / bridges.len().max(1);
+        let version = self.version();
+        for id in bridges {
+            let Ok(b) = self.bridge(id) else { continue };
+            let mut groups = b.groups.shown.clone();
+            groups.go_on(share.max(1));
+            self.show_groups(id, version, groups);
+            if !self.is_behind(id) {
+                self.bridge_changed(id.0);
+            }
+        }
+        !self.behind.is_empty()
     }
 
     /// Statistics of a group, or of some of all groups (`group` 0xfffffffc): those with numbers

@@ -49,7 +49,7 @@ use crate::types::*;
 use action::{Pipeline, Region};
 use openflow::OfError;
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,6 +89,8 @@ pub struct Switch {
     pub(crate) zone_timeouts: Arc<BTreeMap<u16, u32>>,
     /// Numbers by which texts name the frozen states of packets to controllers.
     pub(crate) state_numbers: StateNumbers,
+    /// Bridges of which buckets still have to be notified of what they watch.
+    pub(crate) behind: BTreeSet<BridgeId>,
 }
 
 impl Switch {
@@ -123,6 +125,7 @@ impl Switch {
             mcast: BTreeMap::new(),
             state_numbers: StateNumbers::default(),
             zone_timeouts: Arc::default(),
+            behind: BTreeSet::new(),
         }
     }
 

@@ -52,6 +52,7 @@ impl Switch {
         };
         let mut groups = txn.groups.as_ref().unwrap_or(&b.groups.shown).clone();
         groups.see_ports(b.groups.port_changes, |p| b.is_live(p));
+        txn.cost += groups.catch_up();
         let groups = Box::new([(txn.version, Arc::new(groups))]);
         view.groups = Arc::new(Published::new(self.shared.domain.clone(), groups));
         let run = Run { bridge: &view, version: txn.version, pipeline: &p.matching, key };

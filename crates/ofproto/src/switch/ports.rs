@@ -115,7 +115,7 @@ impl Switch {
             }
         }
         self.publish();
-        self.ports_changed(id);
+        self.ports_changed(id, of_port);
         if decides {
             self.port_changed(id, before.as_ref(), Some(&spec));
         }
@@ -140,7 +140,7 @@ impl Switch {
         self.forget_neighbours(&[&spec.name]);
         self.forget_mcast(id, of_port);
         self.publish();
-        self.ports_changed(id);
+        self.ports_changed(id, of_port);
         self.port_changed(id, Some(&spec), None);
         Ok(())
     }

@@ -10,6 +10,7 @@ mod export_tests;
 mod in_band_tests;
 mod learning_tests;
 mod links;
+mod liveness_tests;
 mod mcast_tests;
 mod mirrors_tests;
 mod misses;
