@@ -1,13 +1,17 @@
 //! The client against a real ovsdb-server: what is written arrives, and what the server refuses
 //! keeps back nothing else.
 
-use control::config::{Change, InterfaceStatus, OvsdbClient, Status, Target};
+use control::config::{Change, Desired, InterfaceStatus, OvsdbClient, Status, Target};
 use ovsdb::Uuid;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
@@ -100,6 +104,7 @@ async fn all_columns_arrive_and_only_differences_are_sent() {
     let server = Server::start("all", |_| {});
     let mut client = server.client();
     let uuid = write_and_wait(&mut client).await;
+    assert_eq!(client.reads(), 1, "nothing is read from what the daemon writes");
     let row = client.replica().row("Interface", uuid).unwrap();
     assert_eq!((row.int("ofport"), row.str("mac_in_use")), (65534, "02:00:00:00:00:01"));
     assert_eq!((row.str("link_state"), row.str("duplex")), ("down", "full"));
@@ -119,4 +124,53 @@ async fn a_refused_value_keeps_back_no_other() {
     let uuid = write_and_wait(&mut client).await;
     let row = client.replica().row("Interface", uuid).unwrap();
     assert_eq!((row.opt_int("ofport"), row.opt_str("duplex")), (Some(65534), None));
+}
+
+/// A client writes one column again and again, as fast as the server takes it.
+fn write_all_the_time(path: PathBuf, end: Arc<AtomicBool>) -> u64 {
+    let mut server = UnixStream::connect(path).unwrap();
+    let (mut n, mut answer) = (0, [0; 4096]);
+    while !end.load(Ordering::Relaxed) {
+        n += 1;
+        let map = serde_json::json!(["map", [["n", n.to_string()]]]);
+        let update = serde_json::json!({"op": "update", "table": "Interface",
+            "where": [["name", "==", "br0"]], "row": {"other_config": map}});
+        let params = serde_json::json!(["Open_vSwitch", update]);
+        let message = serde_json::json!({"id": n, "method": "transact", "params": params});
+        server.write_all(message.to_string().as_bytes()).unwrap();
+        assert!(server.read(&mut answer).unwrap() > 0);
+    }
+    n
+}
+
+/// Whoever writes often has the configuration read for a part of the time.
+#[tokio::test(flavor = "current_thread")]
+async fn many_writes_cause_few_reads() {
+    const PORTS: usize = 500;
+    let server = Server::start("many", |_| {});
+    let ports = (0..PORTS).map(|i| format!("-- add-port br0 p{i}")).collect::<Vec<_>>().join(" ");
+    let db = format!("--db=unix:{}", server.dir.join("db.sock").display());
+    let all = ports.split(' ').collect::<Vec<_>>();
+    let added = Command::new("ovs-vsctl").args([&db, "--no-wait"]).args(all).status();
+    assert!(added.unwrap().success());
+    let mut client = server.client();
+    let end = Arc::new(AtomicBool::new(false));
+    let Change::Config(first) = next(&mut client).await else { panic!("no configuration") };
+    assert_eq!(first.bridges[0].interfaces().count(), PORTS + 1);
+    let (path, ended) = (server.dir.join("db.sock"), end.clone());
+    let writer = std::thread::spawn(move || write_all_the_time(path, ended));
+    let (start, before, mut reading) = (Instant::now(), client.reads(), Duration::ZERO);
+    while start.elapsed() < Duration::from_secs(3) {
+        let Change::Config(_) = next(&mut client).await else { continue };
+        // As long as it takes now.
+        let begin = Instant::now();
+        assert!(Desired::read(client.replica()).is_some());
+        reading += begin.elapsed();
+    }
+    let (reads, lasted) = (client.reads() - before, start.elapsed());
+    end.store(true, Ordering::Relaxed);
+    let writes = writer.join().unwrap();
+    println!("{writes} writes, {reads} reads of {:?} in {lasted:?}", reading / reads as u32);
+    assert!(reads > 3 && writes > 5 * reads, "{writes} writes, {reads} reads");
+    assert!(reading < lasted / 2, "{reading:?} of {lasted:?}");
 }

@@ -28,6 +28,8 @@ pub struct SessionConfig {
     pub lock: Option<String>,
     /// Tables and columns wanted; those that do not exist are not asked for.
     pub columns: BTreeMap<String, Vec<String>>,
+    /// Of these, those whose new values alone are no [`Event::Changed`].
+    pub quiet: BTreeMap<String, Vec<String>>,
     /// Silence after which the peer is asked for a sign of life; zero for never.
     pub probe_interval: Duration,
     /// First and largest pause between attempts to connect.
@@ -41,6 +43,7 @@ impl SessionConfig {
             database: database.to_owned(),
             lock: None,
             columns: BTreeMap::new(),
+            quiet: BTreeMap::new(),
             probe_interval: Duration::from_secs(5),
             backoff: (Duration::from_secs(1), Duration::from_secs(8)),
         }
@@ -52,6 +55,21 @@ impl SessionConfig {
         wanted.extend(columns.iter().map(|&c| c.to_owned()));
         self
     }
+}
+
+/// Does an update (`update2`) say more than new values of quiet columns?
+fn says_more(updates: &Value, quiet: &BTreeMap<String, Vec<String>>) -> bool {
+    let rows = |of: &Value| of.as_object().into_iter().flatten().count();
+    let tables = updates.as_object().into_iter().flatten();
+    tables.filter(|(_, changes)| rows(changes) > 0).any(|(table, changes)| {
+        let Some(quiet) = quiet.get(table) else { return true };
+        changes.as_object().into_iter().flatten().any(|(_, change)| {
+            let Some(columns) = change.get("modify").and_then(Value::as_object) else {
+                return true;
+            };
+            columns.keys().any(|column| !quiet.contains(column))
+        })
+    })
 }
 
 /// The server does not keep to the protocol; the connection must be dropped.
@@ -359,15 +377,22 @@ impl Session {
 
     fn update(&mut self, method: &str, params: &Value) -> Result<(), ProtocolError> {
         let part = |i| params.get(i).unwrap_or(&Value::Null);
+        let mut more = true;
         match method {
             "update" => self.replica.apply_update(part(1))?,
-            "update2" => self.replica.apply_update2(part(1))?,
+            "update2" => {
+                self.replica.apply_update2(part(1))?;
+                more = says_more(part(1), &self.config.quiet);
+            }
             _ => {
                 self.replica.apply_update2(part(2))?;
+                more = says_more(part(2), &self.config.quiet);
                 part(1).as_str().unwrap_or(NO_TRANSACTION).clone_into(&mut self.last_txn);
             }
         }
-        self.events.push_back(Event::Changed);
+        if more {
+            self.events.push_back(Event::Changed);
+        }
         Ok(())
     }
 

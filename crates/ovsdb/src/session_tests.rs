@@ -182,6 +182,23 @@ fn nonsense_is_an_error_or_ignored() {
     }
 }
 
+#[test]
+fn new_values_of_quiet_columns_are_no_change() {
+    let mut s = synced();
+    s.config.quiet.insert("T".into(), vec!["name".into()]);
+    events(&mut s);
+    let mut heard = |change: Value| {
+        let params = json!([0, "t2", {"T": {U: change}}]);
+        say(&mut s, json!({"id": null, "method": "update3", "params": params})).unwrap();
+        (events(&mut s).len(), s.replica().rows("T").next().map(|(_, r)| r.str("name").to_owned()))
+    };
+    assert_eq!(heard(json!({"modify": {"name": "b"}})), (0, Some("b".into())));
+    let both = json!({"modify": {"name": "c", "tags": ["set", [1]]}});
+    assert_eq!(heard(both), (1, Some("c".into())));
+    assert_eq!(heard(json!({"delete": null})), (1, None));
+    assert_eq!(heard(json!({"insert": {"name": "d"}})), (1, Some("d".into())));
+}
+
 /// Damaged messages in every state end in an error or are ignored; nothing panics and the session
 /// works again on the next connection.
 #[test]

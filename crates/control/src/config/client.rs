@@ -31,6 +31,10 @@ pub enum Change {
 /// compare those of 4,000 patch ports with the database takes the control thread 28 ms.
 const PART_ROWS_MAX: usize = 512;
 
+/// The configuration is read in one part of so many of the time, at most, however often others
+/// write: that of 4,000 ports takes the control thread 17 ms.
+const READ_TIME_ONE_OF: u32 = 4;
+
 /// A client of the database that reconnects by itself. All progress is made in
 /// [`next`](Self::next), which may be dropped at any time without loss.
 pub struct OvsdbClient {
@@ -46,6 +50,10 @@ pub struct OvsdbClient {
     seen: Option<Desired>,
     /// The replica has changed since the configuration was last read from it.
     changed: bool,
+    /// Before then it is not read again.
+    read_due: Instant,
+    /// How often it was read.
+    reads: u64,
     /// The last read filled the buffer: more is likely to be there.
     more_input: bool,
     writer: Writer,
@@ -90,6 +98,8 @@ impl OvsdbClient {
             input: vec![0; 64 << 10],
             seen: None,
             changed: false,
+            read_due: Instant::now(),
+            reads: 0,
             more_input: false,
             writer: Writer::default(),
         }
@@ -159,8 +169,13 @@ impl OvsdbClient {
                     return change;
                 }
             }
+            let reads = self.reads;
             if let Some(change) = self.config() {
                 return change;
+            }
+            if self.reads > reads {
+                // Others have their turn after that, even if there is always more to be received.
+                tokio::task::yield_now().await;
             }
             let output = self.session.take_output();
             self.output.extend(output);
@@ -173,6 +188,11 @@ impl OvsdbClient {
                 false => self.step().await,
             }
         }
+    }
+
+    /// How often the configuration was read from the tables.
+    pub fn reads(&self) -> u64 {
+        self.reads
     }
 
     fn now(&self) -> Duration {
@@ -206,11 +226,15 @@ impl OvsdbClient {
     /// The configuration, if it differs from the one given last. Of many changes that arrive
     /// together only the last is read.
     fn config(&mut self) -> Option<Change> {
-        if !self.changed || self.more_input || !self.can_write() {
+        let begin = Instant::now();
+        if !self.changed || self.more_input || !self.can_write() || begin < self.read_due {
             return None;
         }
         self.changed = false;
-        let Some(desired) = Desired::read(self.session.replica()) else {
+        let desired = Desired::read(self.session.replica());
+        self.reads += 1;
+        self.read_due = begin + begin.elapsed() * READ_TIME_ONE_OF;
+        let Some(desired) = desired else {
             return Some(Change::Empty);
         };
         if self.seen.as_ref() == Some(&desired) {
@@ -319,6 +343,9 @@ impl OvsdbClient {
             tokio::task::yield_now().await;
         }
         let deadline = self.session.deadline().map(|at| self.start + at);
+        let now = Instant::now();
+        let read_due = Some(self.read_due).filter(|due| self.changed && *due > now);
+        let deadline = deadline.into_iter().chain(read_due).min();
         let timer = async {
             match deadline {
                 Some(at) => tokio::time::sleep_until(at.into()).await,

@@ -561,6 +561,11 @@ pub(super) fn table(name: &str) -> &'static [Knob] {
     TABLES.iter().find(|(table, _)| *table == name).map_or(&[], |(_, knobs)| knobs)
 }
 
+/// The columns of a table that the daemon writes: the configuration is not read from them.
+pub(super) fn reported(knobs: &[Knob]) -> impl Iterator<Item = &'static str> {
+    knobs.iter().filter(|(name, state, _)| *state == Reported && !name.contains(':')).map(|k| k.0)
+}
+
 /// The columns of a table that the daemon monitors, because it reads or writes them; each once.
 pub(super) fn columns(knobs: &[Knob]) -> Vec<&'static str> {
     let used = knobs.iter().filter(|(name, state, _)| *name != "*" && *state != Foreign);

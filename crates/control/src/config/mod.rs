@@ -45,6 +45,8 @@ fn session_config() -> SessionConfig {
     let mut config = SessionConfig::new("Open_vSwitch");
     for (table, all) in knobs::TABLES {
         config = config.table(table, &knobs::columns(all));
+        let reported = knobs::reported(all).map(str::to_owned).collect();
+        config.quiet.insert((*table).to_owned(), reported);
     }
     config.lock = Some(LOCK.to_owned());
     config
