@@ -4,7 +4,7 @@ use crate::appctl::perf::iteration_table;
 use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage, flow_log};
 use crate::oam::{self, bfd, cfm, lldp};
-use crate::of::change::{SLICE_FLOWS_MAX, slice_flows};
+use crate::of::change::{SLICE_FLOWS_MAX, begin_forgetting, forget_now, slice_flows};
 use crate::of::open_bundles::Bundle;
 use crate::of::{async_msgs, table_features};
 use crate::state::{Shared, State, collect};
@@ -52,6 +52,7 @@ pub async fn run_each_second(state: Shared) {
         collect(&state).await;
         links::look_at_all(&state).await;
         each_second(&mut state.borrow_mut());
+        begin_forgetting(&state);
         timeouts(&state).await;
     }
 }
@@ -261,6 +262,7 @@ pub fn tick(s: &mut State) {
     s.collect();
     links::look(s);
     each_second(s);
+    forget_now(s);
     crate::export::tick(s);
     while expire(s) {}
     s.flush_changes();

@@ -56,6 +56,7 @@ pub use mcast::members::McastEntry;
 pub use meter_table::METERS_MAX;
 pub use mirroring::{MIRRORS_MAX, MirrorSpec, MirrorTo};
 pub use switch::Switch;
+pub use switch::flow_mod::all_that_flows_are;
 pub use switch::flow_mod::check_table;
 pub use switch::flow_search::FLOWS_TURN_MAX;
 pub use switch::piece::Piece;

@@ -508,6 +508,38 @@ fn others_are_answered_while_a_bridge_of_many_flows_goes() {
     assert!(longest < took / 2, "others waited {longest:?} of {took:?}");
 }
 
+/// A bridge forgets its flows when its first controller comes, and when it has been without
+/// controllers for a while, which those may arrange: others are answered meanwhile.
+#[test]
+fn others_are_answered_while_a_bridge_forgets_its_flows() {
+    if !privileged() {
+        return;
+    }
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "");
+    let line = |i| format!("udp,tp_dst={},nw_tos={} actions=drop\n", i % 50_000, i / 50_000 * 4);
+    let file = lab.path("flows");
+    std::fs::write(&file, (0..60_000).map(line).collect::<String>()).unwrap();
+    let flows = || lab.ofctl("dump-aggregate br0").contains("flow_count=0") as usize;
+    let fill = || lab.ofctl(&format!("--bundle add-flows br0 {}", file.display()));
+    fill();
+    let target = "set-controller br0 tcp:127.0.0.1:9";
+    let work = || lab.vsctl(&format!("{target} -- set controller br0 inactivity_probe=600000"));
+    let (_, took, longest) = beside_questions(&lab, work);
+    println!("set-controller {took:?}, version at most {longest:?}");
+    assert_eq!(flows(), 1);
+    assert!(longest < took * 3 / 4, "others waited {longest:?} of {took:?}");
+    // The controller never comes: after three probe intervals the bridge forgets its flows.
+    fill();
+    let fails_open = || {
+        lab.vsctl("set controller br0 inactivity_probe=1");
+        until("it fails open", || lab.sw.log().contains("failing open"));
+        until("the flows are gone", || flows() == 1);
+    };
+    let (_, _, longest) = beside_questions(&lab, fails_open);
+    println!("failing open, version at most {longest:?}");
+}
+
 #[test]
 fn others_are_answered_while_flows_go_with_their_group_or_meter() {
     if !privileged() {

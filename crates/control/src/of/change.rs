@@ -2,9 +2,9 @@
 
 use super::async_msgs::Origin;
 use super::turns::Waiting;
-use crate::state::Shared;
+use crate::state::{Forgetting, Shared, State};
 use ofproto::{BridgeId, Change, Items, Outcome};
-use openflow::OfError;
+use openflow::{MeterCommand, MeterMod, OfError, meter_id};
 
 /// Flows of a slice, which are changed, reported or freed in one turn: a few milliseconds' work.
 pub const SLICE_FLOWS_MAX: usize = 2048;
@@ -49,6 +49,45 @@ fn run_slice(state: &Shared, bridge: BridgeId, change: &Change, origin: Origin) 
     outcome
 }
 
+/// Has bridges forget their flows that are to begin with that.
+pub fn begin_forgetting(state: &Shared) {
+    let wanted = |(id, how): (&BridgeId, &Forgetting)| (*how == Forgetting::Wanted).then_some(*id);
+    let all: Vec<_> = state.borrow().pending.forgetting.iter().filter_map(wanted).collect();
+    for id in all {
+        state.borrow_mut().pending.forgetting.insert(id, Forgetting::Begun);
+        let state = state.clone();
+        tokio::task::spawn_local(async move { forget(&state, id).await });
+    }
+}
+
+/// The same at once, for test suites.
+pub fn forget_now(s: &mut State) {
+    let now = s.now_ns();
+    s.pending.forgetting.retain(|id, how| {
+        let wanted = *how == Forgetting::Wanted;
+        if wanted {
+            let _ = s.ofproto.flush_flows(*id, now);
+        }
+        !wanted
+    });
+}
+
+/// A bridge forgets its flows, groups and meters, a slice at a time, and nothing else of it changes
+/// meanwhile.
+pub async fn forget(state: &Shared, bridge: BridgeId) {
+    state.borrow_mut().pending.forgetting.insert(bridge, Forgetting::Begun);
+    own_turn(state, bridge).await;
+    let _ = run(state, None, bridge, ofproto::all_that_flows_are()).await;
+    finished(state).await;
+    let mut s = state.borrow_mut();
+    let now = s.now_ns();
+    // No flow uses them now.
+    let (command, id) = (MeterCommand::Delete, meter_id::ALL);
+    let _ = s.ofproto.meter_mod(bridge, &MeterMod { command, flags: 0, id, bands: vec![] }, now);
+    s.pending.forgetting.remove(&bridge);
+    s.flush_changes();
+}
+
 /// Waits until no change is under way, of whatever bridge.
 pub async fn finished(state: &Shared) {
     while state.borrow().ofproto.busy() {
@@ -80,6 +119,13 @@ pub async fn finished_in(state: &Shared, bridge: BridgeId) {
 /// Waits until no change is under way and it is the bridge's turn to be changed: bridges of which
 /// connections wait have their turns one after the other, however many wait of each.
 pub async fn turn(state: &Shared, bridge: BridgeId) {
+    while state.borrow().pending.forgetting.contains_key(&bridge) {
+        tokio::task::yield_now().await;
+    }
+    own_turn(state, bridge).await;
+}
+
+async fn own_turn(state: &Shared, bridge: BridgeId) {
     let turns = state.borrow().pending.turns.clone();
     if !state.borrow().ofproto.busy() && turns.borrow().is_empty() {
         return;

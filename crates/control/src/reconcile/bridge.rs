@@ -7,8 +7,7 @@ use crate::of::{Kind, change};
 use crate::ports;
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
-use ofproto::{BridgeConfig, BundleItem, McastConfig, TableConfig};
-use openflow::{FlowMod, FlowModCommand, Match, TABLE_ALL};
+use ofproto::{BridgeConfig, McastConfig, TableConfig};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -22,14 +21,17 @@ pub(super) fn fail_state(s: &State, name: &str) -> Option<(bool, FailMode)> {
 
 /// The first controller finds no flows, the last leaves none; nor does a change of what a bridge
 /// without controllers does.
-pub(super) fn start_over(s: &mut State, name: &str, before: Option<(bool, FailMode)>) {
-    let after = fail_state(s, name);
+pub(super) async fn start_over(state: &Shared, name: &str, before: Option<(bool, FailMode)>) {
+    let after = fail_state(&state.borrow(), name);
     let (Some((had, old)), Some((has, new))) = (before, after) else { return };
     let same = had == has && (has || old == new);
-    let Some(id) = s.bridges.get(name).map(|b| b.id).filter(|_| !same) else { return };
-    let now = s.now_ns();
-    let _ = s.ofproto.flush_flows(id, now);
+    let id = state.borrow().bridges.get(name).map(|b| b.id).filter(|_| !same);
+    let Some(id) = id else { return };
+    change::forget(state, id).await;
     if !has {
+        change::finished(state).await;
+        let s = &mut state.borrow_mut();
+        let now = s.now_ns();
         let _ = s.ofproto.install_default_flow(id, now);
     }
 }
@@ -38,10 +40,8 @@ pub(super) fn start_over(s: &mut State, name: &str, before: Option<(bool, FailMo
 pub(super) async fn forget_flows(state: &Shared, name: &str) {
     let Some(id) = state.borrow().bridges.get(name).map(|b| b.id) else { return };
     state.borrow_mut().conns.retain(|_, c| c.bridge != name);
-    let all = FlowMod::new(FlowModCommand::Delete, TABLE_ALL, Match::default());
-    let items = Box::new(std::iter::once(Ok(BundleItem::Flow(all))));
     change::turn(state, id).await;
-    let _ = change::run(state, None, id, items).await;
+    let _ = change::run(state, None, id, ofproto::all_that_flows_are()).await;
 }
 
 /// Takes a bridge down, and its ports out of it. They are the caller's to close, after changes are
@@ -166,10 +166,19 @@ pub(super) fn configure_own(s: &mut State, conf: &BridgeConf) {
 const EVICTED_TURN_MAX: usize = 256;
 
 /// Evicts some of the flows that tables have beyond their limits; true: there are more.
-pub(super) fn shrink_tables(s: &mut State, name: &str) -> bool {
-    let Some(id) = s.bridges.get(name).map(|b| b.id) else { return false };
-    let now = s.now_ns();
-    s.ofproto.shrink_tables(id, EVICTED_TURN_MAX, now)
+pub(super) async fn shrink_tables(state: &Shared, name: &str) -> bool {
+    let Some(id) = state.borrow().bridges.get(name).map(|b| b.id) else { return false };
+    let shrink = |n| {
+        let s = &mut state.borrow_mut();
+        let now = s.now_ns();
+        s.ofproto.shrink_tables(id, n, now)
+    };
+    if !shrink(0) {
+        return false;
+    }
+    // Else it would have to be finished in one go.
+    change::turn(state, id).await;
+    shrink(EVICTED_TURN_MAX)
 }
 
 fn mac_to_dpid(mac: [u8; 6]) -> u64 {

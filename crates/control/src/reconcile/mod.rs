@@ -71,7 +71,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
             crate::local_address::configure(&state.borrow(), conf);
         }
         controllers::reconcile(state, &conf.name, controllers);
-        start_over(&mut state.borrow_mut(), &conf.name, before);
+        start_over(state, &conf.name, before).await;
     }
     while crate::qos::turn(&mut state.borrow_mut()) {
         tokio::task::yield_now().await;
@@ -120,7 +120,7 @@ fn log_notices(s: &mut State, desired: &Desired) {
 /// `turn`: when others last had their turn.
 async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant) {
     configure_own(&mut state.borrow_mut(), conf);
-    while shrink_tables(&mut state.borrow_mut(), &conf.name) {
+    while shrink_tables(state, &conf.name).await {
         give_turn(state, turn).await;
     }
     // Requested numbers first, so that no other interface takes them.

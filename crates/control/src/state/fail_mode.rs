@@ -1,6 +1,6 @@
 //! What becomes of controllers' connections, and what a bridge does without its controllers.
 
-use super::{Bridge, State};
+use super::{Bridge, Forgetting, State};
 use crate::config::FailMode;
 use crate::of::controller::Controller;
 use crate::of::server::CloseReason;
@@ -72,7 +72,8 @@ impl State {
     }
 
     /// Fail-mode standalone: when all controllers have been away for three probe intervals, the
-    /// bridge forgets its flows and forwards on its own, whatever flows come, until one is back.
+    /// bridge forwards on its own, whatever flows come, until one is back. It forgets its flows
+    /// within a second, some at a time.
     pub fn run_fail_mode(&mut self) {
         let bridges = self.bridges.iter().map(|(n, b)| (n.clone(), b.id, fails_open(b)));
         let all: Vec<_> = bridges.collect();
@@ -93,8 +94,7 @@ impl State {
             }
             self.change_bridge(id, |c| c.fail_open = open);
             if open {
-                let now = self.now_ns();
-                let _ = self.ofproto.flush_flows(id, now);
+                self.pending.forgetting.entry(id).or_insert(Forgetting::Wanted);
             }
         }
         self.flush_changes();

@@ -66,6 +66,9 @@ pub struct Pending {
     collecting: Rc<tokio::sync::Mutex<()>>,
     /// Bridges of which connections wait to change them.
     pub turns: Rc<RefCell<crate::of::turns::Turns>>,
+    /// Bridges whose flows, groups and meters go because their fail mode asks for it. Controllers
+    /// change nothing of them before.
+    pub forgetting: BTreeMap<BridgeId, Forgetting>,
     /// What controllers' packets had the packet side do.
     pub injected: crate::of::injected::Injected,
     /// Whose packets controllers may have go on.
@@ -74,6 +77,15 @@ pub struct Pending {
     tickets: VecDeque<Ticket>,
     /// Invalidations that were done before those.
     tickets_done: u64,
+}
+
+/// How far a bridge is with forgetting its flows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Forgetting {
+    /// It is to begin.
+    Wanted,
+    /// It is under way, some flows at a time.
+    Begun,
 }
 
 /// What is configured and known of the network under the tunnels, and around the switch.

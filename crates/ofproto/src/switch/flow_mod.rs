@@ -7,7 +7,9 @@ use crate::tables::counters::{Counter, FlowRec, Slot};
 use crate::tables::instructions::{for_each_group, outputs_to, uses_group};
 use crate::tables::table::{Flow, FlowRule, N_TABLES, Table, within};
 use crate::tables::tlv;
-use crate::transaction::{GroupUndo, MonitorEvent, Record, Remaining, Rewrite, Select, Txn, Undo};
+use crate::transaction::{
+    BundleItem, GroupUndo, Items, MonitorEvent, Record, Remaining, Rewrite, Select, Txn, Undo,
+};
 use crate::types::{BridgeId, ConfigError, FailMode};
 use action::Region;
 use flow::NO_PORT;
@@ -29,6 +31,13 @@ pub fn check_table(m: &FlowMod) -> Result<(), OfError> {
         N_TABLES => Err(OfError::RequestEperm),
         _ => Err(OfError::BadTableId),
     }
+}
+
+/// Steps by which a bridge loses its flows and groups, and the flows that use meters.
+pub fn all_that_flows_are() -> Items {
+    let all = FlowMod::new(FlowModCommand::Delete, TABLE_ALL, Match::default());
+    let groups = crate::switch::groups::delete_all();
+    Box::new([BundleItem::Flow(all), BundleItem::Group(groups)].into_iter().map(Ok))
 }
 
 impl Switch {
