@@ -30,6 +30,8 @@ const WATCHED_MS: u64 = 10_000;
 const CHEAP_COUNT_MIN: u32 = 64;
 /// Expensive misses of a port that are counted.
 const EXPENSIVE_COUNT_MAX: u32 = 12;
+/// Expensive misses from which on a port's misses are timed as they are decided about.
+const PROVEN_COUNT_MIN: u32 = 3;
 /// Ports that are remembered. Beyond, the one that owes least is forgotten.
 const PORTS_COUNT_MAX: usize = 64;
 /// Packets of a worker that wait because their ports have debts. They take part in each vector.
@@ -86,6 +88,12 @@ impl CostlyPorts {
     /// True if the port's misses have to wait.
     pub fn owes(&self, port: PortNo) -> bool {
         self.ports.iter().any(|p| p.port == port && p.debt > 0)
+    }
+
+    /// True if the port had so many expensive misses that what it had was no interrupts: its misses
+    /// are timed at once.
+    pub fn is_proven(&self, port: PortNo) -> bool {
+        self.ports.iter().any(|p| p.port == port && p.expensive >= PROVEN_COUNT_MIN)
     }
 
     /// True if one of so many misses, which took so many cycles together, may be an expensive one.

@@ -207,7 +207,10 @@ impl Misses {
             }
             at_once = (at_once * 2).min(RESOLVE_PACKETS_MAX);
             if asked.len > 0 {
-                self.ask(v, &mut asked);
+                let took = self.ask(v, &mut asked);
+                if self.costly.is_long(took, asked.len) {
+                    self.charge(v, &asked.packets[..asked.len]);
+                }
             }
             for n in 0..asked.len {
                 if let Some(slot) = self.apply_decision(v, &mut asked, n)
@@ -256,8 +259,7 @@ impl Misses {
                 self.left -= 1;
                 asked.len = 0;
                 asked.add(i, &v.batch.keys.get(i));
-                self.ask(v, &mut asked);
-                self.costly.count(port);
+                self.ask_timed(v, &mut asked, port);
                 filled.extend(self.apply_decision(v, &mut asked, 0));
             } else if waiting < costly::WAITING_COUNT_MAX {
                 waiting += 1;
@@ -307,18 +309,31 @@ impl Misses {
         }
     }
 
+    /// Asks the pipeline about the batch's only packet, and charges its port, which is watched.
+    fn ask_timed(&mut self, v: &mut Scope<'_>, asked: &mut ResolveBatch, port: PortNo) {
+        if self.costly.is_proven(port) {
+            let began = thread_nanoseconds();
+            self.ask(v, asked);
+            self.costly.charge(port, thread_nanoseconds() - began, v.now_ms);
+        } else {
+            let took = self.ask(v, asked);
+            if self.costly.is_long(took, 1) {
+                self.charge(v, &asked.packets[..1]);
+            }
+        }
+        self.costly.count(port);
+    }
+
     /// Asks the pipeline about the packets of the batch, and prefetches what storing the decisions
-    /// reads.
-    fn ask(&mut self, v: &mut Scope<'_>, asked: &mut ResolveBatch) {
+    /// reads. Returns the cycles that the pipeline took.
+    fn ask(&self, v: &mut Scope<'_>, asked: &mut ResolveBatch) -> u64 {
         let ResolveBatch { len, packets, keys, decisions, positions, .. } = asked;
         decisions[..*len].iter_mut().for_each(Decision::clear);
         let requests: [Request<'_>; RESOLVE_PACKETS_MAX] =
             std::array::from_fn(|a| v.request(&keys[a], packets[a.min(*len - 1)]));
         let began = cycles();
         self.pipeline.resolve_all(v.guard, &requests[..*len], &mut decisions[..*len]);
-        if self.costly.is_long(cycles() - began, *len) {
-            self.charge(v, &packets[..*len]);
-        }
+        let took = cycles() - began;
         if self.exact || self.report {
             self.watch(v.reports, &keys[..*len], &mut decisions[..*len]);
         }
@@ -328,6 +343,7 @@ impl Misses {
                 .then(|| v.table.insert_position(packet_words(key), packet_words(&d.mask)));
             position.iter().for_each(|s| v.table.prefetch(s));
         }
+        took
     }
 
     /// Reports the missed packets while the ring has room, and narrows each decision to its
