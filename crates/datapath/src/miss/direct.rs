@@ -18,7 +18,7 @@ impl Misses {
         let (mut done, mut n) = ([false; VECTOR], 0);
         for i in todo.iter().take(self.left).map(|i| usize::from(*i)) {
             let key = v.batch.keys.get(i);
-            if v.table.is_direct(&key) && !self.is_costly(v, i) {
+            if v.table.is_direct(&key) && !self.is_watched(v, i) {
                 asked.add(i, &key);
             }
             if asked.len == RESOLVE_PACKETS_MAX {
@@ -51,8 +51,9 @@ impl Misses {
             }
             true => self.validate_direct(v, asked, n),
         };
-        let ports = asked.packets[..n].iter().map(|i| v.batch.in_port[*i]);
-        self.costly.suspect(ports, cycles() - began, v.now_ms);
+        if self.costly.is_long(cycles() - began, n) {
+            self.charge(v, &asked.packets[..n]);
+        }
         let mut answered = 0;
         for a in 0..n {
             let (i, d) = (asked.packets[a], &mut asked.decisions[a]);
