@@ -10,9 +10,9 @@
 //!
 //! The cycle counter shows which misses took long. It also counts while the thread does not run,
 //! and memory may have been cold or new. So a packet that took long is decided about again, and the
-//! thread's time on the processor then says what its port owes: misses that take no longer than they
-//! may cost no system call. That time has interrupts in it (a timer's takes 15 to 25 us in a virtual
-//! machine), so what took long then is tried once more, and the shorter time counts.
+//! thread's time on the processor then says what its port owes: misses that take no longer than
+//! they may cost no system call. That time has interrupts in it (a timer's takes 15 to 25 us in a
+//! virtual machine), so what took long then is tried once more, and the shorter time counts.
 
 use crate::stats::clock::cycles_per_second;
 use flow::PortNo;
