@@ -26,6 +26,10 @@ pub const fn is_received(in_port: PortNo) -> bool {
     in_port < BOND_NO_MIN
 }
 
+/// Offsets of the MPLS label stack entries that a [`Key`] has room for, outermost first. An entry
+/// is there if the one in front of it is not the bottom of the stack.
+pub const LABELS: [usize; 3] = [at::MPLS, at::IP_DST, at::TP_SRC];
+
 /// Byte offsets of fields in a [`Key`]. Multi-byte fields are big-endian.
 #[allow(missing_docs)]
 pub mod at {
@@ -48,7 +52,8 @@ pub mod at {
     /// Service path identifier (24 bits) and service index.
     pub const NSH_SPI: usize = 20;
     pub const NSH_SI: usize = 23;
-    /// TCP/UDP/SCTP source port; ICMP(v6) type in the low byte (as a 16-bit number).
+    /// TCP/UDP/SCTP source port; ICMP(v6) type in the low byte (as a 16-bit number). With the
+    /// destination port: third MPLS label stack entry.
     pub const TP_SRC: usize = 24;
     /// Destination port; ICMP(v6) code in the low byte (as a 16-bit number).
     pub const TP_DST: usize = 26;

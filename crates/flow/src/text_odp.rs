@@ -9,7 +9,7 @@ use crate::text::{
 };
 use crate::text::{ipv4, ipv6};
 use crate::text_match::{NSH, exact_mask};
-use crate::{Field, Format, Key, Mask, PortNo, at, flag, frag};
+use crate::{Field, Format, Key, LABELS, Mask, PortNo, at, flag, frag};
 
 /// Looks up the name of a datapath port; `None`: print the number.
 pub type DatapathPortName<'a> = &'a dyn Fn(PortNo) -> Option<String>;
@@ -356,8 +356,10 @@ impl Odp<'_> {
 
     /// The label stack entries, down to the bottom or to the last one in the key.
     fn mpls(&mut self) {
-        let below = self.key.u32(at::MPLS) & MPLS_BOTTOM == 0 && self.key.u32(at::IP_DST) != 0;
-        let entries = if below { &[at::MPLS, at::IP_DST][..] } else { &[at::MPLS] };
+        let is_above = |a: &usize| self.key.u32(*a) & MPLS_BOTTOM == 0;
+        let below = LABELS.iter().zip(&LABELS[1..]);
+        let below = below.take_while(|(above, a)| is_above(above) && self.key.u32(**a) != 0);
+        let entries = &LABELS[..=below.count()];
         let masks = |a: &usize| self.mask.u32(*a);
         if !self.verbose && entries.iter().all(|a| masks(a) == 0) {
             return;

@@ -37,6 +37,7 @@ drops! {
     NoHeadroom "no_headroom" "No room in front of the packet for the header to add.";
     BadAction "bad_action" "The action does not fit the packet (for example a port rewrite without a port).";
     PacketType "packet_type" "The packet has no Ethernet header, without which its port does not take it, or a tunnel cannot carry it without one, or an encap or decap does not fit what it begins with.";
+    TooManyLabels "too_many_mpls_labels" "The packet would get a fourth MPLS label stack entry, or one of more than three is to be removed from it.";
     TtlExpired "ttl_expired" "The TTL or hop limit would have reached zero.";
     RecircLimit "recirc_limit" "The packet was recirculated too often, or its bridge has as many recirculations as it may have.";
     DepthLimit "depth_limit" "The pipeline's tables, groups and bridges are nested too deep.";

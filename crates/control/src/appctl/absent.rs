@@ -28,7 +28,8 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/add-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
     command("dpctl/add-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),
     command("dpctl/add-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
-    command("dpctl/cache-get-size", "[dp]", 0, 1, |s, _| {
+    command("dpctl/cache-get-size", "[dp]", 0, 1, |s, args| {
+        super::dpctl::check_opened(s, args, "Opening")?;
         Ok(format!("{}:\n", super::dpctl::name(s)))
     }),
     command(

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use telemetry::Drop;
 
 /// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these.
-const OVS_DROPS: [(&str, &[Drop]); 9] = [
+const OVS_DROPS: [(&str, &[Drop]); 10] = [
     ("drop_action_of_pipeline", &[Drop::Policy]),
     ("drop_action_recursion_too_deep", &[Drop::DepthLimit]),
     ("drop_action_too_many_resubmit", &[Drop::ResubmitLimit]),
@@ -15,6 +15,7 @@ const OVS_DROPS: [(&str, &[Drop]); 9] = [
     ("drop_action_stack_too_deep", &[Drop::StackLimit]),
     ("drop_action_no_recirculation_context", &[Drop::RecircLimit]),
     ("drop_action_unsupported_packet_type", &[Drop::PacketType]),
+    ("drop_action_too_many_mpls_labels", &[Drop::TooManyLabels]),
     ("datapath_drop_rx_invalid_packet", &[Drop::Truncated]),
     ("datapath_drop_tunnel_pop_error", &[Drop::TunnelHeader, Drop::TunnelChecksum]),
 ];

@@ -113,7 +113,7 @@ pub(super) fn port_names(s: &State) -> BTreeMap<u16, (String, String)> {
 
 /// `dpctl/show [-s]`.
 pub fn show(s: &mut State, args: &[String]) -> Result<String, String> {
-    check_name(s, args)?;
+    check_opened(s, args, "opening")?;
     let (hit, missed) = hits_and_misses(s);
     let flows: u64 = s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum();
     let mut out =
@@ -283,6 +283,18 @@ pub fn flows_json(s: &State, flows: &[FlowDump]) -> Vec<Value> {
         })
     };
     flows.iter().map(one).collect()
+}
+
+/// As [`check_name`], of commands that open each datapath that they name: `verb` is how they say
+/// that. A name without a type is one of the kernel's.
+pub(super) fn check_opened(s: &State, args: &[String], verb: &str) -> Result<(), String> {
+    let is_other = |a: &&String| check_name(s, std::slice::from_ref(*a)).is_err();
+    let refused = |given: &String| {
+        let why = if given.contains('@') { "No such device" } else { "No such file or directory" };
+        format!("ovs-vswitchd: {verb} datapath {given} failed ({why})\n")
+    };
+    let text: String = args.iter().filter(is_other).map(refused).collect();
+    if text.is_empty() { Ok(()) } else { Err(text) }
 }
 
 /// The datapath that is meant, if one is named at all.

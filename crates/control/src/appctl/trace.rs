@@ -114,10 +114,12 @@ fn start(s: &State, words: &[&str]) -> Result<(BridgeId, Key, Options), String> 
             }
         }
         [name, text] if s.bridges.contains_key(*name) => openflow_flow(s, name, text),
-        [name] if s.bridges.contains_key(*name) => openflow_flow(s, name, ""),
         [text] => Err(format!("syntax error at {text} (or the bridge name was omitted)")),
         [name, _] => Err(format!("{name}: unknown bridge")),
         [] => Err("Must specify bridge name".into()),
+        [.., last] if last.len() % 2 == 0 && last.chars().all(|c| c.is_ascii_hexdigit()) => {
+            Err("Packet data too short for Ethernet".into())
+        }
         _ => Err("Trailing garbage in packet data".into()),
     }
 }

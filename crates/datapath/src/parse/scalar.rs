@@ -302,8 +302,13 @@ fn mpls(h: &[u8], out: &mut Out<'_>) {
     if h.len() >= 4 {
         out.layout.sane = true;
         out.put::<4>(at::MPLS, h);
-        if h[2] & 1 == 0 && h.len() >= 8 {
-            out.put::<4>(at::IP_DST, &h[4..]);
+        let mut above = h;
+        for place in &flow::LABELS[1..] {
+            if above[2] & 1 != 0 || above.len() < 8 {
+                break;
+            }
+            above = &above[4..];
+            out.put::<4>(*place, above);
         }
     }
 }

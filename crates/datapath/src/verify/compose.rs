@@ -155,11 +155,11 @@ fn arp(key: &Key) -> Vec<u8> {
     [&[0, 1, 8, 0, 6, 4][..], &op, &from, &to].concat()
 }
 
-/// One label stack entry, and a second one if the first is not the bottom of the stack.
+/// The label stack entries, down to the bottom of the stack or to the last one in the key.
 fn mpls(key: &Key) -> Vec<u8> {
-    let first = key.get::<4>(at::MPLS);
-    let second = key.get::<4>(at::IP_DST);
-    if first[2] & BOTTOM != 0 { first.to_vec() } else { [first, second].concat() }
+    let all = flow::LABELS.map(|place| key.get::<4>(place));
+    let bottom = all.iter().position(|entry| entry[2] & BOTTOM != 0).unwrap_or(all.len() - 1);
+    all[..=bottom].concat()
 }
 
 #[cfg(test)]
@@ -189,6 +189,8 @@ mod tests {
         "eth_type(0x86dd),ipv6(src=fe80::1,dst=fe80::2,label=0,proto=58,tclass=0,hlimit=255,frag=no),\
          icmpv6(type=128,code=0)",
         "eth_type(0x8847),mpls(label=7,tc=1,ttl=64,bos=1)",
+        "eth_type(0x8847),mpls(label=7,tc=1,ttl=64,bos=0,label=9,tc=2,ttl=6,bos=1)",
+        "eth_type(0x8847),mpls(label=7,tc=1,ttl=64,bos=0,label=9,tc=2,ttl=6,bos=0,label=8,tc=3,ttl=5,bos=0)",
     ];
 
     #[test]

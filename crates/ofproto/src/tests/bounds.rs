@@ -315,6 +315,14 @@ fn one_failed_translation_is_kept_for_the_log() {
     let failure = lab.sw.take_failure().unwrap();
     assert!(failure.text.starts_with("stack underflow on bridge br0 while processing tcp,"));
     assert!(failure.received.is_none(), "it was not dropped");
+    let push = || Action::PushMpls { ethertype: 0x8847 };
+    lab.add(flow(0, 1, "icmp", apply(vec![push(), push(), push(), push(), out(2)])));
+    lab.decide(&packet("in_port=1,icmp"));
+    let failure = lab.sw.take_failure().unwrap();
+    let text = "dropping packet on which an MPLS push action can't be performed as it would have \
+                more MPLS LSEs than the 3 supported. on bridge br0 while processing icmp,";
+    assert!(failure.text.starts_with(text), "{}", failure.text);
+    assert!(failure.received.is_none());
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn the_frame_behind_an_entry_is_parsed_before_anything_else() {
     inner.set_u32(at::RECIRC, id);
     assert_eq!(ops_text(&lab.decide(&inner).ops), "12");
 
-    let text = ops(&[Decap(None), inside(0x8847), FRAME, out(2)], &mpls(false));
+    let text = ops(&[Decap(None), inside(0x8847), FRAME, out(2)], &stack(&[0, 1]));
     let start = "pop_mpls(eth_type=0x8847),pop_eth,pop_mpls(eth_type=0x6558),recirc(";
     assert!(text.starts_with(start), "{text}");
     let text = ops(&[MPLS, ETHERNET, Decap(None), FRAME, out(2)], &packet(UDP));
@@ -327,4 +327,53 @@ fn one_megaflow_is_for_all_frames_that_go_into_an_entry() {
     assert!(ops_text(&d.ops).ends_with(",14"), "{:?}", d.ops);
     assert_ne!(d.mask.get::<12>(at::ETH_DST), [0; 12]);
     assert_eq!((d.mask.u32(at::IP_SRC), d.mask.u8(at::TTL)), (0, 0xff));
+}
+
+/// As ovs-vswitchd 3.1: three entries fit.
+#[test]
+fn a_fourth_entry_drops_the_packet() {
+    let push = || Action::PushMpls { ethertype: 0x8847 };
+    let pop = || Action::PopMpls { ethertype: 0x8847 };
+    let too_many = || (String::from("drop"), Some(Drop::TooManyLabels));
+    let three = [push(), push(), push(), out(2)];
+    assert!(ops(&three, &packet(UDP)).ends_with(",12"));
+    let four = [out(3), push(), push(), push(), push(), out(2)];
+    assert_eq!(decide(&four, &packet(UDP)), too_many());
+    let two_more = [push(), push(), out(2)];
+    assert!(ops(&two_more, &mpls(true)).ends_with(",12"));
+    assert_eq!(decide(&two_more, &stack(&[0, 1])), too_many());
+    let there_and_back = [push(), pop(), push(), pop(), push(), out(2)];
+    assert!(ops(&there_and_back, &stack(&[0, 1])).ends_with(",12"));
+    let encap = [MPLS, MPLS, MPLS, MPLS, ETHERNET, out(2)];
+    assert_eq!(decide(&encap, &packet(UDP)), too_many());
+    assert!(ops(&encap[1..], &packet(UDP)).ends_with(",12"));
+    let copy = [Action::Clone(four[1..].to_vec()), out(3)];
+    assert_eq!(decide(&copy, &packet(UDP)), too_many());
+}
+
+#[test]
+fn an_entry_of_more_than_three_is_not_removed() {
+    let pop = |ethertype| Action::PopMpls { ethertype };
+    let too_many = || (String::from("drop"), Some(Drop::TooManyLabels));
+    for list in [[pop(0x8847), out(2)], [pop(0x800), out(2)]] {
+        assert_eq!(decide(&list, &stack(&[0, 0, 0])), too_many());
+        assert!(decide(&list, &stack(&[0, 0, 1])).1.is_none());
+    }
+    let bare = [Decap(None), FRAME, out(2)];
+    assert_eq!(decide(&bare, &stack(&[0, 0, 0])), too_many());
+    // The third entry becomes the second one.
+    let pops = [pop(0x8847), pop(0x8847), Action::DecMplsTtl, out(2)];
+    assert_eq!(
+        ops(&pops, &stack(&[0, 0, 1])),
+        "pop_mpls(eth_type=0x8847),pop_mpls(eth_type=0x8847),set(mpls(label=7,tc=0,ttl=8,bos=1)),12"
+    );
+}
+
+/// A packet with these bottom-of-stack bits.
+fn stack(bits: &[u32]) -> Key {
+    let mut key = mpls(bits[0] != 0);
+    for (place, bit) in flow::LABELS.iter().zip(bits).skip(1) {
+        key.set_u32(*place, 7 << 12 | bit << 8 | 9);
+    }
+    key
 }

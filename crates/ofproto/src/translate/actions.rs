@@ -122,7 +122,7 @@ impl<'a> Xlate<'a, '_> {
             A::PushVlan { ethertype } => self.push_vlan(*ethertype),
             A::StripVlan { .. } => self.pop_vlan(),
             A::PushMpls { ethertype } => self.push_mpls(*ethertype),
-            A::PopMpls { ethertype } => self.pop_mpls(*ethertype),
+            A::PopMpls { ethertype } => self.pop_mpls(*ethertype, "pop action"),
             A::Encap(header) => self.encap(header),
             A::Decap(inner) => self.decap(*inner),
             A::SetVlanVid { vid, push_if_absent } => {

@@ -5,7 +5,7 @@ use crate::fields::{self, VLAN_PRESENT};
 use crate::translate::state::Headers;
 use crate::translate::xlate::Xlate;
 use action::{Op, Rewrite};
-use flow::{Field, Key, Mask, at, flag};
+use flow::{Key, Mask, at, flag};
 use openflow::packet_type;
 use wire::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_NSH, ETH_QINQ, ETH_RARP, ETH_VLAN};
 
@@ -63,7 +63,7 @@ impl Xlate<'_, '_> {
 
     /// Records that the packet is as the actions made it, except for addresses that it must not
     /// have.
-    fn committed(&mut self) {
+    pub(super) fn committed(&mut self) {
         let (addresses, kind) = (self.base.get::<12>(at::ETH_DST), self.base.u32(at::PACKET_TYPE));
         self.base = self.key;
         if !self.is_ethernet() {
@@ -207,78 +207,6 @@ impl Xlate<'_, '_> {
         for (tpid, tci) in key.into_iter().rev() {
             self.op(Op::PushVlan { tpid, tci });
         }
-    }
-
-    pub(super) fn push_mpls(&mut self, ethertype: u16) {
-        self.commit();
-        let old = self.key.u16(at::ETH_TYPE);
-        let lse = match fields::is_mpls(old) {
-            true => {
-                self.wc.set_u32(at::MPLS, !0);
-                if self.packet.layers.labels > 1 {
-                    // The key has no room for this any more.
-                    self.wc.set_u32(at::IP_DST, !0);
-                }
-                self.key.u32(at::MPLS) & !0x100
-            }
-            false => self.first_label(old),
-        };
-        self.push_mpls_entry(ethertype, lse);
-    }
-
-    pub(super) fn push_mpls_entry(&mut self, ethertype: u16, lse: u32) {
-        self.commit();
-        self.begin_own(Headers::Entry);
-        let old = self.key.u16(at::ETH_TYPE);
-        let second = if fields::is_mpls(old) { self.key.u32(at::MPLS) } else { 0 };
-        self.clear_layers();
-        self.key.set_u32(at::MPLS, lse);
-        self.key.set_u32(at::IP_DST, second);
-        self.key.set_u16(at::ETH_TYPE, ethertype);
-        self.packet.layers.labels = (self.packet.layers.labels + 1).min(2);
-        self.packet.layers.was_mpls = false;
-        self.committed();
-        self.op(Op::PushMpls { ethertype, lse });
-    }
-
-    /// The first label: explicit null, bottom of stack, TC and TTL from the IP header.
-    fn first_label(&mut self, eth_type: u16) -> u32 {
-        let label: u32 = if eth_type == ETH_IPV6 { 2 } else { 0 };
-        let (mut tc, mut ttl) = (0, 64);
-        if fields::is_ip(eth_type) {
-            Field::IpDscp.unwildcard(&mut self.wc);
-            Field::IpTtl.unwildcard(&mut self.wc);
-            tc = u32::from(self.key.u8(at::TOS)) >> 2 & 7;
-            ttl = match self.key.u8(at::TTL) {
-                0 => 64,
-                t => t.into(),
-            };
-        }
-        label << 12 | tc << 9 | 0x100 | ttl
-    }
-
-    pub(super) fn pop_mpls(&mut self, ethertype: u16) {
-        if self.packet.layers.labels == 0 {
-            return;
-        }
-        self.commit();
-        Field::MplsBos.unwildcard(&mut self.wc);
-        let second = self.key.u32(at::IP_DST);
-        if fields::is_mpls(ethertype) && self.packet.layers.labels > 1 {
-            self.wc.set_u32(at::IP_DST, !0);
-        }
-        self.packet.layers.labels -= 1;
-        self.clear_layers();
-        if fields::is_mpls(ethertype) {
-            self.key.set_u32(at::MPLS, second);
-            self.packet.layers.was_mpls = self.packet.layers.labels == 0;
-        } else {
-            self.packet.layers.labels = 0;
-            self.packet.layers.was_mpls = true;
-        }
-        self.key.set_u16(at::ETH_TYPE, ethertype);
-        self.committed();
-        self.op(Op::PopMpls { ethertype });
     }
 
     /// The present position, for [`Xlate::isolate`].

@@ -125,6 +125,9 @@ impl Xlate<'_, '_> {
     }
 
     fn encap_mpls(&mut self, ethertype: u16) {
+        if !self.has_room_for_label("encap MPLS action") {
+            return;
+        }
         match fields::is_mpls(self.key.u16(at::ETH_TYPE)) {
             true => self.push_mpls(ethertype),
             false => self.push_mpls_entry(ethertype, self.bottom_entry()),
@@ -156,7 +159,7 @@ impl Xlate<'_, '_> {
             (false, Some(packet_type::ETHERNET)) => self.decap_frame(),
             (false, inner) => {
                 let inner = inner.unwrap_or(packet_type::NEXT_HEADER);
-                self.pop_mpls(inner as u16);
+                self.pop_mpls(inner as u16, "decap");
                 self.key.set_u32(at::PACKET_TYPE, inner);
             }
         }
@@ -178,8 +181,10 @@ impl Xlate<'_, '_> {
 
     /// The frame inside is not known before it is parsed, so the remaining actions wait for that.
     fn decap_frame(&mut self) {
+        if !self.sees_bottom("decap") {
+            return;
+        }
         self.commit();
-        Field::MplsBos.unwildcard(&mut self.wc);
         self.clear_layers();
         self.key.set_u16(at::ETH_TYPE, 0);
         self.key.set_u32(at::PACKET_TYPE, packet_type::ETHERNET);
@@ -200,9 +205,9 @@ impl Xlate<'_, '_> {
 
     /// Ends a bucket that cannot be executed on its packet; the packet itself continues.
     pub(super) fn end_alone(&mut self) {
-        if self.end.failed == Some(Drop::PacketType) {
+        if let Some(why @ (Drop::PacketType | Drop::TooManyLabels)) = self.end.failed {
             self.end.failed = None;
-            self.answer.decision.drop.get_or_insert(Drop::PacketType);
+            self.answer.decision.drop.get_or_insert(why);
             if let Some(r) = self.recorder() {
                 r.failed = None;
             }

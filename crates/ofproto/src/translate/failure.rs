@@ -12,7 +12,8 @@ pub struct Failure {
     /// What went wrong where, and with which packet (as it was received), in ovs-vswitchd's words.
     pub text: String,
     /// For a trace: the bridge that received the packet, its key, the bytes of its tunnel's
-    /// options. None: the packet was recirculated, or is not dropped.
+    /// options. None: the packet was recirculated, or nothing was nested
+    /// too deep and there were not too many resubmits.
     pub received: Option<(BridgeId, Key, Vec<u8>)>,
 }
 

@@ -7,7 +7,8 @@
 //! - tables: `table_lookup`; instructions: `xlate`; the action set: `set`
 //! - what it keeps meanwhile: `state`; what a trace says of it: `notes`
 //! - actions: `actions` has the list of all; `choose` (multipath, bundle), `learn` (learn,
-//!   fin_timeout), `length` (check_pkt_larger), `encap` (encap, decap), `ct`
+//!   fin_timeout), `length` (check_pkt_larger), `encap` (encap, decap),
+//!   `labels` (MPLS label stack entries), `ct`
 //! - groups: `buckets`
 //! - outputs: `output` (ports, patch ports, controllers), `normal` and `multicast` (NORMAL),
 //!   `bond`, `mirror`
@@ -37,6 +38,7 @@ pub(crate) mod failure;
 pub(crate) mod frozen;
 mod frozen_ids;
 pub(crate) mod frozen_store;
+mod labels;
 mod learn;
 mod length;
 mod mirror;

@@ -120,7 +120,9 @@ pub(crate) fn resolve(
     if let Some(mut failure) = x.end.failure.take() {
         let mut key = *key;
         key.set_u32(at::OF_IN_PORT, in_port);
-        if x.end.failed.is_some() && frozen.is_none() {
+        // As in OVS, the log has traces of these only.
+        let traced = matches!(x.end.failed, Some(Drop::DepthLimit | Drop::ResubmitLimit));
+        if traced && frozen.is_none() {
             failure.received = Some((BridgeId(bridge.id), key, request.options.to_vec()));
         }
         shared.failures.keep(failure, &key);

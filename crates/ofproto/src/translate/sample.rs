@@ -7,14 +7,12 @@ use crate::translate::effects::{IpfixNote, SampleContext, Sampled, SetNote, Sflo
 use crate::translate::xlate::Xlate;
 use crate::types::BridgeId;
 use action::{Op, Punt, PuntClass, TunnelPush};
-use flow::{Key, PortNo, at};
+use flow::{Key, LABELS, PortNo, at};
 use openflow::{Action, OfPort, meter_id, port};
 use std::sync::Arc;
 
 /// Label stack entries that are reported, at most: OVS's number.
 const LABELS_MAX: usize = 3;
-/// Bit of a label stack entry: bottom of stack.
-const BOTTOM_OF_STACK: u32 = 0x100;
 
 /// What operations do to a packet, for sFlow. A field is None where sFlow cannot report it.
 #[derive(Default)]
@@ -135,11 +133,8 @@ fn labels(key: &Key) -> Vec<u32> {
     if !fields::is_mpls(key.u16(at::ETH_TYPE)) {
         return Vec::new();
     }
-    let top = key.u32(at::MPLS);
-    match top & BOTTOM_OF_STACK {
-        0 => vec![key.u32(at::IP_DST), top],
-        _ => vec![top],
-    }
+    let known = usize::from(super::labels::labels(key));
+    LABELS[..known].iter().rev().map(|a| key.u32(*a)).collect()
 }
 
 fn follow(op: &Op, all: &mut Changes) {

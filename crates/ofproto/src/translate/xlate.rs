@@ -5,6 +5,7 @@
 
 use super::effects::Effects;
 use super::frozen::{self, State};
+use super::labels::labels;
 use super::set;
 use super::state::{Answer, CtState, End, Exporting, Layers, Mirroring, Miss, Outer, PacketState};
 use super::state::{Running, Saved, Snapshot, Spent};
@@ -434,15 +435,6 @@ pub(super) fn no_action_set(key: &mut Key) {
 
 /// Bits of a port's config that keep some packets, or all, from being received.
 pub(super) const RECV_BITS: u32 = port_config::NO_RECV | port_config::NO_RECV_STP;
-
-/// Number of label stack entries in the key.
-pub(super) fn labels(key: &Key) -> u8 {
-    match (fields::is_mpls(key.u16(at::ETH_TYPE)), key.u32(at::MPLS) & 0x100 != 0) {
-        (false, _) => 0,
-        (true, true) => 1,
-        (true, false) => 2,
-    }
-}
 
 /// The parameters of a packet that is sent to controllers.
 pub(super) struct ToController<'a> {
