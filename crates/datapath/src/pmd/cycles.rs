@@ -25,10 +25,12 @@ impl Worker {
         let [rx, lookup, act] = self.cycles.clock.divide(began, between, ended);
         let perf = &self.shared.perf;
         let (claimed, parsing) = self.parser.take_counts();
+        // The thread may have lost its core while a sampled vector was parsed.
+        let parsing = parsing.min(rx);
         perf.claimed.add(claimed);
         perf.passes.add(n as u64);
         perf.vectors.add(1);
-        perf.rx_cycles.add(rx.saturating_sub(parsing));
+        perf.rx_cycles.add(rx - parsing);
         perf.parse_cycles.add(parsing);
         perf.lookup_cycles.add(lookup);
         perf.act_cycles.add(act);

@@ -51,12 +51,11 @@ pub fn parse(p: &[u8], in_port: u16, vlan_limit: u8) -> Key {
         0x86dd => drop(ipv6(&mut c, &mut k)),
         0x806 | 0x8035 => drop(arp(&mut c, &mut k)),
         0x8847 | 0x8848 => {
-            if let Some(top) = c.take(4) {
-                k.set_u32(at::MPLS, num(top) as u32);
-                if top[2] & 1 == 0
-                    && let Some(second) = c.take(4)
-                {
-                    k.set_u32(at::IP_DST, num(second) as u32);
+            for place in [at::MPLS, at::IP_DST, at::TP_SRC] {
+                let Some(entry) = c.take(4) else { break };
+                k.set_u32(place, num(entry) as u32);
+                if entry[2] & 1 != 0 {
+                    break;
                 }
             }
         }
