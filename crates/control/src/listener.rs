@@ -18,7 +18,10 @@ use tokio::sync::Notify;
 const SOCKET_MODE: u32 = 0o770;
 /// Connections that may wait to be accepted, as with ovs-vswitchd.
 const WAITING_MAX: u32 = 64;
-/// How long a connection that makes room for another may take to leave.
+/// Of a listener's places, so many more are there for connections while others that make room for
+/// them are leaving: a busy one takes until its turn for that.
+const LEAVING_ONE_OF: usize = 8;
+/// How long a connection waits if there are no such places either.
 const LEAVE_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Listens on `path`, where no file may be. The file never has more permissions than
@@ -199,19 +202,21 @@ impl ConnectionSlots {
         }
         lock(&self.slots).evict();
         for _ in 0..LEAVE_TIME_MAX.as_millis() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
             let free = self.free(peer);
             if free.is_some() {
                 return free;
             }
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         None
     }
 
-    /// A place that no connection has.
+    /// A place that no connection has that stays.
     fn free(&self, peer: Peer) -> Option<ConnectionSlot> {
         let mut slots = lock(&self.slots);
-        if slots.taken.len() >= self.most {
+        let leaving = slots.taken.values().filter(|taken| taken.leave.must()).count();
+        let most = self.most + leaving.min(self.most / LEAVING_ONE_OF);
+        if slots.taken.len() >= most {
             return None;
         }
         let (id, leave) = (slots.next(), Arc::<Leave>::default());
@@ -299,6 +304,20 @@ mod tests {
         assert_eq!(has_ended.recv().await, Some(47));
         idle(&slots, PEERS[1], 102, &ended).await;
         assert_eq!(has_ended.recv().await, Some(100));
+    }
+
+    #[tokio::test]
+    async fn who_comes_need_not_wait_until_others_have_left() {
+        let slots = ConnectionSlots::new(16);
+        let mut all = Vec::new();
+        for _ in 0..16 {
+            all.push(slots.take(PEERS[0]).await.expect("a place"));
+        }
+        // None of these leaves.
+        for _ in 0..2 {
+            all.push(slots.take(PEERS[1]).await.expect("a place of those that leave"));
+        }
+        assert!(slots.take(PEERS[1]).await.is_none(), "places are bounded");
     }
 
     #[tokio::test]
