@@ -491,6 +491,17 @@ fn beside_questions<T>(lab: &Lab, work: impl FnOnce() -> T) -> (T, Duration, Dur
     })
 }
 
+/// A file of so many flows with these actions.
+fn flows_file(lab: &Lab<'_>, flows: usize, actions: &str) -> std::path::PathBuf {
+    let line = |i| {
+        let (port, tos) = (i % 50_000, i / 50_000 * 4);
+        format!("udp,tp_dst={port},nw_tos={tos} actions={actions}\n")
+    };
+    let file = lab.path("flows");
+    std::fs::write(&file, (0..flows).map(line).collect::<String>()).unwrap();
+    file
+}
+
 #[test]
 fn others_are_answered_while_a_bridge_of_many_flows_goes() {
     if !privileged() {
@@ -498,9 +509,7 @@ fn others_are_answered_while_a_bridge_of_many_flows_goes() {
     }
     let ns = Netns::new().unwrap();
     let lab = Lab::new(&ns, "fail_mode=secure");
-    let line = |i| format!("udp,tp_dst={},nw_tos={} actions=drop\n", i % 50_000, i / 50_000 * 4);
-    let file = lab.path("flows");
-    std::fs::write(&file, (0..100_000).map(line).collect::<String>()).unwrap();
+    let file = flows_file(&lab, 100_000, "drop");
     lab.ofctl(&format!("--bundle add-flows br0 {}", file.display()));
     let work = || lab.sw.vsctl(&["del-br", "br0"]).unwrap();
     let (_, took, longest) = beside_questions(&lab, work);
@@ -517,9 +526,7 @@ fn others_are_answered_while_a_bridge_forgets_its_flows() {
     }
     let ns = Netns::new().unwrap();
     let lab = Lab::new(&ns, "");
-    let line = |i| format!("udp,tp_dst={},nw_tos={} actions=drop\n", i % 50_000, i / 50_000 * 4);
-    let file = lab.path("flows");
-    std::fs::write(&file, (0..60_000).map(line).collect::<String>()).unwrap();
+    let file = flows_file(&lab, 60_000, "drop");
     let flows = || lab.ofctl("dump-aggregate br0").contains("flow_count=0") as usize;
     let fill = || lab.ofctl(&format!("--bundle add-flows br0 {}", file.display()));
     fill();
@@ -550,12 +557,7 @@ fn others_are_answered_while_flows_go_with_their_group_or_meter() {
     let lab = Lab::new(&ns, "fail_mode=secure");
     lab.ofctl("-O OpenFlow13 add-meter br0 meter=1,pktps,bands=type=drop,rate=1000");
     lab.ofctl("-O OpenFlow13 add-group br0 group_id=1,type=all");
-    let line = |i| {
-        let (port, tos) = (i % 50_000, i / 50_000 * 4);
-        format!("udp,tp_dst={port},nw_tos={tos} actions=meter:1,group:1\n")
-    };
-    let file = lab.path("flows");
-    std::fs::write(&file, (0..FLOWS).map(line).collect::<String>()).unwrap();
+    let file = flows_file(&lab, FLOWS, "meter:1,group:1");
     for delete in ["del-meter br0 meter=1", "del-groups br0 group_id=1"] {
         // Without the meter the rest of the flows is the same.
         if delete.starts_with("del-groups") {

@@ -60,7 +60,8 @@ pub fn begin_forgetting(state: &Shared) {
     }
 }
 
-/// The same at once, for test suites.
+/// Has bridges that are to forget their flows do so at once, however many flows that are: for test
+/// suites, which warp time.
 pub fn forget_now(s: &mut State) {
     let now = s.now_ns();
     s.pending.forgetting.retain(|id, how| {
@@ -125,6 +126,7 @@ pub async fn turn(state: &Shared, bridge: BridgeId) {
     own_turn(state, bridge).await;
 }
 
+/// [`turn`] of who has the bridge forget its flows, for whom all others wait.
 async fn own_turn(state: &Shared, bridge: BridgeId) {
     let turns = state.borrow().pending.turns.clone();
     if !state.borrow().ofproto.busy() && turns.borrow().is_empty() {

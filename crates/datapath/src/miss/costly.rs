@@ -102,10 +102,11 @@ impl CostlyPorts {
         cycles > self.miss_cycles * misses as u64
     }
 
-    /// Charges a port with a miss that took so many nanoseconds.
+    /// Charges a port with `misses` of one batch that took so many nanoseconds each; no more than
+    /// one of them counts as expensive, as interrupts may have made them look so.
     #[cold]
-    pub fn charge(&mut self, port: PortNo, took_ns: u64, now_ms: u64) {
-        let excess = took_ns.saturating_sub(MISS_NS_MAX);
+    pub fn charge(&mut self, port: PortNo, took_ns: u64, misses: u64, now_ms: u64) {
+        let excess = misses * took_ns.saturating_sub(MISS_NS_MAX);
         if excess == 0 {
             return;
         }
@@ -161,8 +162,8 @@ mod tests {
     #[test]
     fn who_takes_long_waits_until_others_had_sixteen_times_as_much() {
         let mut c = CostlyPorts::default();
-        c.charge(2, MISS_NS_MAX, 5);
-        c.charge(1, MISS_NS_MAX + 1000, 5);
+        c.charge(2, MISS_NS_MAX, 1, 5);
+        c.charge(1, MISS_NS_MAX + 1000, 1, 5);
         assert!(c.watches(1) && c.owes(1) && !c.watches(2) && !c.owes(2));
         for _ in 0..16 {
             assert!(c.owes(1));
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn time_that_nobody_else_wants_pays_at_once() {
         let mut c = CostlyPorts::default();
-        c.charge(1, MISS_NS_MAX + 1000, 5);
+        c.charge(1, MISS_NS_MAX + 1000, 1, 5);
         c.end_iteration(1000, true, 5);
         assert!(c.owes(1), "not with the time that it has had");
         c.end_iteration(500, true, 5);
@@ -208,12 +209,13 @@ mod tests {
     fn who_takes_long_again_and_again_is_watched_for_longer() {
         let mut c = CostlyPorts::default();
         for more in 0..3 {
-            c.charge(1, MISS_NS_MAX + 1, 5);
+            c.charge(1, MISS_NS_MAX + 1, 16, 5);
+            assert_eq!(c.ports[0].debt, 16);
             assert_eq!(misses_until_trusted(&mut c), CHEAP_COUNT_MIN << (2 * more));
             c.end_iteration(1, true, 6);
             assert!(!c.is_empty(), "its number of expensive misses is remembered");
         }
-        (0..100).for_each(|_| c.charge(1, MISS_NS_MAX + 1, 5));
+        (0..100).for_each(|_| c.charge(1, MISS_NS_MAX + 1, 1, 5));
         assert!(misses_until_trusted(&mut c) > 1 << 20);
     }
 
@@ -221,7 +223,7 @@ mod tests {
     fn very_many_ports_are_not_remembered() {
         let mut c = CostlyPorts::default();
         for port in 0..200 {
-            c.charge(port, MISS_NS_MAX + 1 + u64::from(port), 5);
+            c.charge(port, MISS_NS_MAX + 1 + u64::from(port), 1, 5);
         }
         assert!(c.ports.len() <= PORTS_COUNT_MAX && c.owes(199));
     }

@@ -274,19 +274,23 @@ impl Misses {
     }
 
     /// Charges the ports of missed packets that took long. Each is decided about again, up to the
-    /// first one of a port that takes long: the port's others are charged as much.
+    /// first one of a port that takes long: those behind it are charged as much.
     #[cold]
     #[inline(never)]
     fn charge(&mut self, v: &Scope<'_>, packets: &[usize]) {
-        let mut costs: Vec<(PortNo, u64)> = Vec::new();
+        let mut costs: Vec<(PortNo, u64, u64)> = Vec::new();
         for i in packets {
             let port = v.batch.in_port[*i];
-            let known = costs.iter().find(|(p, _)| *p == port).map(|(_, took)| *took);
-            let took = known.unwrap_or_else(|| self.time_again(v, *i));
-            if known.is_none() && took > costly::MISS_NS_MAX {
-                costs.push((port, took));
+            match costs.iter_mut().find(|(p, ..)| *p == port) {
+                Some((.., misses)) => *misses += 1,
+                None => match self.time_again(v, *i) {
+                    took if took > costly::MISS_NS_MAX => costs.push((port, took, 1)),
+                    _ => {}
+                },
             }
-            self.costly.charge(port, took, v.now_ms);
+        }
+        for (port, took, misses) in costs {
+            self.costly.charge(port, took, misses, v.now_ms);
         }
     }
 
@@ -314,7 +318,7 @@ impl Misses {
         if self.costly.is_proven(port) {
             let began = thread_nanoseconds();
             self.ask(v, asked);
-            self.costly.charge(port, thread_nanoseconds() - began, v.now_ms);
+            self.costly.charge(port, thread_nanoseconds() - began, 1, v.now_ms);
         } else {
             let took = self.ask(v, asked);
             if self.costly.is_long(took, 1) {

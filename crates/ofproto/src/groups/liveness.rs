@@ -85,8 +85,9 @@ impl Entry {
 struct Pending {
     /// The port or group of which buckets are being notified, and the next of them.
     current: Option<(Link, (u32, u32))>,
-    /// Those that come next. What is not live any more comes first: liveness then changes in one
-    /// direction after the other, and each group at most once in each.
+    /// Ports and groups of which the buckets come next, and whether these are live. What is not
+    /// live any more comes first: liveness then changes in one direction after the other, and that
+    /// of each group at most once in each.
     next: RedBlackTreeSetSync<(bool, Link)>,
 }
 

@@ -67,7 +67,8 @@ fn group_of_one(id: u32, watch_group: u32) -> GroupMod {
     GroupMod { buckets, ..watching(id, port::ANY, watch_group) }
 }
 
-/// The same for a group that others watch, which a controller may change by few bytes.
+/// A group that very many buckets of others watch changes, which costs a controller few bytes: no
+/// turn notifies many of these buckets.
 #[test]
 fn a_group_that_very_many_buckets_watch_changes_in_few_steps() {
     let mut lab = Lab::new();
