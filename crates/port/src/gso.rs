@@ -1,13 +1,10 @@
 //! Segmentation in software: a frame that the kernel left whole for the adapter (TSO, UDP GSO) is
 //! divided into frames with their own lengths, sequence numbers, flags and checksums.
 
-use crate::vnet::VnetHeader;
+use crate::vnet::{GSO_TCP_V4, GSO_TCP_V6, GSO_UDP, VnetHeader};
 use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 use wire::{Ipv4, Ipv6, Tcp, Udp, tcp_flags};
 
-const TCP_V4: u8 = 1;
-const TCP_V6: u8 = 4;
-const UDP_ANY: u8 = 5;
 /// Segments of one frame, at most. Linux sends at least 48 bytes of TCP options and payload in a
 /// segment (`tcp_min_snd_mss`), so 36 bytes of payload with timestamps: 64 kB are 1,821 such
 /// segments.
@@ -46,10 +43,10 @@ impl Plan {
         };
         let rest = frame.get(inner.l4..)?;
         let head = match (h.gso, inner.v6, inner.proto) {
-            (TCP_V4, false, wire::IP_TCP) | (TCP_V6, true, wire::IP_TCP) => {
+            (GSO_TCP_V4, false, wire::IP_TCP) | (GSO_TCP_V6, true, wire::IP_TCP) => {
                 Tcp::new(rest)?.header_len()
             }
-            (UDP_ANY, _, wire::IP_UDP) => Udp::new(rest).map(|_| wire::UDP_LEN)?,
+            (GSO_UDP, _, wire::IP_UDP) => Udp::new(rest).map(|_| wire::UDP_LEN)?,
             _ => return None,
         };
         let payload = inner.l4 + head;
@@ -223,7 +220,7 @@ mod tests {
     #[test]
     fn tcp_is_cut_and_every_sum_is_right() {
         let f = tcp_v4(250);
-        let plan = Plan::new(&f, &header(TCP_V4, 100)).unwrap();
+        let plan = Plan::new(&f, &header(GSO_TCP_V4, 100)).unwrap();
         assert_eq!((plan.count(), plan.len(0), plan.len(2)), (3, 154, 104));
         let mut whole: Vec<u8> = Vec::new();
         for i in 0..3 {
@@ -247,13 +244,13 @@ mod tests {
     #[test]
     fn what_does_not_fit_the_header_is_refused() {
         let f = tcp_v4(250);
-        assert_eq!(Plan::new(&f, &header(TCP_V6, 100)), None);
-        assert_eq!(Plan::new(&f, &header(UDP_ANY, 100)), None);
-        assert_eq!(Plan::new(&f, &header(TCP_V4, 0)), None);
-        let inner = VnetHeader { needs_csum: true, csum_start: 84, ..header(TCP_V4, 100) };
+        assert_eq!(Plan::new(&f, &header(GSO_TCP_V6, 100)), None);
+        assert_eq!(Plan::new(&f, &header(GSO_UDP, 100)), None);
+        assert_eq!(Plan::new(&f, &header(GSO_TCP_V4, 0)), None);
+        let inner = VnetHeader { needs_csum: true, csum_start: 84, ..header(GSO_TCP_V4, 100) };
         assert_eq!(Plan::new(&f, &inner), None);
         for cut in 0..55 {
-            assert_eq!(Plan::new(&f[..cut], &header(TCP_V4, 100)), None, "cut at {cut}");
+            assert_eq!(Plan::new(&f[..cut], &header(GSO_TCP_V4, 100)), None, "cut at {cut}");
         }
     }
 
@@ -264,7 +261,7 @@ mod tests {
         f.resize(14 + 40 + 8 + 30, 7);
         let mut ip = Ipv6::init(&mut f[14..]).unwrap();
         ip.set_next(wire::IP_UDP);
-        let plan = Plan::new(&f, &header(UDP_ANY, 16)).unwrap();
+        let plan = Plan::new(&f, &header(GSO_UDP, 16)).unwrap();
         for (i, len) in [(0, 24), (1, 22)] {
             let mut out = vec![0; plan.len(i)];
             plan.write(&f, i, &mut out).unwrap();
@@ -294,10 +291,10 @@ mod tests {
     #[test]
     fn what_is_in_a_tunnel_is_cut_with_the_tunnel_around_each_piece() {
         let inner = tcp_v4(250);
-        let plain = Plan::new(&inner, &header(TCP_V4, 100)).unwrap();
+        let plain = Plan::new(&inner, &header(GSO_TCP_V4, 100)).unwrap();
         for sum in [0, 7] {
             let f = in_vxlan(&inner, sum);
-            let h = VnetHeader { needs_csum: true, csum_start: 84, ..header(TCP_V4, 100) };
+            let h = VnetHeader { needs_csum: true, csum_start: 84, ..header(GSO_TCP_V4, 100) };
             let plan = Plan::new(&f, &h).unwrap();
             assert_eq!(plan.count(), 3);
             for i in 0..3 {

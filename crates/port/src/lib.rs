@@ -14,6 +14,7 @@ mod dummy_arp;
 mod dummy_wire;
 mod ethtool;
 mod gso;
+mod merge;
 mod netlink;
 mod packet_rx;
 mod packet_tx;

@@ -1,6 +1,7 @@
 //! The transmit side of a packet socket: sendmmsg from packet buffers.
 
 use crate::TxQueue;
+use crate::merge::{Merged, VECTORS_MAX, vectors_of};
 use crate::stats::Stats;
 use libc::{iovec, mmsghdr};
 use packet::{BURST, Packet, Pool};
@@ -14,24 +15,47 @@ pub struct PacketTx {
     fd: OwnedFd,
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
+    /// The frames of the next system call.
+    frames: Vec<Frame>,
+}
+
+/// A frame for the kernel.
+struct Frame {
+    /// Of how many packets it is made.
+    packets: usize,
+    /// Their common headers, if they are more than one.
+    merged: Option<Merged>,
 }
 
 impl PacketTx {
     pub fn new(fd: OwnedFd, pool: Arc<dyn Pool>, stats: Arc<Stats>) -> Self {
-        PacketTx { fd, pool, stats }
+        PacketTx { fd, pool, stats, frames: Vec::with_capacity(BURST) }
     }
 
-    /// Sends at most [`BURST`] packets from the front of `packets`; returns how many were sent.
+    /// Makes frames of packets, each of which has one segment.
+    fn plan(&mut self, packets: &[Packet]) {
+        self.frames.clear();
+        let mut at = 0;
+        while at < packets.len() {
+            let merged = Merged::new(packets[at..].iter().map(Packet::data));
+            let packets = merged.as_ref().map_or(1, |m| m.segments);
+            self.frames.push(Frame { packets, merged });
+            at += packets;
+        }
+    }
+
+    /// Sends the planned frames; returns how many were sent.
     fn send(&self, packets: &[Packet]) -> io::Result<usize> {
         // SAFETY: plain data for which all-zero is valid.
         let mut msgs: [mmsghdr; BURST] = unsafe { std::mem::zeroed() };
-        let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BURST];
-        let n = packets.iter().take(BURST).take_while(|p| p.segments() == 1).count();
-        for (i, p) in packets[..n].iter().enumerate() {
-            let data = p.data();
-            iov[i] = iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
-            msgs[i].msg_hdr.msg_iov = &raw mut iov[i];
-            msgs[i].msg_hdr.msg_iovlen = 1;
+        let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTORS_MAX];
+        let (mut rest, mut packets) = (&mut iov[..], packets);
+        for (msg, frame) in msgs.iter_mut().zip(&self.frames) {
+            let (own, others) = packets.split_at(frame.packets);
+            let n = vectors_of(own, frame.merged.as_ref(), rest);
+            msg.msg_hdr.msg_iov = rest.as_mut_ptr();
+            msg.msg_hdr.msg_iovlen = n as _;
+            (rest, packets) = (&mut rest[n..], others);
         }
         // SAFETY: headers, vectors and the packets' data live until the call returns; the kernel
         // only reads the data.
@@ -39,15 +63,33 @@ impl PacketTx {
             libc::sendmmsg(
                 self.fd.as_raw_fd(),
                 msgs.as_mut_ptr(),
-                n as u32,
+                self.frames.len() as u32,
                 libc::MSG_DONTWAIT as _,
             )
         };
         crate::sys::check(ret).map(|n| n as usize)
     }
 
+    /// Sends at most [`BURST`] packets from the front of `packets`; returns how many were sent. A
+    /// frame that the kernel refuses is sent as the packets of which it is made.
+    fn send_burst(&mut self, packets: &[Packet]) -> io::Result<usize> {
+        let n = packets.iter().take(BURST).take_while(|p| p.segments() == 1).count();
+        self.plan(&packets[..n]);
+        let sent = match self.send(&packets[..n]) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.frames[0].merged.is_some() => {
+                let single = || Frame { packets: 1, merged: None };
+                let first = self.frames[0].packets;
+                self.frames.clear();
+                self.frames.resize_with(first, single);
+                self.send(&packets[..first])?
+            }
+            sent => sent?,
+        };
+        Ok(self.frames[..sent].iter().map(|f| f.packets).sum())
+    }
+
     /// Sends as many packets as possible; returns how many were taken.
-    fn send_all(&self, packets: &[Packet]) -> usize {
+    fn send_all(&mut self, packets: &[Packet]) -> usize {
         let (mut taken, mut told_down) = (0, false);
         while let [first, ..] = &packets[taken..] {
             if first.segments() != 1 {
@@ -55,7 +97,7 @@ impl PacketTx {
                 taken += 1;
                 continue;
             }
-            let error = match self.send(&packets[taken..]) {
+            let error = match self.send_burst(&packets[taken..]) {
                 Ok(n) => {
                     let sent = &packets[taken..taken + n];
                     self.stats.tx.pass(n, sent.iter().map(Packet::len).sum());

@@ -110,6 +110,7 @@ fn rx_socket(ifindex: u32) -> io::Result<OwnedFd> {
 /// A socket of protocol 0, which receives nothing.
 fn tx_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let fd = socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+    set_option(&fd, SOL_PACKET, PACKET_VNET_HDR, &1i32)?;
     grow_buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER);
     let _ = set_option(&fd, SOL_SOCKET, libc::SO_PRIORITY, &0i32);
     bind(&fd, &address(ifindex, 0))?;

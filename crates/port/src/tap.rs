@@ -1,14 +1,18 @@
 //! Ports of type `tap` and `internal`: a TAP device that the switch makes, with the port's name.
 //!
 //! The device's transmit side is the switch's receive side. The kernel sees no offloads on it, so
-//! every frame comes complete: checksummed, segmented, with its VLAN tags.
+//! every frame comes complete: checksummed, segmented, with its VLAN tags. They would stay on the
+//! device if the daemon crashed, and ovs-vswitchd, which may take the device over, does not expect
+//! them. In the other direction segments that follow each other are merged ([`crate::merge`]).
 
 use crate::device::Device;
+use crate::merge::{Merged, VECTORS_MAX, vectors_of};
 use crate::netlink::{KernelStats, LinkChange};
 use crate::packet_rx::missing;
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
 use crate::tc::TrafficControl;
+use crate::vnet::VNET_LEN;
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{c_int, iovec};
 use packet::{BURST, Packet, Pool};
@@ -25,6 +29,7 @@ const TUNSETIFF: u64 = 0x4004_54ca;
 const TUNSETPERSIST: u64 = 0x4004_54cb;
 const TUNGETIFF: u64 = 0x8004_54d2;
 const TUNGETDEVNETNS: u64 = 0x54e3;
+const TUNSETVNETHDRSZ: u64 = 0x4004_54d8;
 
 /// A TAP device.
 pub struct TapPort {
@@ -52,10 +57,13 @@ impl Tap {
             .open("/dev/net/tun")?;
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let mut req = ifreq(name).ok_or_else(invalid)?;
-        req.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+        req.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
         let tap = Tap { fd: open.into(), gone: AtomicBool::new(false) };
         // SAFETY: TUNSETIFF reads and writes an ifreq.
         check(unsafe { libc::ioctl(tap.fd.as_raw_fd(), TUNSETIFF as _, &mut req) })?;
+        let header = VNET_LEN as c_int;
+        // SAFETY: TUNSETVNETHDRSZ reads a number.
+        check(unsafe { libc::ioctl(tap.fd.as_raw_fd(), TUNSETVNETHDRSZ as _, &header) })?;
         tap.persist(false)?;
         Ok(tap)
     }
@@ -161,13 +169,16 @@ impl TapRx {
     fn read(&mut self, p: &mut Packet) -> io::Result<usize> {
         let room = p.tailroom();
         let more = (self.pool.room().saturating_sub(room) + 1).min(self.spill.len());
+        // Without offloads it says nothing.
+        let mut header = [0u8; VNET_LEN];
         let iov = [
+            iovec { iov_base: header.as_mut_ptr().cast(), iov_len: VNET_LEN },
             iovec { iov_base: p.data_mut().as_mut_ptr().cast(), iov_len: room },
             iovec { iov_base: self.spill.as_mut_ptr().cast(), iov_len: more },
         ];
-        // SAFETY: both pieces are writable for the lengths given.
+        // SAFETY: the pieces are writable for the lengths given.
         let n = unsafe { libc::readv(self.tap.fd.as_raw_fd(), iov.as_ptr(), iov.len() as c_int) };
-        Ok(check(n as c_int)? as usize)
+        Ok((check(n as c_int)? as usize).saturating_sub(VNET_LEN))
     }
 
     /// A larger packet with the frame of `len` bytes, whose parts are in `p` and in `spill`.
@@ -185,10 +196,12 @@ impl TapRx {
     /// Discards up to `n` waiting frames for which there are no buffers: otherwise they would keep
     /// the descriptor readable, and its thread would spin.
     fn discard(&self, n: usize) {
-        let mut some = [0u8; 1];
+        let mut some = [0u8; VNET_LEN + 1];
         for _ in 0..n {
             // SAFETY: the buffer is writable for its length.
-            let n = unsafe { libc::read(self.tap.fd.as_raw_fd(), some.as_mut_ptr().cast(), 1) };
+            let n = unsafe {
+                libc::read(self.tap.fd.as_raw_fd(), some.as_mut_ptr().cast(), some.len())
+            };
             if n < 0 {
                 let gone = io::Error::last_os_error().raw_os_error() == Some(libc::EBADFD);
                 return if gone {
@@ -274,19 +287,16 @@ struct TapTx {
 }
 
 impl TapTx {
-    /// Writes one packet; Err(None): the kernel is to be asked again later.
-    fn write(&self, p: &Packet) -> Result<(), Option<Reason>> {
-        if p.segments() != 1 {
-            return Err(Some(Reason::Segmented));
-        }
+    /// Writes one frame made of these packets; Err(None): the kernel is to be asked again later.
+    fn write(&self, packets: &[Packet], merged: Option<&Merged>) -> Result<(), Option<Reason>> {
         if self.tap.gone.load(Ordering::Relaxed) {
             return Err(Some(Reason::TxDown));
         }
-        let data = p.data();
+        let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTORS_MAX];
+        let pieces = vectors_of(packets, merged, &mut iov) as c_int;
         loop {
-            // SAFETY: the packet's data is readable for its length.
-            let n =
-                unsafe { libc::write(self.tap.fd.as_raw_fd(), data.as_ptr().cast(), data.len()) };
+            // SAFETY: the packets' data and the headers are readable for their lengths.
+            let n = unsafe { libc::writev(self.tap.fd.as_raw_fd(), iov.as_ptr(), pieces) };
             let Err(e) = check(n as c_int) else { return Ok(()) };
             return Err(match e.raw_os_error().unwrap_or(0) {
                 libc::EINTR => continue,
@@ -297,18 +307,36 @@ impl TapTx {
             });
         }
     }
+
+    /// Sends a frame of the first packets, as many as can be merged; how many those are, and what
+    /// became of them. A frame that the kernel refuses is sent as the packet that is the first.
+    fn send(&self, packets: &[Packet]) -> (usize, Result<(), Option<Reason>>) {
+        let whole = packets.iter().take(BURST).take_while(|p| p.segments() == 1);
+        let Some(merged) = Merged::new(whole.map(Packet::data)) else {
+            return (1, self.write(&packets[..1], None));
+        };
+        match self.write(&packets[..merged.segments], Some(&merged)) {
+            Err(Some(Reason::Truncated)) => (1, self.write(&packets[..1], None)),
+            result => (merged.segments, result),
+        }
+    }
 }
 
 impl TxQueue for TapTx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
         let mut taken = 0;
-        for p in packets {
-            match self.write(p) {
-                Ok(()) => self.stats.tx.pass(1, p.len()),
-                Err(Some(reason)) => self.stats.tx.drop(reason, 1),
+        while let [first, ..] = &packets[taken..] {
+            let (n, result) = match first.segments() {
+                1 => self.send(&packets[taken..]),
+                _ => (1, Err(Some(Reason::Segmented))),
+            };
+            let sent = &packets[taken..taken + n];
+            match result {
+                Ok(()) => self.stats.tx.pass(n, sent.iter().map(Packet::len).sum()),
+                Err(Some(reason)) => self.stats.tx.drop(reason, n as u64),
                 Err(None) => break,
             }
-            taken += 1;
+            taken += n;
         }
         self.pool.free(&packets[..taken]);
         taken

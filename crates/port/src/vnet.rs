@@ -6,6 +6,12 @@ use wire::checksum::Sum;
 /// Bytes of the header (`struct virtio_net_hdr`, without the number of buffers).
 pub const VNET_LEN: usize = 10;
 const NEEDS_CSUM: u8 = 1;
+/// Values of [`VnetHeader::gso`]: TCP over IPv4.
+pub const GSO_TCP_V4: u8 = 1;
+/// TCP over IPv6.
+pub const GSO_TCP_V6: u8 = 4;
+/// UDP.
+pub const GSO_UDP: u8 = 5;
 /// Offset of the checksum in an SCTP header; TCP's is 16, UDP's 6.
 const SCTP_SUM: usize = 8;
 
@@ -14,7 +20,7 @@ const SCTP_SUM: usize = 8;
 pub struct VnetHeader {
     /// True: the checksum is to be completed.
     pub needs_csum: bool,
-    /// Kind of segmentation: 0 none, 1 TCP over IPv4, 4 TCP over IPv6, 5 UDP.
+    /// Kind of segmentation: 0 none, [`GSO_TCP_V4`], [`GSO_TCP_V6`], [`GSO_UDP`].
     pub gso: u8,
     /// Payload bytes of each segment.
     pub gso_size: usize,
@@ -34,6 +40,15 @@ impl VnetHeader {
             gso_size: word(4),
             csum_start: word(6),
             csum_offset: word(8),
+        }
+    }
+
+    /// Writes the header of a frame whose own headers have `header_len` bytes.
+    pub fn write(&self, header_len: usize, raw: &mut [u8; VNET_LEN]) {
+        let words = [header_len, self.gso_size, self.csum_start, self.csum_offset];
+        (raw[0], raw[1]) = (if self.needs_csum { NEEDS_CSUM } else { 0 }, self.gso);
+        for (to, word) in raw[2..].chunks_exact_mut(2).zip(words) {
+            to.copy_from_slice(&(word as u16).to_ne_bytes());
         }
     }
 }

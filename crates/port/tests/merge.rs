@@ -1,0 +1,100 @@
+//! Segments of TCP that follow each other reach the kernel as one frame, and the next switch as
+//! the segments that they were. Needs root.
+
+mod common;
+
+use common::*;
+use std::process::Command;
+use wire::checksum::pseudo_v4;
+use wire::{Ipv4, Tcp, tcp_flags};
+
+/// Segment `i` of a connection: `len` bytes of payload.
+fn segment(i: usize, len: usize) -> Vec<u8> {
+    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    f.resize(14 + 20 + 20, 0);
+    f.extend((0..len).map(|b| (b * 7 + i) as u8));
+    let l4 = f.len() - 34;
+    let mut ip = Ipv4::init(&mut f[14..], 20).unwrap();
+    ip.set_total_len((20 + l4) as u16);
+    ip.set_id(1000 + i as u16);
+    ip.set_ttl(64);
+    ip.set_proto(wire::IP_TCP);
+    ip.set_src([10, 9, 0, 1]);
+    ip.set_dst([10, 9, 0, 2]);
+    ip.fill_checksum();
+    f[34 + 12] = 0x50;
+    let mut tcp = Tcp::new(&mut f[34..]).unwrap();
+    tcp.set_ctl(0x5000 | tcp_flags::ACK);
+    tcp.set_seq((i * len) as u32);
+    let sum = pseudo_v4([10, 9, 0, 1], [10, 9, 0, 2], wire::IP_TCP, l4).bytes(tcp.bytes()).finish();
+    tcp.set_checksum(sum);
+    f
+}
+
+/// Frames that the kernel has received on a device.
+fn received(device: &str) -> u64 {
+    let args = ["-s", "-j", "link", "show", "dev", device];
+    let out = Command::new("ip").args(args).output().expect("ip runs");
+    let text = String::from_utf8(out.stdout).expect("text");
+    let (_, rest) = text.split_once("\"rx\":{").expect("counters");
+    let (_, number) = rest.split_once("\"packets\":").expect("packets");
+    number[..number.find(|c: char| !c.is_ascii_digit()).unwrap()].parse().unwrap()
+}
+
+/// Sends segments and other frames; `to` gets exactly these, and the kernel counted them on
+/// `device` as `frames`.
+fn sends(from: &mut Open, to: &mut Open, device: &str, frames: u64) {
+    let mut sent: Vec<_> = (0..20).map(|i| segment(i, 1000)).collect();
+    // The checksum of one is wrong: it goes alone.
+    sent[12][100] ^= 1;
+    sent.push(numbered(1, 60));
+    let before = received(device);
+    from.send(&sent);
+    let got = to.receive(sent.len(), |f| is_numbered(f) || f[12..14] == [8, 0]);
+    assert_eq!(received(device) - before, frames);
+    assert!(got == sent, "frames changed, or their order");
+    let counters = from.port.counters();
+    assert_eq!(counters["tx_packets"], 21);
+    assert_eq!(counters["tx_bytes"], sent.iter().map(|f| f.len() as u64).sum());
+}
+
+#[test]
+fn a_veth_gets_one_frame_of_many_segments() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let (mut a, mut b) = (open("v0", "system"), open("v1", "system"));
+    // 12 segments, the damaged one, 7 segments, the other frame.
+    sends(&mut a, &mut b, "v1", 4);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn a_tap_gets_one_frame_of_many_segments() {
+    if !namespace() {
+        return;
+    }
+    let mut t = open("tp0", "tap");
+    t.port.set_admin_up(true).unwrap();
+    let mut other = open("tp0", "system");
+    sends(&mut t, &mut other, "tp0", 4);
+    other.close();
+    t.close();
+}
+
+/// A device without segmentation offload: the kernel divides what is left whole.
+#[test]
+fn a_device_without_offloads_gets_segments() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let off = ["-K", "v0", "tso", "off", "gso", "off", "tx", "off"];
+    assert!(Command::new("ethtool").args(off).output().expect("ethtool runs").status.success());
+    let (mut a, mut b) = (open("v0", "system"), open("v1", "system"));
+    sends(&mut a, &mut b, "v1", 21);
+    a.close();
+    b.close();
+}
