@@ -78,6 +78,8 @@ pub struct Decision {
     pub keep_alive: Option<Arc<dyn Any + Send + Sync>>,
     /// False: do not cache; ask again for the next packet.
     pub cacheable: bool,
+    /// How many steps it took to make: table lookups, actions, buckets, outputs.
+    pub steps: u32,
 }
 
 impl Decision {
@@ -101,6 +103,7 @@ impl Decision {
         self.effects = None;
         self.keep_alive = None;
         self.cacheable = true;
+        self.steps = 0;
     }
 }
 

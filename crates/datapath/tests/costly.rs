@@ -14,7 +14,11 @@ use std::time::{Duration, Instant};
 use sync::{Domain, Guard};
 use telemetry::Drop;
 
-/// Takes long for packets of port 0, of which each flow is another one. All go to port 2.
+/// Steps of packets of port 0, of which each flow is another one, and how long they take.
+const STEPS: u32 = 20_000;
+const STEPS_TAKE: Duration = Duration::from_millis(20);
+
+/// Takes long for packets of port 0. All go to port 2.
 #[derive(Default)]
 struct Slow(AtomicUsize);
 
@@ -23,7 +27,8 @@ impl Pipeline for Slow {
         if request.key.u16(at::IN_PORT) == 0 {
             self.0.fetch_add(1, Relaxed);
             let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(20) {}
+            while began.elapsed() < STEPS_TAKE {}
+            out.steps = STEPS;
         }
         Field::UdpSrc.unwildcard(&mut out.mask);
         out.ops.push(Op::Output(2));

@@ -4,7 +4,6 @@
 use crate::miss::rates::RESOLVE_PACKETS_MAX;
 use crate::miss::resolve_batch::ResolveBatch;
 use crate::miss::{Misses, Scope};
-use crate::stats::clock::cycles;
 use crate::verify::{Twin, compare_decision};
 use action::Decision;
 use flow::Key;
@@ -43,7 +42,6 @@ impl Misses {
     ) -> usize {
         let n = std::mem::take(&mut asked.len);
         asked.decisions[..n].iter_mut().for_each(Decision::clear_keep_mask);
-        let began = cycles();
         let answers = match self.validate {
             false => {
                 let (keys, decisions) = (&mut asked.keys[..n], &mut asked.decisions[..n]);
@@ -51,9 +49,7 @@ impl Misses {
             }
             true => self.validate_direct(v, asked, n),
         };
-        if self.costly.is_long(cycles() - began, n) {
-            self.charge(v, &asked.packets[..n]);
-        }
+        self.charge(v, asked, n);
         let mut answered = 0;
         for a in 0..n {
             let (i, d) = (asked.packets[a], &mut asked.decisions[a]);

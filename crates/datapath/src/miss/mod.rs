@@ -207,10 +207,7 @@ impl Misses {
             }
             at_once = (at_once * 2).min(RESOLVE_PACKETS_MAX);
             if asked.len > 0 {
-                let took = self.ask(v, &mut asked);
-                if self.costly.is_long(took, asked.len) {
-                    self.charge(v, &asked.packets[..asked.len]);
-                }
+                self.ask(v, &mut asked);
             }
             for n in 0..asked.len {
                 if let Some(slot) = self.apply_decision(v, &mut asked, n)
@@ -226,16 +223,14 @@ impl Misses {
         left
     }
 
-    /// Asks the pipeline about the packets of the batch, and prefetches what storing the decisions
-    /// reads. Returns the cycles that the pipeline took.
-    fn ask(&self, v: &mut Scope<'_>, asked: &mut ResolveBatch) -> u64 {
+    /// Asks the pipeline about the packets of the batch, charges their ports, and prefetches what
+    /// storing the decisions reads.
+    fn ask(&mut self, v: &mut Scope<'_>, asked: &mut ResolveBatch) {
         let ResolveBatch { len, packets, keys, decisions, positions, .. } = asked;
         decisions[..*len].iter_mut().for_each(Decision::clear);
         let requests: [Request<'_>; RESOLVE_PACKETS_MAX] =
             std::array::from_fn(|a| v.request(&keys[a], packets[a.min(*len - 1)]));
-        let began = cycles();
         self.pipeline.resolve_all(v.guard, &requests[..*len], &mut decisions[..*len]);
-        let took = cycles() - began;
         if self.exact || self.report {
             self.watch(v.reports, &keys[..*len], &mut decisions[..*len]);
         }
@@ -245,7 +240,7 @@ impl Misses {
                 .then(|| v.table.insert_position(packet_words(key), packet_words(&d.mask)));
             position.iter().for_each(|s| v.table.prefetch(s));
         }
-        took
+        self.charge(v, asked, asked.len);
     }
 
     /// Reports the missed packets while the ring has room, and narrows each decision to its

@@ -1,11 +1,8 @@
 //! Misses of ports that had expensive ones: which these are, and how their packets are decided
-//! about one by one ([`costly`] has the account of their time).
+//! about one by one ([`costly`] has the account of their work).
 
 use crate::miss::resolve_batch::ResolveBatch;
 use crate::miss::{Misses, Scope, costly, is_in_filled};
-use crate::stats::clock::thread_nanoseconds;
-use action::Decision;
-use flow::PortNo;
 use packet::VECTOR;
 use telemetry::Drop;
 
@@ -16,8 +13,8 @@ impl Misses {
         !self.costly.is_empty() && self.costly.watches(v.batch.in_port[i])
     }
 
-    /// Decides about missed packets of ports whose misses took long lately, one by one, and removes
-    /// them from `missed`. Those of ports that owe time wait or are dropped.
+    /// Decides about missed packets of ports that had expensive misses lately, one by one, and
+    /// removes them from `missed`. Those of ports that have debts wait or are dropped.
     #[cold]
     #[inline(never)]
     pub(super) fn resolve_costly(
@@ -43,7 +40,7 @@ impl Misses {
                 self.left -= 1;
                 asked.len = 0;
                 asked.add(i, &v.batch.keys.get(i));
-                self.ask_timed(v, &mut asked, port);
+                self.ask(v, &mut asked);
                 filled.extend(self.apply_decision(v, &mut asked, 0));
             } else if waiting < costly::WAITING_COUNT_MAX {
                 waiting += 1;
@@ -57,58 +54,11 @@ impl Misses {
         self.whole_batch = Some(asked);
     }
 
-    /// Charges the ports of missed packets that took long. Each is decided about again, up to the
-    /// first one of a port that takes long: those behind it are charged as much.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn charge(&mut self, v: &Scope<'_>, packets: &[usize]) {
-        let mut costs: Vec<(PortNo, u64, u64)> = Vec::new();
-        for i in packets {
-            let port = v.batch.in_port[*i];
-            match costs.iter_mut().find(|(p, ..)| *p == port) {
-                Some((.., misses)) => *misses += 1,
-                None => match self.time_again(v, *i) {
-                    took if took > costly::MISS_NS_MAX => costs.push((port, took, 1)),
-                    _ => {}
-                },
-            }
+    /// Charges the ports of `n` packets that were decided about.
+    #[inline]
+    pub(super) fn charge(&mut self, v: &Scope<'_>, asked: &ResolveBatch, n: usize) {
+        for (i, d) in asked.packets[..n].iter().zip(&asked.decisions) {
+            self.costly.charge(v.batch.in_port[*i], d.steps, v.now_ms);
         }
-        for (port, took, misses) in costs {
-            self.costly.charge(port, took, misses, v.now_ms);
-        }
-    }
-
-    /// Nanoseconds of the thread's time that it takes to decide about a packet. What is more than a
-    /// miss may take is found twice, and was spent three times.
-    fn time_again(&self, v: &Scope<'_>, i: usize) -> u64 {
-        let (key, mut again) = (v.batch.frame(i).key(), Decision::default());
-        let mut once = || {
-            again.clear();
-            let began = thread_nanoseconds();
-            self.pipeline.resolve(v.guard, &v.request(&key, i), &mut again);
-            thread_nanoseconds() - began
-        };
-        match once() {
-            took if took <= costly::MISS_NS_MAX => took,
-            took => match took.min(once()) {
-                least if least <= costly::MISS_NS_MAX => least,
-                least => 3 * least,
-            },
-        }
-    }
-
-    /// Asks the pipeline about the batch's only packet, and charges its port, which is watched.
-    fn ask_timed(&mut self, v: &mut Scope<'_>, asked: &mut ResolveBatch, port: PortNo) {
-        if self.costly.is_proven(port) {
-            let began = thread_nanoseconds();
-            self.ask(v, asked);
-            self.costly.charge(port, thread_nanoseconds() - began, 1, v.now_ms);
-        } else {
-            let took = self.ask(v, asked);
-            if self.costly.is_long(took, 1) {
-                self.charge(v, &asked.packets[..1]);
-            }
-        }
-        self.costly.count(port);
     }
 }

@@ -24,15 +24,9 @@ pub(crate) fn nanoseconds(cycles: u64) -> u64 {
 
 fn monotonic(clock: libc::clockid_t) -> Duration {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `ts` is a valid place; but for a thread's time the call is answered by the vDSO, not
-    // the kernel.
+    // SAFETY: `ts` is a valid place; the call is answered by the vDSO, not the kernel.
     unsafe { libc::clock_gettime(clock, &mut ts) };
     Duration::new(ts.tv_sec as u64, ts.tv_nsec as u32)
-}
-
-/// Nanoseconds that the calling thread ran so far. A system call.
-pub(crate) fn thread_nanoseconds() -> u64 {
-    monotonic(libc::CLOCK_THREAD_CPUTIME_ID).as_nanos() as u64
 }
 
 /// Milliseconds of the monotonic clock: the unit and origin of every `*_ms` in this crate.

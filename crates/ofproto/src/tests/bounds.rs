@@ -243,6 +243,7 @@ fn the_fan_out_of_groups_ends_at_every_entrance() {
     let requests: Vec<_> = all.iter().map(|_| request()).collect();
     let (n, ()) = steps(|| lab.sw.pipeline().resolve_all(lab.sw.pin(), &requests, &mut all));
     all.iter().for_each(|d| is_refused(n / 8, d));
+    assert!(all.iter().all(|d| d.steps > 8192), "the decision says how much work it was");
     let mut keys = vec![key; 8];
     let (n, done) = steps(|| lab.sw.pipeline().resolve_unmasked(lab.sw.pin(), &mut keys, &mut all));
     assert_eq!(done, 0, "that is for the others to decide");
@@ -554,6 +555,10 @@ fn lookups_among_many_masks_count() {
         lab.add(flow(2, 9, &format!("dl_src={bits}/{bits}"), apply(vec![out(3)])));
     }
     assert_eq!(lab.send("in_port=1,tcp"), "12", "once is no burden");
+    let steps_of = |d: Decision| d.steps;
+    // Two lookups, two actions, the output; masks beyond sixteen.
+    assert_eq!(steps_of(lab.decide(&packet("in_port=1,tcp"))), 5 + (MASKS - 16) / 4);
+    assert_eq!(steps_of(lab.decide(&packet("in_port=1,icmp"))), 1);
     let key = packet("in_port=1,udp");
     let (n, d) = steps(|| lab.decide(&key));
     is_refused(n, &d);

@@ -116,7 +116,8 @@ fn advance_together<'a>(
     let mut rules = [None; UNMASKED_PACKETS_MAX];
     let rules = &mut rules[..n];
     let looked = bridge.tables.get(table);
-    if looked.is_some_and(|t| t.steps_max(guard) > LOOKUP_STEPS_MAX) {
+    let steps = looked.map_or(0, |t| t.steps_max(guard));
+    if steps > LOOKUP_STEPS_MAX {
         for i in who.into_iter().take(n) {
             paths[i].iter_mut().for_each(|path| path.at = At::Lost);
         }
@@ -126,6 +127,7 @@ fn advance_together<'a>(
     let options = looked >> (at::TUN_MATCH / 8) & 1 != 0;
     for (i, rule) in who.into_iter().zip(rules) {
         let Some(path) = &mut paths[i] else { continue };
+        out[i].steps += steps as u32;
         path.at = if options { At::Lost } else { path.apply_rule(table, *rule, &mut out[i]) };
     }
 }
@@ -258,6 +260,7 @@ impl<'a> Path<'a> {
         let mut steps = 0;
         let rules = self.bridge.tables.get(table);
         let rule = rules.and_then(|t| t.lookup(guard, key, version, &mut d.mask, &mut steps));
+        d.steps += steps as u32;
         let lost = steps > LOOKUP_STEPS_MAX || d.mask.u64(at::TUN_MATCH) != 0;
         self.at = if lost { At::Lost } else { self.apply_rule(table, rule, d) };
     }
@@ -265,6 +268,7 @@ impl<'a> Path<'a> {
     /// Executes a rule of a table; returns where the packet is then.
     fn apply_rule(&mut self, table: u8, rule: Option<&FlowRule>, out: &mut Decision) -> At {
         self.tables += 1;
+        out.steps += 1;
         if self.tables > DEPTH_MAX {
             return At::Lost;
         }

@@ -336,6 +336,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
             self.answer.decision.keep_alive =
                 Some(Arc::new(std::mem::take(&mut self.answer.holds)));
         }
+        self.answer.decision.steps = self.spent.steps as u32;
         self.finish_mask();
     }
 
