@@ -20,6 +20,7 @@ if [ -z "${KERNEL_PORTS_INSIDE-}" ]; then
     }
     for _ in $(seq "$rounds"); do
         for weft in "$@"; do
+            weft=$(realpath "$weft")
             for how in "veth on" "veth off" "internal on"; do inside "$weft" $how; done
         done
         for how in "veth off" "internal on"; do inside ovs-vswitchd $how; done
