@@ -69,8 +69,8 @@ pub struct PortStatus {
     pub rstp_status: Option<StrMap>,
     /// `rstp_statistics`.
     pub rstp_statistics: Option<Counters>,
-    /// `bond_active_slave`: the inner value is absent where there is none.
-    pub bond_active: Option<Option<String>>,
+    /// `bond_active_slave`.
+    pub bond_active: Option<String>,
     /// `trunks`, and `vlan_mode` unless that stays, where Auto Attach changes them.
     pub trunks: Option<(Vec<u16>, Option<&'static str>)>,
 }
@@ -175,7 +175,8 @@ impl PortStatus {
         opt(&mut columns, "statistics", self.statistics.clone(), Datum::map);
         opt(&mut columns, "rstp_status", self.rstp_status.clone(), Datum::map);
         opt(&mut columns, "rstp_statistics", self.rstp_statistics.clone(), Datum::map);
-        opt(&mut columns, "bond_active_slave", self.bond_active.clone(), Datum::optional);
+        let active = self.bond_active.clone().map(Some);
+        opt(&mut columns, "bond_active_slave", active, Datum::optional);
         if let Some((trunks, mode)) = &self.trunks {
             columns.push(("trunks", Datum::set(trunks.iter().map(|vlan| i64::from(*vlan)))));
             opt(&mut columns, "vlan_mode", *mode, |mode| Datum::optional(Some(mode)));
