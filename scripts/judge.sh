@@ -122,7 +122,7 @@ echo "passed $(grep -c ' ok$' "$results"), failed $(grep -c FAILED "$results"), 
 # What fails though it is not known to, and what passes though it is known to fail.
 known() { grep -hv '^#' "$here"/judge-*.txt | sed 's/ *|.*//'; }
 title='s/^ *[0-9]*: //; s/ *\(ok\|FAILED.*\|skipped.*\)$//'
-comm -23 <(grep FAILED "$results" | sed "$title" | sort) <(known | sort) > "$dir/worse"
+comm -23 <(grep FAILED "$results" | sed "$title" | sort -u) <(known | sort) > "$dir/worse"
 comm -12 <(grep ' ok$' "$results" | sed "$title" | sort) <(known | sort) | sed 's/^/passes now: /'
 sed 's/^/fails: /' "$dir/worse"
 [ ! -s "$dir/worse" ]

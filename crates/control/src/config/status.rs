@@ -111,9 +111,10 @@ pub struct InterfaceStatus {
 }
 
 impl InterfaceStatus {
-    /// The status of an interface that could not be had.
+    /// The status of an interface that could not be had; an empty error is none.
     pub fn failed(error: impl Into<String>) -> Self {
-        Self { ofport: Some(-1), error: Some(error.into()), ..Self::default() }
+        let error = Some(error.into()).filter(|e| !e.is_empty());
+        Self { ofport: Some(-1), error, ..Self::default() }
     }
 }
 
