@@ -104,7 +104,11 @@ if [ $# -eq 0 ] && [ $suite = testsuite ]; then
     done
     set +f
 fi
-run=(env PATH="$dir/bin:$PATH" "./$suite")
+# Programs of the suite and what shells complete with: groups look for them in the PATH.
+for name in appctl vsctl; do
+    install -m 755 "../utilities/ovs-$name-bashcomp.bash" "$dir/bin"
+done
+run=(env PATH="$dir/bin:$PATH:$PWD" "./$suite")
 if [ $suite = testsuite ]; then
     run+=(-j"$(nproc)")
 else

@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 /// The one datapath's name: that of ovs-vswitchd's userspace datapath, or of its dummy datapath if
 /// there is a bridge of that type.
-pub(super) fn name(s: &State) -> &'static str {
+pub fn name(s: &State) -> &'static str {
     match s.bridges.values().any(Bridge::is_dummy) {
         true => "dummy@ovs-dummy",
         false => "netdev@ovs-netdev",
