@@ -285,6 +285,8 @@ fn each_second(s: &mut State) {
         );
     }
     s.recent.coverage.sample(totals);
+    let flows = s.dp.pmd_info().iter().map(|p| u64::from(p.flows)).sum();
+    s.recent.flows.sample(flows);
     let now = s.now_ms();
     let dp = &s.dp;
     s.recent.usage.sample(now, || Sample { queues: dp.rxq_info(), pmds: dp.pmd_info() });

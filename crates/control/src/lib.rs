@@ -25,6 +25,7 @@ mod in_band;
 mod links;
 mod listener;
 mod local_address;
+mod mempools;
 mod mirrors;
 mod mtu;
 mod oam;

@@ -320,6 +320,9 @@ fn log_dpdk(desired: Option<&Desired>) {
         vlog::info!("dpdk", "Using {}", dpdk::dpdk_version());
         vlog::info!("dpdk", "DPDK Enabled - initializing...");
         vlog::info!("dpdk", "EAL ARGS: {}", eal.arguments());
+        if let Some(wished) = desired.and_then(|d| d.other_config.get("shared-mempool-config")) {
+            crate::mempools::log(wished);
+        }
         vlog::info!("dpdk", "DPDK Enabled - initialized");
     }
     let pages = if eal.hugepages() { "hugepages" } else { "no hugepages" };

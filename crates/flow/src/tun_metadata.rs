@@ -37,6 +37,17 @@ impl TunMetadata {
         TunMetadata { index, present: true, value, mask: mask.into() }
     }
 
+    /// A field of whose last bytes these bits are matched, and no others of a longer option, even
+    /// if the mask is full.
+    pub fn masked_bytes(index: u8, value: &[u8], mask: &[u8]) -> Self {
+        let t = TunMetadata::masked(index, value, mask);
+        if !t.is_exact() || mask.is_empty() || mask.len() >= TUN_METADATA_MAX {
+            return t;
+        }
+        let longer = |bytes: &[u8]| resized(bytes, bytes.len() + 1, 0);
+        TunMetadata { value: longer(&t.value), mask: longer(&t.mask), ..t }
+    }
+
     /// A field of which `bits` (at most 64) bits from `ofs` on are matched.
     pub fn subfield(index: u8, ofs: u16, bits: u16, value: u64) -> Self {
         let ones = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
@@ -47,7 +58,7 @@ impl TunMetadata {
             let byte = |i: usize| wide.checked_shr(8 * i as u32).unwrap_or(0) as u8;
             (0..len).rev().map(|i| if i < up { 0 } else { byte(i - up) }).collect()
         };
-        TunMetadata::masked(index, &place(value & ones), &place(ones))
+        TunMetadata::masked_bytes(index, &place(value & ones), &place(ones))
     }
 
     /// Whether every bit is in the mask.
@@ -56,12 +67,14 @@ impl TunMetadata {
     }
 
     /// This tunnel option's value with a length of `len` bytes: a longer one gets leading zeros, a
-    /// shorter one loses its last bytes.
+    /// shorter one loses leading bytes that are not in the mask, then its last ones.
     pub fn resized(&self, len: usize) -> TunMetadata {
         let fill = if self.is_exact() { 0xff } else { 0 };
+        let free = self.mask.iter().take_while(|m| **m == 0).count();
+        let free = free.min(self.mask.len().saturating_sub(len));
         TunMetadata {
-            value: resized(&self.value, len, 0),
-            mask: resized(&self.mask, len, fill),
+            value: resized(&self.value[free..], len, 0),
+            mask: resized(&self.mask[free..], len, fill),
             ..*self
         }
     }
@@ -173,6 +186,19 @@ mod tests {
 
     fn parsed(name: &str, value: Option<&str>) -> TunMetadata {
         TunMetadata::parse(name, value).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_part_of_whole_bytes_is_not_the_whole_option() {
+        for part in
+            [TunMetadata::masked_bytes(1, &[0xef], &[0xff]), TunMetadata::subfield(1, 0, 8, 0xef)]
+        {
+            let whole = part.resized(8);
+            assert_eq!(whole.text(), "tun_metadata1=0xef/0xff");
+            assert!(whole.takes(&[1, 2, 3, 4, 5, 6, 7, 0xef]));
+            assert_eq!(part.resized(1).text(), "tun_metadata1=0xef");
+        }
+        assert_eq!(TunMetadata::exact(1, &[0xef]).resized(2).text(), "tun_metadata1=0xef");
     }
 
     #[test]

@@ -161,7 +161,24 @@ pub(crate) fn set_field(version: Version, buf: &[u8]) -> Result<Action, OfError>
     if no_tag || (oxm.field == Field::InPort && oxm.class == Class::Oxm) {
         return Err(OfError::ActBadSetArgument);
     }
-    Ok(Action::SetField { field: oxm.field, value, mask })
+    Ok(written(buf, oxm, value, mask))
+}
+
+/// The action that sets a field. A whole field under a mask that does not fill its bytes is what
+/// 1.5 and experimenters' fields have for a load.
+fn written(buf: &[u8], oxm: Oxm, value: u128, mask: u128) -> Action {
+    let field = oxm.field;
+    let (bits, bytes) = (field.full().count_ones(), u32::from(oxm.bytes));
+    let masked = OxmEntry::parse(buf).is_ok_and(|e| e.header.masked);
+    let other = matches!(field, Field::VlanVid | Field::InPort | Field::TunId | Field::ArpOp);
+    if masked && field == Field::IpTos && mask == 0xfc {
+        let dst = Subfield { field, ofs: 2, bits: 6 };
+        return Action::Load { dst, value: (value >> 2) as u64 };
+    }
+    if !masked || mask != field.full() || bits >= 8 * bytes || bits > 64 || other {
+        return Action::SetField { field, value, mask };
+    }
+    Action::Load { dst: Subfield { field, ofs: 0, bits: bits as u16 }, value: value as u64 }
 }
 
 /// A tunnel option to set, if it is one.
@@ -181,5 +198,5 @@ pub(crate) fn load2(buf: &[u8]) -> Result<Action, OfError> {
         return Ok(set);
     }
     let (oxm, value, mask) = entry(buf, true)?;
-    Ok(Action::SetField { field: oxm.field, value, mask })
+    Ok(written(buf, oxm, value, mask))
 }

@@ -117,9 +117,12 @@ impl Put<'_> {
 
     /// Nicira's load of a value into a subfield.
     fn reg_load(&mut self, dst: Subfield, value: u64) {
-        if Oxm::of(Version::V10, dst.field).class.experimenter().is_some() {
-            let (value, mask) = (u128::from(value) << dst.ofs, ones(dst.bits.into()) << dst.ofs);
-            return self.load_field(dst.field, value, mask);
+        let oxm = Oxm::of(Version::V10, dst.field);
+        if oxm.class.experimenter().is_some() {
+            let entry = (u128::from(value) << dst.ofs, ones(dst.bits.into()) << dst.ofs);
+            let masked = dst.bits < 8 * u16::from(oxm.bytes);
+            return self
+                .vendor(NICIRA, nxast::REG_LOAD2, |out| put_masked(oxm, entry, masked, out));
         }
         let (dst, value) = match dst.field {
             // Nicira's tunnel id has 64 bits: all of what is kept of it is all of it.
@@ -149,7 +152,11 @@ impl Put<'_> {
             mask |= u128::from(VLAN_PRESENT);
             value |= u128::from(VLAN_PRESENT);
         }
-        self.set_field(dst.field, value, mask & dst.field.full());
+        let oxm = Put::written_form(self.version, dst.field);
+        let [a, b] = act11::SET_FIELD.to_be_bytes();
+        // As in OVS the mask of a load is there unless it fills the field's bytes.
+        let masked = mask.count_ones() < 8 * u32::from(oxm.bytes);
+        self.action(&[a, b, 0, 0], |out| put_masked(oxm, (value, mask), masked, out));
     }
 
     /// A Nicira action with a body of parts.
@@ -165,7 +172,10 @@ fn put_entry(oxm: Oxm, value: u128, mask: u128, out: &mut Vec<u8>) {
         Field::IpTos => 0xfc,
         f => f.full(),
     };
-    let masked = mask & full != full;
+    put_masked(oxm, (value, mask), mask & full != full, out);
+}
+
+fn put_masked(oxm: Oxm, (value, mask): (u128, u128), masked: bool, out: &mut Vec<u8>) {
     oxm.put_header(masked, out);
     oxm.put_value(value & mask, out);
     if masked {

@@ -302,12 +302,16 @@ impl Oxm {
 /// Appends the entry of a tunnel option.
 pub fn put_tun_metadata(t: &TunMetadata, out: &mut Vec<u8>) {
     let masked = !t.is_exact() || t.mask.is_empty();
+    // Leading bytes without mask are not sent, as from OVS.
+    let free = t.mask.iter().take_while(|m| masked && **m == 0).count();
+    let free = free.min(t.mask.len().saturating_sub(1));
+    let (value, mask) = (&t.value[free..], &t.mask[free..]);
     out.extend(Class::NxmNx.number().to_be_bytes());
     out.push((TUN_METADATA0 + t.index) << 1 | u8::from(masked));
-    out.push((t.value.len() << u8::from(masked)) as u8);
-    out.extend(&t.value);
+    out.push((value.len() << u8::from(masked)) as u8);
+    out.extend(value);
     if masked {
-        out.extend(&t.mask);
+        out.extend(mask);
     }
 }
 
@@ -437,7 +441,7 @@ impl<'a> OxmEntry<'a> {
         let (value, mask) = self.payload.split_at(self.header.value_bytes());
         Some(match (self.header.masked, value.is_empty()) {
             (true, true) => TunMetadata::masked(index, &[0], &[0]),
-            (true, false) => TunMetadata::masked(index, value, mask),
+            (true, false) => TunMetadata::masked_bytes(index, value, mask),
             (false, true) => TunMetadata::exact(index, &[0]),
             (false, false) => TunMetadata::exact(index, value),
         })

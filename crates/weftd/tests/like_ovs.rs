@@ -92,7 +92,7 @@ fn the_tools_print_the_same() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     let log = weft.log();
     let bad = log.lines().filter(|l| ["|WARN|", "|ERR|", "|EMER|"].iter().any(|w| l.contains(w)));
-    let expected = ["hugepages", "reassemble"];
+    let expected = ["hugepages", "reassemble", "name is reserved"];
     let bad: Vec<_> = bad.filter(|l| !expected.iter().any(|w| l.contains(w))).collect();
     assert!(bad.is_empty(), "{bad:#?}");
 }

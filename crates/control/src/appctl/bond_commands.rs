@@ -3,18 +3,19 @@
 use super::{Command, command};
 use crate::bonds;
 use crate::state::State;
+use crate::unixctl::UNLISTED;
 
 /// All of them. Those with `slave` are older names, which ovs-vswitchd has, too.
 pub const COMMANDS: &[Command] = &[
     command("bond/disable-member", "port member", 2, 2, disable),
-    command("bond/disable-slave", "port member", 2, 2, disable),
+    command("bond/disable-slave", UNLISTED, 2, 2, disable),
     command("bond/enable-member", "port member", 2, 2, enable),
-    command("bond/enable-slave", "port member", 2, 2, enable),
+    command("bond/enable-slave", UNLISTED, 2, 2, enable),
     command("bond/hash", "mac [vlan] [basis]", 1, 3, hash),
     command("bond/list", "", 0, 0, list),
     command("bond/migrate", "port hash member", 3, 3, migrate),
     command("bond/set-active-member", "port member", 2, 2, set_active),
-    command("bond/set-active-slave", "port member", 2, 2, set_active),
+    command("bond/set-active-slave", UNLISTED, 2, 2, set_active),
     command("bond/show", "[port]", 0, 1, show),
     command("lacp/show", "[port]", 0, 1, show_lacp),
     command("lacp/show-stats", "[port]", 0, 1, show_lacp_stats),

@@ -103,7 +103,7 @@ pub(super) fn plain(args: &[String], count: usize) -> Result<&[String], String> 
 /// All that is left over is the name of a datapath that there is not.
 fn nothing_left(rest: &[String]) -> Result<(), String> {
     match rest.first() {
-        Some(_) => fail("opening datapath", "No such device"),
+        Some(_) => fail("datapath not found", INVALID),
         None => Ok(()),
     }
 }

@@ -109,8 +109,10 @@ fn addresses(s: &State, all: &mut BTreeMap<String, u64>) {
 /// `coverage/show`.
 pub fn show(s: &mut State, _: &[String]) -> Result<String, String> {
     let all = totals(s);
-    let mut out =
-        String::from("Event coverage, avg rate over last: 5 seconds, last minute, last hour:\n");
+    let mut out = format!(
+        "Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash={:08x}:\n",
+        ranks(&all)
+    );
     for (name, n) in all.iter().filter(|(_, n)| **n > 0) {
         let (five, minute) =
             (s.recent.coverage.rate(name, *n, 5), s.recent.coverage.rate(name, *n, 60));
@@ -122,6 +124,16 @@ pub fn show(s: &mut State, _: &[String]) -> Result<String, String> {
     }
     let _ = writeln!(out, "{} events never hit", all.values().filter(|n| **n == 0).count());
     Ok(out)
+}
+
+/// A hash of the counters' order by size: equal as long as the same things happen about as often.
+fn ranks(all: &BTreeMap<String, u64>) -> u32 {
+    let mut names: Vec<(u64, &str)> =
+        all.iter().filter(|(_, n)| **n > 0).map(|(name, n)| (*n, name.as_str())).collect();
+    names.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    // FNV-1a.
+    let bytes = names.iter().flat_map(|(_, name)| name.bytes().chain([0]));
+    bytes.fold(0x811c_9dc5, |hash: u32, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
 
 /// `coverage/read-counter NAME`.

@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 /// The one datapath's name: that of ovs-vswitchd's userspace datapath, or of its dummy datapath if
 /// there is a bridge of that type.
-pub(super) fn name(s: &State) -> &'static str {
+pub fn name(s: &State) -> &'static str {
     match s.bridges.values().any(Bridge::is_dummy) {
         true => "dummy@ovs-dummy",
         false => "netdev@ovs-netdev",
@@ -150,7 +150,17 @@ fn counters(out: &mut String, s: &mut State, no: u16) {
         get("tx_carrier_errors")
     );
     let _ = writeln!(out, "    collisions:{}", get("collisions"));
-    let _ = writeln!(out, "    RX bytes:{}  TX bytes:{}", get("rx_bytes"), get("tx_bytes"));
+    let bytes = |n| format!("{}{}", get(n), c.get(n).map_or(String::new(), |n| human(*n)));
+    let _ = writeln!(out, "    RX bytes:{}  TX bytes:{}", bytes("rx_bytes"), bytes("tx_bytes"));
+}
+
+/// A number of bytes in the largest unit that it fills, for people; nothing below 1 KiB.
+fn human(n: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(bits, _)| n >> bits != 0);
+    unit.map_or(String::new(), |(bits, name)| {
+        format!(" ({:.1} {name})", n as f64 / (1u64 << bits) as f64)
+    })
 }
 
 /// How flows are to be printed.
@@ -389,17 +399,19 @@ fn set_exact(s: &mut State, exact_megaflows: bool) {
     s.dp.flush();
 }
 
-/// `upcall/show`: how full the caches are.
+/// `upcall/show`: how full the caches are. The limit is each worker's.
 pub fn upcall_show(s: &mut State, _: &[String]) -> Result<String, String> {
     let all = s.dp.pmd_info();
     let flows: u64 = all.iter().map(|p| u64::from(p.flows)).sum();
     let limit = s.dp.settings().flow_limit;
-    let mut out =
-        format!("{}:\n  flows         : (current {flows}) (limit {limit} per worker)\n", name(s));
+    let (mean, most) = (s.recent.flows.mean, s.recent.flows.most.max(flows));
+    let mut out = format!("{}:\n  flows         : (current {flows}) (avg {mean})", name(s));
+    let _ = writeln!(out, " (max {most}) (limit {limit})");
     let marked: usize = s.offload.ports.values().map(|e| e.rules()).sum();
     if s.offload.enabled {
         let _ = writeln!(out, "  offloaded flows : {marked}");
     }
+    out += "  ufid enabled : true\n\n";
     for p in &all {
         let who = match p.worker {
             WorkerId::Pmd(core) => format!("core {core}"),

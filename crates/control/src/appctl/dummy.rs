@@ -25,7 +25,13 @@ const PAYLOAD: usize = 64;
 pub const COMMANDS: &[Command] = &[
     command("netdev-dummy/ip4addr", "[netdev] ipaddr/mask-prefix-len", 2, 2, add_address),
     command("netdev-dummy/ip6addr", "[netdev] ip6addr", 2, 2, add_address),
-    command("netdev-dummy/receive", "name packet|flow...", 2, usize::MAX, receive),
+    command(
+        "netdev-dummy/receive",
+        "name [--qid queue_id] packet|flow [--len packet_len]",
+        2,
+        usize::MAX,
+        receive,
+    ),
     command("netdev-dummy/set-admin-state", "[netdev] up|down", 1, 2, set_admin_state),
     command("time/stop", "", 0, 0, |_, _| {
         datapath::stop_clock();

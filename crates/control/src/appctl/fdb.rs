@@ -77,11 +77,14 @@ fn flushed(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok("table successfully flushed\n".into())
 }
 
+/// What ovs-vswitchd says of a port that the bridge does not have.
+const NO_PORT: &str = "software error, odp port is present but no ofp port";
+
 /// A static entry.
 pub fn add(s: &mut State, args: &[String]) -> Result<String, String> {
     let id = bridge(s, &args[0])?;
     let ports = &s.bridges[&args[0]].ifaces;
-    let port = ports.get(&args[1]).and_then(|i| i.of_port).ok_or("no such port")?;
+    let port = ports.get(&args[1]).and_then(|i| i.of_port).ok_or(NO_PORT)?;
     let mac = crate::ports::parse_mac(&args[3]).ok_or("bad MAC address")?;
     let now = s.now_ns();
     let added = s.ofproto.fdb_add(id, port, vlan(&args[2])?, mac, now);

@@ -46,6 +46,23 @@ impl Coverage {
     }
 }
 
+/// How many flows are cached in the long run.
+#[derive(Default)]
+pub struct Flows {
+    /// The mean of the latest number and this mean before.
+    pub mean: u64,
+    /// The largest number.
+    pub most: u64,
+}
+
+impl Flows {
+    /// Call once a second with their number.
+    pub fn sample(&mut self, flows: u64) {
+        self.most = self.most.max(flows);
+        self.mean = (self.mean + flows) / 2;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -32,6 +32,7 @@ mod tunnel_commands;
 pub mod usage;
 
 use crate::state::State;
+use crate::unixctl::UNLISTED;
 pub use command::{Command, Handler, Run};
 use command::{Job, admin_state, bridge, command, later, ports_of_kind};
 
@@ -99,7 +100,7 @@ pub const COMMANDS: &[Command] = &[
         implementations::set_parser,
     ),
     command("dpif-netdev/subtable-lookup-info-get", "", 0, 0, implementations::lookup),
-    command("dpif-netdev/subtable-lookup-prio-get", "", 0, 0, implementations::lookup),
+    command("dpif-netdev/subtable-lookup-prio-get", UNLISTED, 0, 0, implementations::lookup),
     command(
         "dpif-netdev/subtable-lookup-prio-set",
         "[lookup_func] [prio]",
@@ -175,8 +176,8 @@ pub const COMMANDS: &[Command] = &[
     ),
     command("qos/show", "interface", 1, 1, qos_commands::show),
     command("qos/show-types", "interface", 1, 1, qos_commands::types),
-    command("revalidator/pause", "", 0, 0, dpctl::hold),
-    command("revalidator/resume", "", 0, 0, dpctl::hold),
+    command("revalidator/pause", UNLISTED, 0, 0, dpctl::hold),
+    command("revalidator/resume", UNLISTED, 0, 0, dpctl::hold),
     command("revalidator/purge", "", 0, 0, dpctl::purge),
     command("revalidator/wait", "", 0, 0, dpctl::wait),
     command("upcall/show", "", 0, 0, dpctl::upcall_show),

@@ -94,10 +94,10 @@ impl Bonds {
         spec.lacp = lacp.map(|lacp| lacp_port(lacp, &spec.name)).or(begins);
     }
 
-    /// `Port.bond_active_slave`; None: the port is no bond.
-    pub fn active_mac(&self, name: &str) -> Option<Option<String>> {
+    /// `Port.bond_active_slave`, zeros where no member is active; None: the port is no bond.
+    pub fn active_mac(&self, name: &str) -> Option<String> {
         let bond = self.all.get(name)?.bond.as_ref()?;
-        Some(bond.active_mac().map(lacp::mac_text))
+        Some(lacp::mac_text(bond.active_mac().unwrap_or_default()))
     }
 
     /// `Interface.lacp_current`; None: its port does not speak LACP.

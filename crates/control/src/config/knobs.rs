@@ -101,7 +101,11 @@ const OPEN_VSWITCH: &[Knob] = &[
         Works,
         "the name of pmd-maxsleep in later versions, with values for single cores",
     ),
-    ("other_config:shared-mempool-config", ANY, "one pool of packets serves all ports"),
+    (
+        "other_config:shared-mempool-config",
+        ANY,
+        "read and logged with dpdk-init=true; one pool of packets serves all ports",
+    ),
     ("other_config:smc-enable", Works, ""),
     ("other_config:stats-update-interval", Works, ""),
     ("other_config:tc-policy", No(&["none"]), NO_OFFLOAD),

@@ -69,8 +69,8 @@ pub struct PortStatus {
     pub rstp_status: Option<StrMap>,
     /// `rstp_statistics`.
     pub rstp_statistics: Option<Counters>,
-    /// `bond_active_slave`: the inner value is absent where there is none.
-    pub bond_active: Option<Option<String>>,
+    /// `bond_active_slave`.
+    pub bond_active: Option<String>,
     /// `trunks`, and `vlan_mode` unless that stays, where Auto Attach changes them.
     pub trunks: Option<(Vec<u16>, Option<&'static str>)>,
 }
@@ -111,9 +111,10 @@ pub struct InterfaceStatus {
 }
 
 impl InterfaceStatus {
-    /// The status of an interface that could not be had.
+    /// The status of an interface that could not be had; an empty error is none.
     pub fn failed(error: impl Into<String>) -> Self {
-        Self { ofport: Some(-1), error: Some(error.into()), ..Self::default() }
+        let error = Some(error.into()).filter(|e| !e.is_empty());
+        Self { ofport: Some(-1), error, ..Self::default() }
     }
 }
 
@@ -175,7 +176,8 @@ impl PortStatus {
         opt(&mut columns, "statistics", self.statistics.clone(), Datum::map);
         opt(&mut columns, "rstp_status", self.rstp_status.clone(), Datum::map);
         opt(&mut columns, "rstp_statistics", self.rstp_statistics.clone(), Datum::map);
-        opt(&mut columns, "bond_active_slave", self.bond_active.clone(), Datum::optional);
+        let active = self.bond_active.clone().map(Some);
+        opt(&mut columns, "bond_active_slave", active, Datum::optional);
         if let Some((trunks, mode)) = &self.trunks {
             columns.push(("trunks", Datum::set(trunks.iter().map(|vlan| i64::from(*vlan)))));
             opt(&mut columns, "vlan_mode", *mode, |mode| Datum::optional(Some(mode)));

@@ -7,9 +7,9 @@ use crate::vlog;
 use ofproto::{BridgeId, BundleItem, StagedPacket};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
-    BundleStep, CtFlush, CtTuple, FlowFormat, FlowMod, FlowModCommand, GroupCommand, GroupMod,
-    MeterCommand, MeterMod, MultipartRequest, NO_BUFFER, OfError, PacketOut, Reply, Request, Role,
-    SwitchConfig, TableStats, Version,
+    BundleStep, FlowFormat, FlowMod, FlowModCommand, GroupCommand, GroupMod, MeterCommand,
+    MeterMod, MultipartRequest, NO_BUFFER, OfError, PacketOut, Reply, Request, Role, SwitchConfig,
+    TableStats, Version,
 };
 use std::rc::Rc;
 
@@ -130,7 +130,7 @@ async fn perform(
             Ok(Some(Reply::BundleControl { id: b, step: BundleStep::CommitReply, flags: 0 }))
         }
         Request::CtFlush(flush) => {
-            ct_flush(state, &flush).await;
+            super::ct_flush::end(state, &flush).await;
             Ok(None)
         }
         request => handle(&mut state.borrow_mut(), id, to.xid, request, bytes),
@@ -321,26 +321,6 @@ fn connection(
         _ => return Err(OfError::BadType),
     }
     Ok(())
-}
-
-/// Ends connections. That the message names a single one that there is not is no error (as in OVS).
-async fn ct_flush(state: &Shared, flush: &CtFlush) {
-    let tuple = |t: &CtTuple| conntrack::TupleFilter {
-        src: t.src,
-        dst: t.dst,
-        sport: t.sport.or(t.icmp_id),
-        dport: t.dport,
-        icmp_type: t.icmp_type,
-        icmp_code: t.icmp_code,
-    };
-    let filter = conntrack::Filter {
-        zone: flush.zone,
-        proto: flush.proto,
-        orig: tuple(&flush.orig),
-        reply: tuple(&flush.reply),
-    };
-    let walker = state.borrow().ct.walker.clone();
-    let _ = walker.flush(filter).await;
 }
 
 /// Requests that a secondary controller may not make.

@@ -7,6 +7,7 @@ pub mod change;
 pub mod conn;
 pub mod connect;
 pub mod controller;
+pub mod ct_flush;
 pub mod dispatch;
 pub mod encoded;
 pub mod injected;

@@ -298,13 +298,20 @@ fn desc(s: &State, id: ConnId) -> MultipartReply {
 const GROUP_ACTIONS: u32 = 0x03ff_8001;
 /// All actions of 1.0, as its bits.
 const GROUP_ACTIONS10: u32 = 0xfff;
+/// All actions of 1.1 but copying TTLs, as its bits.
+const GROUP_ACTIONS11: u32 = 0x01ff_e7ff;
 
 /// All four types; weights, liveness and chaining (whose loops are not looked for).
 fn group_features(version: Version) -> MultipartReply {
+    let actions = match version {
+        Version::V10 => GROUP_ACTIONS10,
+        Version::V11 => GROUP_ACTIONS11,
+        _ => GROUP_ACTIONS,
+    };
     MultipartReply::GroupFeatures {
         types: 0b1111,
         capabilities: 0b0111,
         max_groups: [0xffff_ff00; 4],
-        actions: [if version == Version::V10 { GROUP_ACTIONS10 } else { GROUP_ACTIONS }; 4],
+        actions: [actions; 4],
     }
 }

@@ -155,7 +155,14 @@ pub(super) fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, c
             }
             Err(error) => {
                 if iface.error.as_ref() != Some(&error) {
-                    vlog::warn!(MODULE, "bridge {}: {error}", br.name);
+                    match error.as_str() {
+                        RESERVED => vlog::warn!(
+                            MODULE,
+                            "could not create interface {}, name is reserved",
+                            conf.name
+                        ),
+                        _ => vlog::warn!(MODULE, "bridge {}: {error}", br.name),
+                    }
                 }
                 iface.error = Some(error);
             }
@@ -214,6 +221,17 @@ fn reopen(s: &mut State, br: &BridgeConf, conf: &IfaceConf) {
     s.close_ports(dp_port);
 }
 
+/// The error of an interface whose name is reserved, of which the database hears nothing else, as
+/// from ovs-vswitchd.
+const RESERVED: &str = "";
+
+/// Names that ovs-vswitchd keeps for devices of its own.
+fn is_reserved(name: &str) -> bool {
+    let devices = ["erspan", "genev", "gre", "ip6erspan", "ip6gre", "lisp", "stt", "vxlan"];
+    let is_device = |kind| name.strip_prefix(kind).is_some_and(|rest| rest.starts_with("_sys"));
+    devices.into_iter().any(is_device) || ["ovs-netdev", "ovs-system", "ovs-dummy"].contains(&name)
+}
+
 /// Opens the port, gives it numbers on both sides.
 fn attach(
     s: &mut State,
@@ -221,6 +239,9 @@ fn attach(
     port: &PortConf,
     conf: &IfaceConf,
 ) -> Result<(OfPort, Option<flow::PortNo>), String> {
+    if is_reserved(&conf.name) {
+        return Err(RESERVED.into());
+    }
     let bridge = s.bridges.get(&br.name).ok_or("no bridge")?;
     let (id, mac, is_dummy) = (bridge.id, bridge.mac, bridge.is_dummy());
     if let Some(other) = holder(s, br, &conf.name) {

@@ -152,6 +152,8 @@ pub struct PollingSaid {
 pub struct Recent {
     /// Counters for `coverage/show`.
     pub coverage: crate::appctl::history::Coverage,
+    /// How many flows were cached, for `upcall/show`.
+    pub flows: crate::appctl::history::Flows,
     /// How busy workers were, for `dpif-netdev/pmd-rxq-show`.
     pub usage: crate::appctl::usage::Usage,
     /// When the links of guests were last looked at, as guests had come or gone.

@@ -8,7 +8,7 @@
 mod registry;
 mod socket;
 
-pub use registry::{Answer, Registry, Reply, Request};
+pub use registry::{Answer, Registry, Reply, Request, UNLISTED};
 pub use socket::{Server, default_path};
 
 /// Adds `list-commands` (answered by the registry itself) and `version`.

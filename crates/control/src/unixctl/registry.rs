@@ -81,6 +81,9 @@ impl<S> Default for Registry<S> {
     }
 }
 
+/// The usage of a command that `list-commands` does not show: an old name of another one.
+pub const UNLISTED: &str = "(unlisted)";
+
 impl<S> Registry<S> {
     /// Adds a command that answers at once. `usage` names its arguments as `list-commands` shows
     /// them; `args` is how many it takes. A command of the same name is replaced.
@@ -140,8 +143,9 @@ impl<S> Registry<S> {
     }
 
     fn list(&self) -> String {
+        let listed = self.commands.iter().filter(|(_, c)| c.usage != UNLISTED);
         let mut lines: BTreeMap<&str, &str> =
-            self.commands.iter().map(|(name, c)| (name.as_str(), c.usage.as_str())).collect();
+            listed.map(|(name, c)| (name.as_str(), c.usage.as_str())).collect();
         lines.insert("list-commands", "");
         let mut text = String::from("The available commands are:\n");
         for (name, usage) in lines {

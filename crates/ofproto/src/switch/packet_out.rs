@@ -5,7 +5,7 @@ use crate::events::StagedPacket;
 use crate::published::BridgeView;
 use crate::switch::Switch;
 use crate::transaction::Txn;
-use crate::translate::frozen::State;
+use crate::translate::frozen::{OUTER_WORDS, State};
 use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
 use crate::tunnel;
@@ -139,7 +139,8 @@ impl Switch {
         let charged = dp.unwrap_or(origin_port(run.bridge.id as usize));
         packet.set_u16(at::IN_PORT, charged);
         packet.set_u32(at::RECIRC, 0);
-        packet.set_u32(at::TUN_ID, pipeline.u32(at::TUN_ID));
+        // As in OVS, tunnel fields are the packet's, as if it had come with them.
+        OUTER_WORDS.iter().for_each(|i| packet.words[*i] |= pipeline.words[*i]);
         let mut x = Xlate::new(view, run.bridge, &packet, &mut out, trace);
         x.at_version(run.version);
         x.pipeline(&pipeline.words[PACKET_LINES * 8..]);

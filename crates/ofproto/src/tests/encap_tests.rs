@@ -3,7 +3,7 @@
 use super::{Lab, apply, flow, group, matching, out, packet};
 use ::action::{Op, ops_text};
 use Action::{Decap, Encap};
-use flow::{Field, Key, at};
+use flow::{Field, Key, LABELS, at};
 use openflow::*;
 use telemetry::Drop;
 
@@ -376,4 +376,29 @@ fn stack(bits: &[u32]) -> Key {
         key.set_u32(*place, 7 << 12 | bit << 8 | 9);
     }
     key
+}
+
+#[test]
+fn a_controllers_packet_has_the_tunnel_fields_that_it_was_sent_with() {
+    let mut lab = Lab::new();
+    let tunnel = "tun_id=5,tun_src=1.1.1.1,tun_dst=2.2.2.2,tun_gbp_id=1,tun_gbp_flags=3";
+    lab.add(flow(0, 1, tunnel, apply(vec![out(2)])));
+    let mut sent = |fields: &str| {
+        let (actions, data) = (vec![resubmit(0)], vec![]);
+        let p = PacketOut { buffer_id: NO_BUFFER, matching: matching(fields), actions, data };
+        ops_text(&lab.sw.packet_out(lab.br, &p, &packet("in_port=1,udp")).unwrap().ops)
+    };
+    assert_eq!(sent(&format!("in_port=1,{tunnel}")), "12");
+    assert_eq!(sent("in_port=1,tun_id=5"), "drop");
+}
+
+#[test]
+fn an_entry_that_goes_is_not_matched_for_itself() {
+    let mut key = mpls(false);
+    key.set_u32(LABELS[1], 20 << 12 | 0x100 | 32);
+    let mut lab = Lab::new();
+    lab.add(flow(0, 1, "", apply(vec![Action::PopMpls { ethertype: 0x8847 }, out(2)])));
+    let mask = lab.decide(&key).mask;
+    // Where the bottom is decides, and the second entry gets another place.
+    assert_eq!(LABELS.map(|a| mask.u32(a)), [0x100, !0, 0]);
 }

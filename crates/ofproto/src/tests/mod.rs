@@ -174,6 +174,29 @@ fn rewrites_commit_late_and_minimal() {
 }
 
 #[test]
+fn nothing_is_written_where_the_protocol_is_0() {
+    let mut lab = Lab::new();
+    let set = |field, value| Action::SetField { field, value, mask: u128::MAX };
+    let ip = vec![set(flow::Field::Ipv4Dst, 0x0a010101), set(flow::Field::IpTtl, 9), out(2)];
+    lab.add(flow(0, 1, "ip", apply(ip)));
+    let ipv6 = vec![set(flow::Field::Ipv6Dst, 5), out(2)];
+    lab.add(flow(0, 1, "ipv6", apply(ipv6)));
+    let (sha, op) = (set(flow::Field::ArpSha, 5), set(flow::Field::ArpOp, 1));
+    lab.add(flow(0, 1, "arp", apply(vec![sha, out(2), op, out(3)])));
+    // As ovs-vswitchd 3.1 does it.
+    assert_eq!(lab.send("in_port=1,ip,nw_proto=0"), "12");
+    assert_eq!(lab.send("in_port=1,ip,nw_proto=47"), "set(ipv4(dst=10.1.1.1,ttl=9)),12");
+    assert_eq!(lab.send("in_port=1,ipv6,nw_proto=0"), "12");
+    assert_eq!(lab.send("in_port=1,ipv6,nw_proto=47"), "set(ipv6(dst=::5)),12");
+    let both = "set(arp(op=1,sha=00:00:00:00:00:05)),13";
+    assert_eq!(lab.send("in_port=1,arp,arp_op=0"), format!("12,{both}"));
+    let first = "set(arp(sha=00:00:00:00:00:05)),12";
+    assert_eq!(lab.send("in_port=1,arp,arp_op=2"), format!("{first},set(arp(op=1)),13"));
+    // The decision is about this protocol.
+    assert_eq!(lab.decide(&packet("in_port=1,ip,nw_proto=0")).mask.u8(at::PROTO), 0xff);
+}
+
+#[test]
 fn while_flows_are_restored_no_packet_passes() {
     let mut lab = Lab::new();
     lab.sw.install_default_flow(lab.br, 0).unwrap();

@@ -44,9 +44,10 @@ impl Xlate<'_, '_> {
             ETH_NSH if is_nsh => true,
             ETH_NSH if self.key.u8(at::NSH_MDTYPE) == wire::NSH_MD1 => self.set_group(NSH),
             ETH_NSH => self.set_group(&NSH[..NSH.len() - 1]),
-            ETH_IPV4 => self.set_group(IPV4),
-            ETH_IPV6 => self.set_group(IPV6),
-            ETH_ARP | ETH_RARP => self.set_group(ARP),
+            ETH_IPV4 => self.set_network(IPV4),
+            ETH_IPV6 => self.set_network(IPV6),
+            ETH_ARP => self.set_network(ARP),
+            ETH_RARP => self.set_group(ARP),
             t if fields::is_mpls(t) => self.set_mpls(),
             _ => false,
         };
@@ -58,7 +59,30 @@ impl Xlate<'_, '_> {
         }
         self.commit_vlan();
         self.commit_queue();
+        let unwritten = self.key.u16(at::ETH_TYPE) == ETH_ARP && self.key.u8(at::PROTO) == 0;
+        let before = self.base;
         self.committed();
+        if unwritten {
+            for &(at, len) in ARP {
+                self.base.bytes_mut()[at..at + len].copy_from_slice(&before.bytes()[at..at + len]);
+            }
+        }
+    }
+
+    /// Adds a set operation for an IP or ARP header. As in OVS nothing is written where the IP
+    /// protocol or the ARP operation is 0, which is what packets have that are cut short. An ARP
+    /// operation that is set later has everything written.
+    fn set_network(&mut self, group: Group) -> bool {
+        if !self.differs(group) {
+            return false;
+        }
+        self.wc.set_u8(at::PROTO, 0xff);
+        self.key.u8(at::PROTO) != 0 && self.set_group(group)
+    }
+
+    fn differs(&self, group: Group) -> bool {
+        let (new, old) = (self.key.bytes(), self.base.bytes());
+        group.iter().any(|&(at, len)| new[at..at + len] != old[at..at + len])
     }
 
     /// Records that the packet is as the actions made it, except for addresses that it must not
@@ -133,10 +157,7 @@ impl Xlate<'_, '_> {
 
     /// Adds a set operation for the differences in a group, with the bits that were read.
     fn set_group(&mut self, group: Group) -> bool {
-        let differs = |&(at, len): &(usize, usize)| {
-            self.key.bytes()[at..at + len] != self.base.bytes()[at..at + len]
-        };
-        if !group.iter().any(differs) {
+        if !self.differs(group) {
             return false;
         }
         // ICMP's type and code share a group, with their own 8 bits each.

@@ -41,7 +41,7 @@ impl Xlate<'_, '_> {
 
     pub(super) fn push_mpls_entry(&mut self, ethertype: u16, lse: u32) {
         self.commit();
-        self.read_labels();
+        self.read_labels(0);
         self.begin_own(Headers::Entry);
         let known = usize::from(self.packet.layers.labels);
         let below = LABELS.map(|a| self.key.u32(a));
@@ -81,7 +81,7 @@ impl Xlate<'_, '_> {
         }
         self.commit();
         if fields::is_mpls(ethertype) {
-            self.read_labels();
+            self.read_labels(1);
         }
         let old = LABELS.map(|a| self.key.u32(a));
         self.packet.layers.labels -= 1;
@@ -135,9 +135,9 @@ impl Xlate<'_, '_> {
         }
     }
 
-    /// The decision depends on the entries, of which each gets another place in the key.
-    fn read_labels(&mut self) {
-        for a in &LABELS[..usize::from(self.packet.layers.labels)] {
+    /// The decision depends on the entries from `first` on: each gets another place in the key.
+    fn read_labels(&mut self, first: usize) {
+        for a in &LABELS[first..usize::from(self.packet.layers.labels)] {
             self.wc.set_u32(*a, !0);
         }
     }

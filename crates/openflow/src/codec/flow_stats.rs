@@ -4,7 +4,7 @@ use super::flow_mod::{known_flags, put_nx_match};
 use super::oxs;
 use super::port::{check_port, get_port};
 use crate::buf::{Put, Rd, Result};
-use crate::instructions::encode_instructions;
+use crate::instructions::encode_flow_instructions;
 use crate::matching::{decode_match, decode_match10, decode_nx_match};
 use crate::matching::{encode_match, encode_match10};
 use crate::oxm::port_from_10;
@@ -79,7 +79,7 @@ fn put10(s: &FlowStats, m: &mut Vec<u8>) {
     m.u64(s.cookie);
     m.u64(s.packets);
     m.u64(s.bytes);
-    encode_instructions(Version::V10, &s.instructions, m);
+    encode_flow_instructions(Version::V10, &s.matching, &s.instructions, m);
     m.patch_len(start, start);
 }
 
@@ -102,7 +102,7 @@ pub(super) fn put_flow_nx(s: &FlowStats, m: &mut Vec<u8>) {
     m.u64(s.packets);
     m.u64(s.bytes);
     put_nx_match(&s.matching, at, m);
-    encode_instructions(Version::V10, &s.instructions, m);
+    encode_flow_instructions(Version::V10, &s.matching, &s.instructions, m);
     m.patch_len(start, start);
 }
 
@@ -121,8 +121,9 @@ fn put11(version: Version, s: &FlowStats, m: &mut Vec<u8>) {
     m.u64(s.cookie);
     m.u64(s.packets);
     m.u64(s.bytes);
-    encode_match(version, &s.matching, m);
-    encode_instructions(version, &s.instructions, m);
+    // 1.1's own match has few of the fields that flows name: as in OVS, it is 1.2's here.
+    encode_match(version.max(Version::V12), &s.matching, m);
+    encode_flow_instructions(version, &s.matching, &s.instructions, m);
     m.patch_len(start, start);
 }
 
@@ -140,7 +141,7 @@ fn put15(s: &FlowStats, m: &mut Vec<u8>) {
     m.u64(s.cookie);
     encode_match(Version::V15, &s.matching, m);
     oxs::put(&oxs::Stats::of_flow(s), m);
-    encode_instructions(Version::V15, &s.instructions, m);
+    encode_flow_instructions(Version::V15, &s.matching, &s.instructions, m);
     m.patch_len(start, start);
 }
 

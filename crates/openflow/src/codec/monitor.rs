@@ -5,9 +5,9 @@ use super::flow_mod::{put_nx_match, removed_reason};
 use super::multipart::Parts;
 use super::port::check_port;
 use super::{Dialect, Form, ReplyTo};
-use crate::actions_out::encode_actions;
+use crate::actions_out::encode_flow_actions;
 use crate::buf::{Put, Rd, Result};
-use crate::instructions::encode_instructions;
+use crate::instructions::encode_flow_instructions;
 use crate::matching::{decode_match, decode_nx_match, encode_match};
 use crate::oxm::port_from_10;
 use crate::{
@@ -166,22 +166,22 @@ fn put_old(version: Version, to: ReplyTo, event: u16, reason: u8, s: &FlowStats,
         // The length without padding is in the match's own header.
         let len = [m[matching + 2], m[matching + 3]];
         m[at..at + 2].copy_from_slice(&len);
-        encode_instructions(version, &s.instructions, m);
+        encode_flow_instructions(version, &s.matching, &s.instructions, m);
     } else {
         put_nx_match(&s.matching, at, m);
-        put_actions(version, &s.instructions, m);
+        put_actions(version, s, m);
     }
     m.patch_len(start, start);
 }
 
 /// A list of actions in all versions: 1.0's form of instructions, later what is applied at once.
-fn put_actions(version: Version, instructions: &[Instruction], m: &mut Vec<u8>) {
+fn put_actions(version: Version, s: &FlowStats, m: &mut Vec<u8>) {
     if version == Version::V10 {
-        return encode_instructions(version, instructions, m);
+        return encode_flow_instructions(version, &s.matching, &s.instructions, m);
     }
-    for instruction in instructions {
+    for instruction in &s.instructions {
         if let Instruction::Apply(list) = instruction {
-            encode_actions(version, list, m);
+            encode_flow_actions(version, &s.matching, list, m);
         }
     }
 }
@@ -199,6 +199,6 @@ fn put14(version: Version, event: u16, reason: u8, s: &FlowStats, m: &mut Vec<u8
     m.pad(4);
     m.u64(s.cookie);
     encode_match(version, &s.matching, m);
-    encode_instructions(version, &s.instructions, m);
+    encode_flow_instructions(version, &s.matching, &s.instructions, m);
     m.patch_len(start, start);
 }

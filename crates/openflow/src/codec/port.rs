@@ -8,13 +8,14 @@ use crate::{
     OfError, OfPort, PortDesc, PortMod, PortStats, Request, Version, port_config, port_state,
 };
 
-/// Capabilities: flow, table, port and queue statistics; 1.0 also ARP_MATCH_IP, 1.1+ group
+/// Capabilities: flow, table, port and queue statistics; 1.0 and 1.1 also ARP_MATCH_IP, 1.1+ group
 /// statistics; 1.4+ bundles (ovs-vswitchd claims as much, and no flow monitors).
 fn capabilities(version: Version) -> u32 {
     const FLOW_TABLE_PORT_QUEUE: u32 = 1 | 2 | 4 | 64;
     match version {
         Version::V10 => FLOW_TABLE_PORT_QUEUE | 128,
-        Version::V11 | Version::V12 | Version::V13 => FLOW_TABLE_PORT_QUEUE | 8,
+        Version::V11 => FLOW_TABLE_PORT_QUEUE | 8 | 128,
+        Version::V12 | Version::V13 => FLOW_TABLE_PORT_QUEUE | 8,
         Version::V14 | Version::V15 => FLOW_TABLE_PORT_QUEUE | 8 | 1 << 9,
     }
 }

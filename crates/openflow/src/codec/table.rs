@@ -7,6 +7,10 @@ use crate::{OfError, Request, TableStats, Version};
 
 /// Every wildcard of 1.0's match.
 const ALL_WILDCARDS10: u32 = 0x3f_ffff;
+/// Every field of 1.1's match: `OFPFMF_*` without `OFPFMF_TYPE`.
+const FIELDS11: u32 = 0xfbff;
+/// Every action of 1.1, by number, but copying TTLs.
+const ACTIONS11: u32 = 0x01ff_e7ff;
 
 /// TABLE_MOD. 1.4's eviction flags cannot be chosen and are passed over, and so are bits of the
 /// configuration that the version has no meaning for.
@@ -58,11 +62,11 @@ pub(super) fn put_stats(version: Version, t: &TableStats, last: u8, m: &mut Vec<
             m.text(&t.name, 32);
             // Wildcards, match; instructions, actions, configuration.
             [
-                0x3ff,
-                0x3ff,
+                FIELDS11,
+                FIELDS11,
                 instructions(t, last),
-                0x0fff_ffff,
-                0x0fff_ffff,
+                ACTIONS11,
+                ACTIONS11,
                 t.config & MISS,
                 t.max_entries,
             ]

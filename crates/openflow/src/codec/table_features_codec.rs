@@ -1,7 +1,7 @@
 //! Table features (1.3+): what each table can match and do. All tables here can do the same.
 
 use crate::buf::Put;
-use crate::oxm::Oxm;
+use crate::oxm::{Oxm, ROWS};
 use crate::{TableStats, Version};
 use flow::{FIELDS, Field, TUN_METADATAS};
 use std::sync::OnceLock;
@@ -43,7 +43,13 @@ fn list(
     masked: impl Fn(Field) -> bool,
 ) -> Vec<u8> {
     let mut ids = Vec::new();
-    fields.for_each(|f| Oxm::of(version, f).put_header(masked(f), &mut ids));
+    for f in fields {
+        // Nicira's input port is a field of its own: it has 16 bits.
+        let short = ROWS.iter().find(|r| r.field == f && f == Field::InPort);
+        for form in short.into_iter().chain([&Oxm::of(version, f)]) {
+            form.put_header(masked(f), &mut ids);
+        }
+    }
     ids
 }
 
