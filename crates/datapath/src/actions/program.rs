@@ -43,7 +43,12 @@ pub(crate) enum Kind {
     Sampled,
     /// Everything else, by the interpreter.
     Generic,
+    /// So many operations that the input port pays for them: a sequence, or by the interpreter.
+    Long,
 }
+
+/// With more operations than this a program is [`Kind::Long`].
+const SHORT_MAX: usize = 4;
 
 /// A compiled list of operations.
 #[repr(C, align(64))]
@@ -63,7 +68,7 @@ pub(crate) struct Program {
     pub patch: Patch,
     /// The outer header's template, for [`Kind::TunnelPushOutput`]; None: the header has none.
     pub template: Option<Box<Template>>,
-    /// The compiled operations of [`Kind::Sequence`].
+    /// The compiled operations of [`Kind::Sequence`], and of some of [`Kind::Long`].
     pub steps: Option<Box<Sequence>>,
     /// The parts of [`Kind::Sampled`].
     pub sampled: Option<Box<Sampled>>,
@@ -105,6 +110,9 @@ impl Program {
             p.out = *port;
         }
         p.kind = p.compile(ops, why);
+        if matches!(p.kind, Kind::Sequence | Kind::Generic) && action::count(ops) > SHORT_MAX {
+            p.kind = Kind::Long;
+        }
         p
     }
 
@@ -160,7 +168,7 @@ impl Program {
 fn is_cheap(ops: &[Op], why: Drop) -> bool {
     let sampled = matches!(ops, [Op::Sample { .. }, ..]);
     let kind = if sampled { Kind::Generic } else { Program::new(ops, Some(why)).kind };
-    !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled)
+    !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled | Kind::Long)
 }
 
 /// True for a rewrite of packet bytes only, without metadata.
