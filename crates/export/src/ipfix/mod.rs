@@ -172,24 +172,28 @@ impl Exporter {
         }
     }
 
-    /// Reports `most` flows that are due. True: there are more.
-    pub fn run(&mut self, now: Now, most: usize) -> bool {
-        for _ in 0..most {
+    /// Reports `left` flows that are due, and takes as many from that as it reported. True: there
+    /// are more.
+    pub fn run(&mut self, now: Now, left: &mut usize) -> bool {
+        while *left > 0 {
             let first = self.order.front().and_then(|key| self.flows.get(key));
             let due = |c: &FlowCounts| now.ms.saturating_sub(c.start_ms) >= self.settings.active_ms;
             if !first.is_some_and(due) {
                 return false;
             }
             self.end_first(End::Active, now);
+            *left -= 1;
         }
         true
     }
 
-    /// Reports all flows.
-    pub fn finish(&mut self, now: Now) {
-        while !self.order.is_empty() {
+    /// Reports `left` flows, and takes as many from that as it reported. True: there are more.
+    pub fn finish(&mut self, now: Now, left: &mut usize) -> bool {
+        while *left > 0 && !self.order.is_empty() {
             self.end_first(End::Forced, now);
+            *left -= 1;
         }
+        !self.order.is_empty()
     }
 
     /// Messages to be sent that have no room for more.

@@ -96,8 +96,6 @@ pub struct Exporter {
     open: Vec<u8>,
     /// Datagrams to be sent.
     ready: Vec<Vec<u8>>,
-    /// Packets of flows for which there was no place.
-    lost: u64,
 }
 
 impl Exporter {
@@ -112,7 +110,6 @@ impl Exporter {
             due: 0,
             open: Vec::new(),
             ready: Vec::new(),
-            lost: 0,
         }
     }
 
@@ -121,17 +118,13 @@ impl Exporter {
         self.settings = settings;
     }
 
-    /// Packets of flows for which there was no place.
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
-
-    /// Packets of a flow went to `output`. With no packets: its first one is counted later.
+    /// Packets of a flow went to `output`. With no packets: its first one is counted later. A flow
+    /// that there is no room for ends the one that was looked at longest ago.
     pub fn update(&mut self, flow: &IpFlow, output: u16, tcp_flags: u8, traffic: Traffic) {
         if !self.flows.contains_key(flow) {
             if self.flows.len() >= FLOWS_MAX {
-                self.lost += traffic.packets;
-                return;
+                self.due = self.due.saturating_sub(1);
+                self.end_first(traffic.used_ms);
             }
             let state = State {
                 output,
@@ -163,11 +156,11 @@ impl Exporter {
         self.due = self.round.len();
     }
 
-    /// Looks at `most` flows more: reports those that are active for long, and of those that are
-    /// idle, which go. True: there are more.
-    pub fn run(&mut self, now_ms: u64, most: usize) -> bool {
-        let n = most.min(self.due);
-        self.due -= n;
+    /// Looks at `left` flows more, and takes as many from that as it looked at: reports those that
+    /// are active for long, and of those that are idle, which go. True: there are more.
+    pub fn run(&mut self, now_ms: u64, left: &mut usize) -> bool {
+        let n = self.due.min(*left);
+        (self.due, *left) = (self.due - n, *left - n);
         for _ in 0..n {
             let Some(flow) = self.round.pop_front() else { break };
             let Some(mut state) = self.flows.remove(&flow) else { continue };
@@ -185,13 +178,28 @@ impl Exporter {
         self.due > 0
     }
 
-    /// Ends all flows.
-    pub fn finish(&mut self, now_ms: u64) {
-        for (flow, mut state) in std::mem::take(&mut self.flows) {
+    /// Ends `left` flows, and takes as many from that as it ended. True: there are more.
+    pub fn finish(&mut self, now_ms: u64, left: &mut usize) -> bool {
+        self.due = 0;
+        while *left > 0 && !self.round.is_empty() {
+            *left -= 1;
+            self.end_first(now_ms);
+        }
+        !self.round.is_empty()
+    }
+
+    /// Ends the flow that was looked at longest ago.
+    fn end_first(&mut self, now_ms: u64) {
+        if let Some(flow) = self.round.pop_front()
+            && let Some(mut state) = self.flows.remove(&flow)
+        {
             self.report(&flow, &mut state, now_ms);
         }
-        self.round.clear();
-        self.due = 0;
+    }
+
+    /// How many datagrams are full.
+    pub fn full(&self) -> usize {
+        self.ready.len()
     }
 
     /// Datagrams to be sent; `wall`: seconds and nanoseconds since 1970.
