@@ -4,7 +4,7 @@
 mod v5;
 
 use crate::Traffic;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use v5::FlowRecord;
 
 /// Flows that are kept: OVS's default for cached flows (`flow-limit`, 200,000), and some room for
@@ -29,7 +29,7 @@ pub mod output {
 }
 
 /// What packets of one flow have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpFlow {
     /// OpenFlow port.
     pub in_port: u16,
@@ -87,7 +87,8 @@ pub struct Exporter {
     boot_ms: u64,
     /// Records so far.
     sequence: u32,
-    flows: HashMap<IpFlow, State>,
+    /// A tree: a table that is hashed anew as it grows would stop the caller for 300 ms.
+    flows: BTreeMap<IpFlow, State>,
     /// All flows, those that were looked at longest ago first.
     round: VecDeque<IpFlow>,
     /// How many of them are to be looked at in this round.
@@ -105,7 +106,7 @@ impl Exporter {
             settings,
             boot_ms: now_ms,
             sequence: 0,
-            flows: HashMap::new(),
+            flows: BTreeMap::new(),
             round: VecDeque::new(),
             due: 0,
             open: Vec::new(),
