@@ -47,8 +47,9 @@ const PORTS_COUNT_MAX: usize = 64;
 /// The debts of ports whose packets have many operations.
 pub(crate) struct LongPrograms {
     free: usize,
-    /// Cycles that an operation is expected to take.
+    /// Cycles that an operation is expected to take, and a packet without such operations.
     operation: u64,
+    packet: u64,
     /// [`BURST_NS`] in cycles.
     burst: u64,
     /// When an other port last had packets while one owed something.
@@ -83,6 +84,7 @@ impl LongPrograms {
         LongPrograms {
             free,
             operation,
+            packet: operation,
             burst,
             contended_ms: None,
             limit: burst * ALONE_FACTOR,
@@ -165,11 +167,11 @@ impl LongPrograms {
         self.recirculating.drain(..).for_each(|port| self.recirculated[usize::from(port)] = 0);
         let operations = std::mem::take(&mut self.operations);
         let made = std::mem::take(&mut self.made);
+        let packets = packets as u64;
         if operations > 0 {
-            let measured = took / (operations + packets as u64);
-            let measured = measured.min(self.operation * ESTIMATE_RISE_MAX);
-            let change = measured as i64 - self.operation as i64;
-            self.operation = (self.operation as i64 + (change >> ESTIMATE_SHIFT)).max(1) as u64;
+            approach(&mut self.operation, took.saturating_sub(packets * self.packet) / operations);
+        } else if packets > 0 {
+            approach(&mut self.packet, took / packets);
         }
         self.pay(if alone { u64::MAX } else { took.saturating_sub(made) >> SHARE_SHIFT });
     }
@@ -184,13 +186,26 @@ impl LongPrograms {
     }
 }
 
+/// Has an estimate follow what was measured.
+fn approach(estimate: &mut u64, measured: u64) {
+    let change = measured.min(*estimate * ESTIMATE_RISE_MAX) as i64 - *estimate as i64;
+    let step = (change >> ESTIMATE_SHIFT).max(change.signum());
+    *estimate = (*estimate as i64 + step).max(1) as u64;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// A port may owe 5,000 cycles, an operation takes 10.
     fn long() -> LongPrograms {
-        LongPrograms { operation: 10, burst: 5_000, limit: 5_000, ..LongPrograms::default() }
+        LongPrograms {
+            operation: 10,
+            packet: 1,
+            burst: 5_000,
+            limit: 5_000,
+            ..LongPrograms::default()
+        }
     }
 
     /// How many packets of 116 operations of a port are executed in an iteration.
@@ -204,7 +219,7 @@ mod tests {
         assert!((0..256).all(|_| l.admit(1, 16)) && l.is_empty(), "short ones are free");
         assert_eq!(executed(&mut l, 1), 6);
         // What it took itself pays for nothing, and what others took for half.
-        l.end_iteration(6_000 + 4_000, 400, false, 1);
+        l.end_iteration(6_000 + 4_000, 4_000, false, 1);
         assert_eq!(executed(&mut l, 1), 2, "4,000, and one beyond 5,000");
         assert!(l.admit(1, 16) && l.admit(2, 5_000), "who owes nothing has one executed");
     }
@@ -270,6 +285,14 @@ mod tests {
             l.end_iteration(100_000, 0, true, 1);
         }
         assert!((90..=100).contains(&l.operation), "{}", l.operation);
+        // Packets that cost 50 each are no reason for operations to seem cheaper.
+        (0..100).for_each(|_| l.end_iteration(50 * 200, 200, true, 1));
+        assert!((40..=50).contains(&l.packet) && l.operation >= 90, "{}", l.packet);
+        for _ in 0..100 {
+            l.admit(1, 116);
+            l.end_iteration(10_000 + 50 * 200, 200, true, 1);
+        }
+        assert!((90..=120).contains(&l.operation), "{}", l.operation);
     }
 
     #[test]

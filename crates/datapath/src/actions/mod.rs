@@ -152,9 +152,14 @@ impl Actions {
             let program = self.programs.get(batch.keys.program[*i]);
             // `ct` is validated at the second lookup, by comparing keys; samples cannot be
             // compared, as they are random, nor headers with numbers of their own.
-            !matches!(program.kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled)
-                && !(program.kind == Kind::Long && program.steps.is_none())
-                && !matches!(program.ops.first(), Some(action::Op::TunnelPush(t)) if t.sequence())
+            let interpreted = match program.kind {
+                Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled => true,
+                Kind::Long => program.steps.is_none(),
+                _ => false,
+            };
+            let numbered =
+                matches!(program.ops.first(), Some(action::Op::TunnelPush(t)) if t.sequence());
+            !interpreted && !numbered
         };
         let fast: Vec<_> = (0..batch.packets.len()).filter(fast).collect();
         let found: Vec<_> = fast.iter().filter_map(|i| self.compare(batch, *i)).collect();
