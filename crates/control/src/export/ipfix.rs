@@ -55,12 +55,15 @@ impl Ipfix {
     pub fn apply(&mut self, conf: &BridgeConf, past: &mut Past) {
         let own = conf.ipfix.as_ref().filter(|c| c.sampling > 0);
         if self.of_bridge.as_ref().map(|one| &one.conf) != own {
-            self.of_bridge.take().into_iter().for_each(|one| past.end(Ending::Ipfix(one)));
+            self.of_bridge
+                .take()
+                .into_iter()
+                .for_each(|one| past.end(Ending::Ipfix(Box::new(one))));
             self.of_bridge = own.and_then(|c| One::new(&conf.name, c, 0));
         }
         let stays = |id: &u32, one: &mut One| conf.sets.get(id) == Some(&one.conf);
         for (_, one) in self.of_sets.extract_if(.., |id, one| !stays(id, one)) {
-            past.end(Ending::Ipfix(one));
+            past.end(Ending::Ipfix(Box::new(one)));
         }
         for (id, c) in &conf.sets {
             if !self.of_sets.contains_key(id)
@@ -165,7 +168,7 @@ impl Ipfix {
     /// All exporters end.
     pub fn end(self, past: &mut Past) {
         let all = self.of_bridge.into_iter().chain(self.of_sets.into_values());
-        all.for_each(|one| past.end(Ending::Ipfix(one)));
+        all.for_each(|one| past.end(Ending::Ipfix(Box::new(one))));
     }
 }
 

@@ -10,7 +10,7 @@ pub enum Ending {
     /// Of NetFlow.
     NetFlow(NetFlow),
     /// Of IPFIX.
-    Ipfix(One),
+    Ipfix(Box<One>),
 }
 
 impl Ending {

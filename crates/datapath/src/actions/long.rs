@@ -168,10 +168,11 @@ impl LongPrograms {
         let operations = std::mem::take(&mut self.operations);
         let made = std::mem::take(&mut self.made);
         let packets = packets as u64;
-        if operations > 0 {
-            approach(&mut self.operation, took.saturating_sub(packets * self.packet) / operations);
-        } else if packets > 0 {
-            approach(&mut self.packet, took / packets);
+        let rest = took.saturating_sub(packets * self.packet);
+        match (rest.checked_div(operations), took.checked_div(packets)) {
+            (Some(measured), _) => approach(&mut self.operation, measured),
+            (None, Some(measured)) => approach(&mut self.packet, measured),
+            (None, None) => {}
         }
         self.pay(if alone { u64::MAX } else { took.saturating_sub(made) >> SHARE_SHIFT });
     }

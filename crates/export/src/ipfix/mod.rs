@@ -82,7 +82,7 @@ enum End {
     Full = 5,
 }
 
-/// What tells flows apart: domain, template and the first part of the record; and in front of it its
+/// What tells flows apart: domain, template and the first part of the record. In front of it is its
 /// hash, so that hardly ever more than that is compared.
 type Key = (u64, Rc<(u32, Shape, Vec<u8>)>);
 
