@@ -1,16 +1,16 @@
-//! How much of a worker's time packets with many operations get.
+//! How much of a worker's time packets get of which many copies are sent.
 //!
 //! A packet that is flooded to a bridge of 300 ports costs as much as 300 others, and its port's
-//! share of a vector would be as many such packets. So the operations of a packet beyond
-//! [`LongPrograms::free`] are a debt of its port, in cycles: what an operation took lately. A port
-//! whose debt is more than [`BURST_NS`] has no packet with so many operations executed; these are
+//! share of a vector would be as many such packets. So the copies of a packet beyond
+//! [`LongPrograms::free`] are a debt of its port, in cycles: what a copy took lately. A port whose
+//! debt is more than [`BURST_NS`] has no packet with so many copies executed; these are
 //! dropped (`action_time`), and its other packets are not concerned. Debts are paid with the time
 //! in which no other port has packets, and with half of the rest. While there were no such others
 //! for ten seconds, a port may owe more.
 //!
 //! Short lists may recirculate several copies of a packet, each of which meets such a list again.
 //! So what a port's packets recirculate in an iteration beyond [`RECIRCULATED_FREE`] counts as
-//! operations as well, and is bounded by [`RECIRCULATED_MAX`], as all ports of a worker share the
+//! copies as well, and is bounded by [`RECIRCULATED_MAX`], as all ports of a worker share the
 //! room for packets that wait to be looked up again.
 
 use crate::stats::clock::cycles_per_second;
@@ -18,13 +18,13 @@ use flow::PortNo;
 use packet::VECTOR;
 use telemetry::Drop;
 
-/// Operations that cost nothing extra: of a thread that sends without system calls, and of the
+/// Copies of a packet that cost nothing extra: of a thread that sends without system calls, and of the
 /// kernel worker.
 const FREE: usize = 16;
 const FREE_IN_KERNEL: usize = 4;
-/// What an operation is supposed to take before it was measured, nanoseconds: likewise.
-const OPERATION_NS: u64 = 200;
-const OPERATION_IN_KERNEL_NS: u64 = 4_000;
+/// What a copy is supposed to take before it was measured, nanoseconds: likewise.
+const COPY_NS: u64 = 200;
+const COPY_IN_KERNEL_NS: u64 = 4_000;
 /// Debt up to which a port's packets are executed, nanoseconds.
 const BURST_NS: u64 = 2_000_000;
 /// How many times as much it may be while no other port had packets for [`CONTENDED_MS`].
@@ -44,11 +44,11 @@ const RECIRCULATED_MAX: u16 = 4 * VECTOR as u16;
 /// Ports that are remembered. Beyond, the one that owes least is forgotten.
 const PORTS_COUNT_MAX: usize = 64;
 
-/// The debts of ports whose packets have many operations.
+/// The debts of ports whose packets go to many ports.
 pub(crate) struct LongPrograms {
     free: usize,
-    /// Cycles that an operation is expected to take, and a packet without such operations.
-    operation: u64,
+    /// Cycles that a copy is expected to take, and a packet without such copies.
+    copy: u64,
     packet: u64,
     /// [`BURST_NS`] in cycles.
     burst: u64,
@@ -58,8 +58,8 @@ pub(crate) struct LongPrograms {
     limit: u64,
     /// Ports, and the cycles that they owe.
     debts: Vec<(PortNo, u64)>,
-    /// Operations of this iteration that made debts, and these debts.
-    operations: u64,
+    /// Copies of this iteration that made debts, and these debts.
+    copies: u64,
     made: u64,
     /// By port: how many packets were recirculated in this iteration, and the ports that had some.
     recirculated: Vec<u16>,
@@ -68,28 +68,28 @@ pub(crate) struct LongPrograms {
 
 impl Default for LongPrograms {
     fn default() -> Self {
-        Self::new(FREE, OPERATION_NS)
+        Self::new(FREE, COPY_NS)
     }
 }
 
 impl LongPrograms {
     /// The kernel worker's.
     pub fn of_kernel_worker() -> Self {
-        Self::new(FREE_IN_KERNEL, OPERATION_IN_KERNEL_NS)
+        Self::new(FREE_IN_KERNEL, COPY_IN_KERNEL_NS)
     }
 
-    fn new(free: usize, operation_ns: u64) -> Self {
+    fn new(free: usize, copy_ns: u64) -> Self {
         let in_cycles = |ns: u64| (ns * (cycles_per_second() / 1_000_000) / 1_000).max(1);
-        let (operation, burst) = (in_cycles(operation_ns), in_cycles(BURST_NS));
+        let (copy, burst) = (in_cycles(copy_ns), in_cycles(BURST_NS));
         LongPrograms {
             free,
-            operation,
-            packet: operation,
+            copy,
+            packet: copy,
             burst,
             contended_ms: None,
             limit: burst * ALONE_FACTOR,
             debts: Vec::new(),
-            operations: 0,
+            copies: 0,
             made: 0,
             recirculated: Vec::new(),
             recirculating: Vec::new(),
@@ -107,9 +107,9 @@ impl LongPrograms {
         self.debts.iter().any(|d| d.0 == port)
     }
 
-    /// Charges the port with a packet of so many operations. False: it is not to be executed.
-    pub fn admit(&mut self, port: PortNo, operations: usize) -> bool {
-        let excess = operations.saturating_sub(self.free) as u64;
+    /// Charges the port with a packet of so many copies. False: it is not to be executed.
+    pub fn admit(&mut self, port: PortNo, copies: usize) -> bool {
+        let excess = copies.saturating_sub(self.free) as u64;
         if excess == 0 {
             return true;
         }
@@ -119,10 +119,10 @@ impl LongPrograms {
         if *debt > self.limit || *debt > 0 && self.made > self.limit {
             return false;
         }
-        let cost = excess * self.operation;
+        let cost = excess * self.copy;
         *debt += cost;
         self.made += cost;
-        self.operations += excess;
+        self.copies += excess;
         true
     }
 
@@ -165,12 +165,12 @@ impl LongPrograms {
         let contended = self.contended_ms.is_some_and(|at| now_ms < at + CONTENDED_MS);
         self.limit = if contended { self.burst } else { self.burst * ALONE_FACTOR };
         self.recirculating.drain(..).for_each(|port| self.recirculated[usize::from(port)] = 0);
-        let operations = std::mem::take(&mut self.operations);
+        let copies = std::mem::take(&mut self.copies);
         let made = std::mem::take(&mut self.made);
         let packets = packets as u64;
         let rest = took.saturating_sub(packets * self.packet);
-        match (rest.checked_div(operations), took.checked_div(packets)) {
-            (Some(measured), _) => approach(&mut self.operation, measured),
+        match (rest.checked_div(copies), took.checked_div(packets)) {
+            (Some(measured), _) => approach(&mut self.copy, measured),
             (None, Some(measured)) => approach(&mut self.packet, measured),
             (None, None) => {}
         }
@@ -198,18 +198,12 @@ fn approach(estimate: &mut u64, measured: u64) {
 mod tests {
     use super::*;
 
-    /// A port may owe 5,000 cycles, an operation takes 10.
+    /// A port may owe 5,000 cycles, a copy takes 10.
     fn long() -> LongPrograms {
-        LongPrograms {
-            operation: 10,
-            packet: 1,
-            burst: 5_000,
-            limit: 5_000,
-            ..LongPrograms::default()
-        }
+        LongPrograms { copy: 10, packet: 1, burst: 5_000, limit: 5_000, ..LongPrograms::default() }
     }
 
-    /// How many packets of 116 operations of a port are executed in an iteration.
+    /// How many packets of 116 copies of a port are executed in an iteration.
     fn executed(l: &mut LongPrograms, port: PortNo) -> usize {
         (0..256).filter(|_| l.admit(port, 116)).count()
     }
@@ -246,7 +240,7 @@ mod tests {
         assert_eq!(executed(&mut l, 1), 0);
         for (ms, more) in [(6, 6), (4 + CONTENDED_MS, 6), (5 + CONTENDED_MS, 21)] {
             l.end_iteration(1, 1, true, ms);
-            l.operation = 10;
+            l.copy = 10;
             assert_eq!(executed(&mut l, 1), more, "{ms}");
         }
     }
@@ -280,20 +274,20 @@ mod tests {
         let mut l = long();
         executed(&mut l, 1);
         l.end_iteration(u64::MAX >> 1, 6, true, 1);
-        assert_eq!(l.operation, 10 + (40 - 10) / 8);
+        assert_eq!(l.copy, 10 + (40 - 10) / 8);
         for _ in 0..100 {
             l.admit(1, 1016);
             l.end_iteration(100_000, 0, true, 1);
         }
-        assert!((90..=100).contains(&l.operation), "{}", l.operation);
-        // Packets that cost 50 each are no reason for operations to seem cheaper.
+        assert!((90..=100).contains(&l.copy), "{}", l.copy);
+        // Packets that cost 50 each are no reason for copies to seem cheaper.
         (0..100).for_each(|_| l.end_iteration(50 * 200, 200, true, 1));
-        assert!((40..=50).contains(&l.packet) && l.operation >= 90, "{}", l.packet);
+        assert!((40..=50).contains(&l.packet) && l.copy >= 90, "{}", l.packet);
         for _ in 0..100 {
             l.admit(1, 116);
             l.end_iteration(10_000 + 50 * 200, 200, true, 1);
         }
-        assert!((90..=120).contains(&l.operation), "{}", l.operation);
+        assert!((90..=120).contains(&l.copy), "{}", l.copy);
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Actions {
                     run
                 }
                 Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),
-                Kind::Long if !tx.long.admit(batch.in_port[n], action::count(&program.ops)) => {
+                Kind::Long if !tx.long.admit(batch.in_port[n], program.weight.into()) => {
                     tx.dropped(batch.in_port[n], Drop::ActionTime);
                     // SAFETY: as above.
                     tx.free(unsafe { batch.packets[n].duplicate() });

@@ -53,7 +53,7 @@ pub(crate) struct TxState {
     shared: Arc<Shared>,
     punts: Punts,
     pub ct: CtState,
-    /// Debts of ports whose packets have many operations.
+    /// Debts of ports whose packets go to many ports.
     pub long: LongPrograms,
     /// Packets of the control side, with which some is done each turn.
     pub injected: Injected,

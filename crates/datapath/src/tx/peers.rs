@@ -170,7 +170,7 @@ mod tests {
         assert!(flooding > 100 * (200 - 32), "it has what the other one leaves: {flooding}");
         while lab.take(64) > 0 {}
         assert_eq!((0..3).map(|_| lab.hand_over(1, 256)).sum::<usize>(), 3 * 256);
-        lab.take(usize::MAX.min(4096));
+        lab.take(HANDOFFS_MAX);
         assert_eq!(lab.pool.in_use(), 0);
     }
 }
