@@ -1,5 +1,6 @@
 //! Every reason for which the packet side itself ends a packet, provoked. (`too_long`, `tx_full`,
-//! `no_port`, `policy` and `recirc_limit` are in `forward.rs`, `miss_time` in `costly.rs`.)
+//! `no_port`, `policy` and `recirc_limit` are in `forward.rs`, `miss_time` in `costly.rs`,
+//! `action_time` in `long.rs`.)
 mod common;
 
 use action::{

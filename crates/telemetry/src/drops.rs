@@ -44,6 +44,7 @@ drops! {
     ResubmitLimit "resubmit_limit" "The pipeline has too many table lookups, actions or outputs for one packet.";
     StackLimit "stack_limit" "The pipeline's actions pushed too many values on the stack.";
     MissTime "miss_time" "Packets of new flows from the input port take the pipeline so long that other ports would wait for them.";
+    ActionTime "action_time" "So many copies of the packet were to be sent or looked up again that other ports would wait for all such packets of the input port.";
     Meter "meter" "A meter's rate was exceeded.";
     Policed "policed" "The input port brought more than its ingress policing rate and burst allow.";
     TxPoliced "tx_policed" "The output port was sent more than its egress policer's rate and burst allow.";

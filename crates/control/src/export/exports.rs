@@ -3,6 +3,7 @@
 use super::counts::Counts;
 use super::ipfix::Ipfix;
 use super::netflow::NetFlow;
+use super::past::Past;
 use super::sflow::Sflow;
 use ::export::Traffic;
 use datapath::PuntEvent;
@@ -28,8 +29,8 @@ pub struct BridgeExports {
 pub struct Exports {
     /// Bridges that export something.
     pub bridges: BTreeMap<BridgeId, BridgeExports>,
-    /// What exporters counted that are gone.
-    pub past: Counts,
+    /// Exporters that are gone or end.
+    pub past: Past,
 }
 
 impl BridgeExports {
@@ -45,7 +46,7 @@ impl BridgeExports {
 impl Exports {
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
-        let mut all = self.past;
+        let mut all = self.past.counts();
         self.bridges.values().for_each(|b| all += b.counts());
         all
     }
@@ -94,7 +95,7 @@ impl Exports {
         let Some(flow) = FlowExport::of(&**effects) else { return };
         let of_bridge = self.bridges.get_mut(&flow.bridge);
         if let Some(netflow) = of_bridge.and_then(|b| b.netflow.as_mut()) {
-            netflow.exporter.update(&flow.flow, flow.output, flow.tcp_flags, traffic);
+            netflow.update(flow, traffic);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::collectors::Collectors;
 use super::counts::{Counts, wall_clock, warn};
+use super::past::{Ending, Past};
 use crate::config::{BridgeConf, IpfixConf};
 use ::export::ipfix::{Exporter, Interface, IpfixSample, Now, PORT, Packet, Tunnel};
 use datapath::PuntEvent;
@@ -31,7 +32,7 @@ pub struct Ipfix {
 }
 
 /// An exporter, and where what it reports goes.
-struct One {
+pub struct One {
     exporter: Exporter,
     collectors: Collectors,
     conf: IpfixConf,
@@ -51,15 +52,18 @@ struct Taken<'a> {
 
 impl Ipfix {
     /// Makes, changes or ends exporters, as the database asks for.
-    pub fn apply(&mut self, conf: &BridgeConf, now: u64, past: &mut Counts) {
+    pub fn apply(&mut self, conf: &BridgeConf, past: &mut Past) {
         let own = conf.ipfix.as_ref().filter(|c| c.sampling > 0);
         if self.of_bridge.as_ref().map(|one| &one.conf) != own {
-            self.of_bridge.take().into_iter().for_each(|one| one.end(now, past));
+            self.of_bridge
+                .take()
+                .into_iter()
+                .for_each(|one| past.end(Ending::Ipfix(Box::new(one))));
             self.of_bridge = own.and_then(|c| One::new(&conf.name, c, 0));
         }
         let stays = |id: &u32, one: &mut One| conf.sets.get(id) == Some(&one.conf);
         for (_, one) in self.of_sets.extract_if(.., |id, one| !stays(id, one)) {
-            one.end(now, past);
+            past.end(Ending::Ipfix(Box::new(one)));
         }
         for (id, c) in &conf.sets {
             if !self.of_sets.contains_key(id)
@@ -151,19 +155,20 @@ impl Ipfix {
     }
 
     /// Reports some flows that are due, and sends what waits. True: there are more.
-    pub fn turn(&mut self, now: u64, most: usize) -> bool {
+    pub fn turn(&mut self, now: u64, left: &mut usize) -> bool {
         let mut more = false;
         for one in self.of_bridge.iter_mut().chain(self.of_sets.values_mut()) {
-            more |= one.exporter.run(time(now), most);
+            more |= one.exporter.run(time(now), left);
             let messages = one.exporter.take(time(now));
             one.send(messages);
         }
         more
     }
 
-    /// Reports all that is known.
-    pub fn end(self, now: u64, past: &mut Counts) {
-        self.of_bridge.into_iter().chain(self.of_sets.into_values()).for_each(|o| o.end(now, past));
+    /// All exporters end.
+    pub fn end(self, past: &mut Past) {
+        let all = self.of_bridge.into_iter().chain(self.of_sets.into_values());
+        all.for_each(|one| past.end(Ending::Ipfix(Box::new(one))));
     }
 }
 
@@ -195,7 +200,8 @@ impl One {
         }
     }
 
-    fn counts(&self) -> Counts {
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
         let (sent, failed) = self.collectors.counts();
         Counts { lost: self.exporter.lost(), sent, failed }
     }
@@ -221,11 +227,12 @@ impl One {
         self.send(messages);
     }
 
-    fn end(mut self, now: u64, past: &mut Counts) {
-        self.exporter.finish(time(now));
+    /// Reports some of all that is known. True: there is more.
+    pub fn end(&mut self, now: u64, left: &mut usize) -> bool {
+        let more = self.exporter.finish(time(now), left);
         let messages = self.exporter.take(time(now));
         self.send(messages);
-        *past += self.counts();
+        more
     }
 
     fn send(&mut self, messages: Vec<Vec<u8>>) {

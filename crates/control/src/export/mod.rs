@@ -10,6 +10,7 @@ mod counts;
 pub mod exports;
 mod ipfix;
 mod netflow;
+pub mod past;
 mod sflow;
 mod sflow_poll;
 
@@ -21,11 +22,13 @@ use ::export::ipfix::Interface;
 use exports::BridgeExports;
 use ofproto::{BridgeId, ExportConfig};
 use openflow::OfPort;
+use past::Ending;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Flows that are looked at before others have their turn: less than a millisecond's work.
-const SLICE_FLOWS_MAX: usize = 4096;
+/// Flows that are looked at, of all exporters of a bridge, before others have their turn: each may
+/// be a datagram of its own, some milliseconds' work.
+const SLICE_FLOWS_MAX: usize = 512;
 /// `ifType` (IANA): Ethernet, a tunnel.
 const ETHERNET_CSMACD: u32 = 6;
 const TUNNEL: u32 = 131;
@@ -43,7 +46,7 @@ pub fn apply(s: &mut State, conf: &BridgeConf) {
     sflow::apply(&mut exports.sflow, conf, sub_agent, now, &mut export.past);
     exports.sflow.iter_mut().for_each(|sflow| sflow_poll::set_interfaces(s, &conf.name, sflow));
     let sflow = exports.sflow.as_ref().map(sflow::Sflow::sampling);
-    exports.ipfix.apply(conf, now, &mut s.observers.export.past);
+    exports.ipfix.apply(conf, &mut s.observers.export.past);
     exports.ipfix.interfaces = interfaces(s, &conf.name);
     let (ipfix, sets) = (exports.ipfix.sampling(), exports.ipfix.sets());
     let config = ExportConfig { netflow: exports.netflow.is_some(), sflow, ipfix, sets };
@@ -53,23 +56,23 @@ pub fn apply(s: &mut State, conf: &BridgeConf) {
     s.change_bridge(id, |c| c.export = config);
 }
 
-/// A bridge goes: its exporters report what they know.
+/// A bridge goes: its exporters report what they know, in turns.
 pub fn remove(s: &mut State, id: BridgeId) {
     let now = s.now_ms();
     let export = &mut s.observers.export;
     let Some(BridgeExports { netflow, sflow, ipfix }) = export.bridges.remove(&id) else { return };
-    ipfix.end(now, &mut export.past);
-    netflow.into_iter().for_each(|n| n.end(now, &mut export.past));
+    ipfix.end(&mut export.past);
+    netflow.into_iter().for_each(|n| export.past.end(Ending::NetFlow(n)));
     sflow.into_iter().for_each(|s| s.end(now, &mut export.past));
 }
 
 /// The daemon ends: exporters report all that is known.
 pub fn stop(s: &mut State) {
-    if s.observers.export.bridges.is_empty() {
-        return;
+    if !s.observers.export.bridges.is_empty() {
+        s.collect();
+        bridges(s).into_iter().for_each(|id| remove(s, id));
     }
-    s.collect();
-    bridges(s).into_iter().for_each(|id| remove(s, id));
+    while end_some(s) {}
 }
 
 /// Looks at the exporters each second until the daemon ends.
@@ -83,6 +86,9 @@ pub async fn run(state: Shared) {
                 tokio::task::yield_now().await;
             }
         }
+        while end_some(&mut state.borrow_mut()) {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -92,6 +98,13 @@ pub fn tick(s: &mut State) {
         begin(s, id);
         while turn(s, id) {}
     }
+    while end_some(s) {}
+}
+
+/// Some flows of exporters that end. True: there are more.
+fn end_some(s: &mut State) -> bool {
+    let now = s.now_ms();
+    s.observers.export.past.turn(now, SLICE_FLOWS_MAX)
 }
 
 fn bridges(s: &State) -> Vec<BridgeId> {
@@ -110,9 +123,10 @@ fn begin(s: &mut State, id: BridgeId) {
 fn turn(s: &mut State, id: BridgeId) -> bool {
     let now = s.now_ms();
     let Some(exports) = s.observers.export.bridges.get_mut(&id) else { return false };
+    let mut left = SLICE_FLOWS_MAX;
     let netflow = exports.netflow.as_mut();
-    let more = netflow.is_some_and(|netflow| netflow.turn(now, SLICE_FLOWS_MAX));
-    exports.ipfix.turn(now, SLICE_FLOWS_MAX) || more
+    let more = netflow.is_some_and(|netflow| netflow.turn(now, &mut left));
+    exports.ipfix.turn(now, &mut left) || more
 }
 
 /// A bridge's interfaces, as IPFIX reports them, by OpenFlow port.

@@ -2,11 +2,17 @@
 
 use super::collectors::Collectors;
 use super::counts::{Counts, wall_clock, warn};
+use super::past::{Ending, Past};
 use crate::config::BridgeConf;
+use ::export::Traffic;
 use ::export::netflow::Exporter;
+use ofproto::FlowExport;
 
 /// Engine ids from here on do not fit into interface fields.
 const ENGINE_ID_BITS: u8 = 7;
+
+/// Datagrams that wait until all are sent.
+const DATAGRAMS_MAX: usize = 16;
 
 /// An exporter, and where what it tells goes.
 pub struct NetFlow {
@@ -16,9 +22,9 @@ pub struct NetFlow {
 }
 
 /// Makes, changes or ends it, as the database asks for.
-pub fn apply(is: &mut Option<NetFlow>, conf: &BridgeConf, now: u64, past: &mut Counts) {
+pub fn apply(is: &mut Option<NetFlow>, conf: &BridgeConf, now: u64, past: &mut Past) {
     let Some(wanted) = &conf.netflow else {
-        return is.take().into_iter().for_each(|n| n.end(now, past));
+        return is.take().into_iter().for_each(|n| past.end(Ending::NetFlow(n)));
     };
     let settings = &wanted.settings;
     if settings.add_id_to_interface && settings.engine_id >> ENGINE_ID_BITS != 0 && is.is_none() {
@@ -34,7 +40,7 @@ pub fn apply(is: &mut Option<NetFlow>, conf: &BridgeConf, now: u64, past: &mut C
     });
     netflow.exporter.configure(settings.clone());
     if !netflow.collectors.are(&wanted.targets) {
-        netflow.note_counts(past);
+        past.add(netflow.counts());
         netflow.collectors = Collectors::open(&wanted.targets, None);
     }
 }
@@ -43,26 +49,29 @@ impl NetFlow {
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
         let (sent, failed) = self.collectors.counts();
-        Counts { lost: self.exporter.lost(), sent, failed }
+        Counts { lost: 0, sent, failed }
     }
 
-    /// What the collectors counted, which are to be replaced.
-    fn note_counts(&self, past: &mut Counts) {
-        *past += Counts { lost: 0, ..self.counts() };
+    /// Packets of a flow went to a port.
+    pub fn update(&mut self, flow: &FlowExport, traffic: Traffic) {
+        self.exporter.update(&flow.flow, flow.output, flow.tcp_flags, traffic);
+        if self.exporter.full() >= DATAGRAMS_MAX {
+            self.send();
+        }
     }
 
     /// Looks at some flows, and sends what is due. True: there are more.
-    pub fn turn(&mut self, now: u64, most: usize) -> bool {
-        let more = self.exporter.run(now, most);
+    pub fn turn(&mut self, now: u64, left: &mut usize) -> bool {
+        let more = self.exporter.run(now, left);
         self.send();
         more
     }
 
-    /// Tells all that is known.
-    pub fn end(mut self, now: u64, past: &mut Counts) {
-        self.exporter.finish(now);
+    /// Reports some of all that is known. True: there is more.
+    pub fn end(&mut self, now: u64, left: &mut usize) -> bool {
+        let more = self.exporter.finish(now, left);
         self.send();
-        *past += self.counts();
+        more
     }
 
     fn send(&mut self) {

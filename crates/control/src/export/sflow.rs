@@ -2,6 +2,7 @@
 
 use super::collectors::Collectors;
 use super::counts::{Counts, warn};
+use super::past::Past;
 use crate::config::{BridgeConf, SflowConf};
 use ::export::sflow::{Agent, FlowSample, Output, PORT, SflowSettings, Tunnel};
 use action::{TunnelKind, TunnelPush};
@@ -28,13 +29,7 @@ pub struct Sflow {
 
 /// Makes, changes or ends the agent, as the database asks for. `sub_agent`: a number that no other
 /// has.
-pub fn apply(
-    is: &mut Option<Sflow>,
-    conf: &BridgeConf,
-    sub_agent: u32,
-    now: u64,
-    past: &mut Counts,
-) {
+pub fn apply(is: &mut Option<Sflow>, conf: &BridgeConf, sub_agent: u32, now: u64, past: &mut Past) {
     let wanted = conf.sflow.as_ref().filter(|c| c.sampling > 0 && !c.targets.is_empty());
     if is.as_ref().map(|sflow| &sflow.conf) == wanted {
         return;
@@ -115,9 +110,9 @@ impl Sflow {
     }
 
     /// Reports what is left.
-    pub fn end(mut self, now: u64, past: &mut Counts) {
+    pub fn end(mut self, now: u64, past: &mut Past) {
         self.flush(now);
-        *past += self.counts();
+        past.add(self.counts());
     }
 
     fn send(&mut self) {

@@ -5,6 +5,7 @@ pub(crate) mod fragments;
 pub(crate) mod inject;
 pub(crate) mod injected;
 pub(crate) mod interpret;
+pub(crate) mod long;
 mod mpls_payload;
 mod nsh;
 pub(crate) mod patch;
@@ -94,6 +95,12 @@ impl Actions {
                     run
                 }
                 Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),
+                Kind::Long if !tx.long.admit(batch.in_port[n], program.weight.into()) => {
+                    tx.dropped(batch.in_port[n], Drop::ActionTime);
+                    // SAFETY: as above.
+                    tx.free(unsafe { batch.packets[n].duplicate() });
+                    1
+                }
                 Kind::Track => {
                     let mut groups = self.tracked.take().unwrap_or_default();
                     let run = track::run(batch, ways, n, tx, &mut groups);
@@ -145,8 +152,14 @@ impl Actions {
             let program = self.programs.get(batch.keys.program[*i]);
             // `ct` is validated at the second lookup, by comparing keys; samples cannot be
             // compared, as they are random, nor headers with numbers of their own.
-            !matches!(program.kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled)
-                && !matches!(program.ops.first(), Some(action::Op::TunnelPush(t)) if t.sequence())
+            let interpreted = match program.kind {
+                Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled => true,
+                Kind::Long => program.steps.is_none(),
+                _ => false,
+            };
+            let numbered =
+                matches!(program.ops.first(), Some(action::Op::TunnelPush(t)) if t.sequence());
+            !interpreted && !numbered
         };
         let fast: Vec<_> = (0..batch.packets.len()).filter(fast).collect();
         let found: Vec<_> = fast.iter().filter_map(|i| self.compare(batch, *i)).collect();
@@ -294,7 +307,7 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
             rewrite::pop_vlan(&mut p);
             Ok(())
         }
-        Kind::Sequence => return steps(batch, program, i, p, tx),
+        Kind::Sequence | Kind::Long => return steps(batch, program, i, p, tx),
         Kind::Sampled => return sampled(batch, program, i, p, tx),
         Kind::TunnelPushOutput => encapsulate(batch, program, i, &mut p),
         Kind::Generic | Kind::TunnelPop | Kind::Track => {

@@ -43,7 +43,14 @@ pub(crate) enum Kind {
     Sampled,
     /// Everything else, by the interpreter.
     Generic,
+    /// So many copies that the input port pays for them: a sequence, or by the interpreter.
+    Long,
 }
+
+/// A program of more weight is [`Kind::Long`].
+const SHORT_MAX: usize = 4;
+/// Operations that only change a packet and weigh as much as one that sends a copy of it.
+const CHANGES_PER_COPY: usize = 16;
 
 /// A compiled list of operations.
 #[repr(C, align(64))]
@@ -56,6 +63,8 @@ pub(crate) struct Program {
     refs: u32,
     /// The control side knows the program's operations.
     announced: bool,
+    /// What [`Kind::Long`] is charged for: [`weight`].
+    pub weight: u16,
     hash: u64,
     /// The operations themselves, for the interpreter and for dumps.
     pub ops: Arc<[Op]>,
@@ -63,7 +72,7 @@ pub(crate) struct Program {
     pub patch: Patch,
     /// The outer header's template, for [`Kind::TunnelPushOutput`]; None: the header has none.
     pub template: Option<Box<Template>>,
-    /// The compiled operations of [`Kind::Sequence`].
+    /// The compiled operations of [`Kind::Sequence`], and of some of [`Kind::Long`].
     pub steps: Option<Box<Sequence>>,
     /// The parts of [`Kind::Sampled`].
     pub sampled: Option<Box<Sampled>>,
@@ -92,6 +101,7 @@ impl Program {
             out: flow::NO_PORT,
             tpid: 0,
             tci: 0,
+            weight: weight(ops).min(u16::MAX.into()) as u16,
             refs: 0,
             announced: false,
             hash: hash_ops(ops, why),
@@ -105,6 +115,9 @@ impl Program {
             p.out = *port;
         }
         p.kind = p.compile(ops, why);
+        if matches!(p.kind, Kind::Sequence | Kind::Generic) && usize::from(p.weight) > SHORT_MAX {
+            p.kind = Kind::Long;
+        }
         p
     }
 
@@ -155,12 +168,27 @@ impl Program {
     }
 }
 
+/// How many copies of a packet operations send, or have looked up, at most; other operations count
+/// for [`CHANGES_PER_COPY`] one.
+fn weight(ops: &[Op]) -> usize {
+    fn parts(ops: &[Op]) -> usize {
+        let one = |op: &Op| match op {
+            Op::Output(_) | Op::Recirc(_) | Op::Punt(_) | Op::TunnelPop { .. } => CHANGES_PER_COPY,
+            Op::CheckLen { more, others, .. } => 1 + parts(more).max(parts(others)),
+            Op::Clone(ops) | Op::Sample { ops, .. } => 1 + parts(ops),
+            _ => 1,
+        };
+        ops.iter().map(one).sum()
+    }
+    parts(ops) / CHANGES_PER_COPY
+}
+
 /// True if these operations compile to a kind that needs no interpreter and takes one packet at a
 /// time.
 fn is_cheap(ops: &[Op], why: Drop) -> bool {
     let sampled = matches!(ops, [Op::Sample { .. }, ..]);
     let kind = if sampled { Kind::Generic } else { Program::new(ops, Some(why)).kind };
-    !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled)
+    !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled | Kind::Long)
 }
 
 /// True for a rewrite of packet bytes only, without metadata.
@@ -318,6 +346,24 @@ impl Hasher for OpHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_weigh_and_changes_hardly_do() {
+        let out = |n| vec![Op::Output(1); n];
+        let changes = vec![Op::PopVlan; 40];
+        assert_eq!(weight(&[changes.clone(), out(3)].concat()), 5);
+        let split = Op::CheckLen { size: 9, more: out(3).into(), others: out(2).into() };
+        assert_eq!(weight(&[split, Op::Clone(out(7).into()), Op::Output(1)]), 11);
+        for (ops, long) in [
+            (out(4), false),
+            (out(5), true),
+            ([changes.clone(), out(1)].concat(), false),
+            (vec![Op::Recirc(1); 5], true),
+            (vec![Op::PopVlan; 80], true),
+        ] {
+            assert_eq!(Program::new(&ops, None).kind == Kind::Long, long, "{ops:?}");
+        }
+    }
 
     #[test]
     fn equal_lists_share_a_program() {

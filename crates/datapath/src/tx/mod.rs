@@ -15,6 +15,7 @@ mod waiting;
 use crate::actions::fragments::Gatherer;
 use crate::actions::injected::Injected;
 use crate::actions::interpret::Sink;
+use crate::actions::long::LongPrograms;
 use crate::batch::Pending;
 use crate::events::PuntEvent;
 use crate::messages::{Route, Shared};
@@ -52,6 +53,8 @@ pub(crate) struct TxState {
     shared: Arc<Shared>,
     punts: Punts,
     pub ct: CtState,
+    /// Debts of ports whose packets go to many ports.
+    pub long: LongPrograms,
     /// Packets of the control side, with which some is done each turn.
     pub injected: Injected,
     /// Recirculated packets that wait for the next vector, or for the next pass of this one.
@@ -102,6 +105,7 @@ impl TxState {
             shared,
             punts: Punts::new(punts),
             ct,
+            long: LongPrograms::default(),
             injected: Injected::default(),
             recirculated: Vec::new(),
             rng: clock::cycles() | 1,

@@ -1,9 +1,13 @@
 //! Handing packets over to the workers that serve other ports, by rings.
+//!
+//! All ports of a worker share its ring. So a port's packets may take as much of it as they leave
+//! free: who sends more to a port than its worker takes does not fill the ring for others.
 
-use crate::messages::Handoff;
+use crate::messages::{HANDOFFS_MAX, Handoff};
 use crate::wake::Wake;
 use flow::PortNo;
 use packet::Packet;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use sync::Producer;
 use telemetry::Drop;
@@ -14,6 +18,51 @@ struct Peer {
     wake: Option<Arc<Wake>>,
     /// Packets were handed to this worker in this vector.
     dirty: bool,
+    /// Packets in the ring as far as known, the oldest first: of which port, and how many.
+    runs: VecDeque<(PortNo, usize)>,
+    /// How many these are, and by port.
+    listed: usize,
+    of_port: Vec<u16>,
+}
+
+impl Peer {
+    fn new(ring: Producer<Handoff>, wake: Option<Arc<Wake>>) -> Self {
+        let (runs, listed, of_port) = (VecDeque::new(), 0, Vec::new());
+        Peer { ring, wake, dirty: false, runs, listed, of_port }
+    }
+
+    /// How many packets of the port the ring may take now.
+    fn room(&mut self, no: PortNo) -> usize {
+        let room = self.ring.room_for(HANDOFFS_MAX / 2);
+        let mut gone = (self.listed + room).saturating_sub(HANDOFFS_MAX);
+        self.listed -= gone;
+        while gone > 0
+            && let Some((port, n)) = self.runs.front_mut()
+        {
+            let some = gone.min(*n);
+            self.of_port[usize::from(*port)] -= some as u16;
+            (*n, gone) = (*n - some, gone - some);
+            if *n == 0 {
+                self.runs.pop_front();
+            }
+        }
+        let of_port = self.of_port.get(usize::from(no)).copied().unwrap_or(0);
+        room.saturating_sub(of_port.into()).div_ceil(2)
+    }
+
+    /// So many packets of the port are in the ring now.
+    fn note(&mut self, no: PortNo, n: usize) {
+        let i = usize::from(no);
+        if self.of_port.len() <= i {
+            self.of_port.resize(i + 1, 0);
+        }
+        self.of_port[i] += n as u16;
+        self.listed += n;
+        match self.runs.back_mut() {
+            Some((port, m)) if *port == no => *m += n,
+            _ => self.runs.push_back((no, n)),
+        }
+    }
 }
 
 /// The workers to which this one hands packets over, by worker number.
@@ -30,7 +79,7 @@ impl Peers {
         if self.peers.len() <= worker {
             self.peers.resize_with(worker + 1, || None);
         }
-        self.peers[worker] = Some(Peer { ring, wake, dirty: false });
+        self.peers[worker] = Some(Peer::new(ring, wake));
     }
 
     /// Removes the ring to another worker.
@@ -41,13 +90,15 @@ impl Peers {
     }
 
     /// Hands packets of port `no` over to a worker, from the front of `packets` as many as its ring
-    /// has room for. Returns the reason for which the others are to be dropped.
+    /// has room for in the port's share. Returns the reason for which the others are to be dropped.
     pub fn hand_over(&mut self, worker: usize, no: PortNo, packets: &mut Vec<Packet>) -> Drop {
         let Some(Some(peer)) = self.peers.get_mut(worker) else { return Drop::TxDown };
+        let room = peer.room(no);
         // SAFETY: packets that the ring takes are forgotten here and used by the other worker.
         let mut hand = |p: &Packet| peer.ring.push((no, unsafe { p.duplicate() }));
-        let n = packets.iter().take_while(|p| hand(p).is_ok()).count();
+        let n = packets.iter().take(room).take_while(|p| hand(p).is_ok()).count();
         packets.drain(..n);
+        peer.note(no, n);
         (peer.dirty, self.handed) = (true, true);
         Drop::RingFull
     }
@@ -63,5 +114,63 @@ impl Peers {
                 w.wake();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::{HeapPool, Pool};
+    use sync::Consumer;
+
+    struct Lab {
+        peers: Peers,
+        end: Consumer<Handoff>,
+        pool: HeapPool,
+    }
+
+    impl Lab {
+        fn new() -> Lab {
+            let (tx, end) = sync::ring(HANDOFFS_MAX);
+            let mut peers = Peers::default();
+            peers.add(3, tx, None);
+            Lab { peers, end, pool: HeapPool::new() }
+        }
+
+        /// How many of `n` packets of a port are handed over.
+        fn hand_over(&mut self, no: PortNo, n: usize) -> usize {
+            let mut packets = Vec::new();
+            assert!(self.pool.alloc(&mut packets, n));
+            self.peers.hand_over(3, no, &mut packets);
+            let handed = n - packets.len();
+            self.pool.free(&packets);
+            handed
+        }
+
+        /// Takes packets out of the ring; how many were there.
+        fn take(&mut self, n: usize) -> usize {
+            let all: Vec<_> = (0..n).map_while(|_| self.end.pop()).collect();
+            all.iter().for_each(|(_, p)| self.pool.free(std::slice::from_ref(p)));
+            let n = all.len();
+            all.into_iter().for_each(std::mem::forget);
+            n
+        }
+    }
+
+    #[test]
+    fn a_port_takes_as_much_of_a_ring_as_it_leaves_free() {
+        let mut lab = Lab::new();
+        let mut flooding = 0;
+        for round in 0..100 {
+            flooding += (0..10).map(|_| lab.hand_over(1, 256)).sum::<usize>();
+            assert!(flooding <= HANDOFFS_MAX / 2 + 1 + 200 * round, "{flooding} in {round}");
+            assert_eq!(lab.hand_over(2, 32), 32, "another port loses nothing");
+            lab.take(200);
+        }
+        assert!(flooding > 100 * (200 - 32), "it has what the other one leaves: {flooding}");
+        while lab.take(64) > 0 {}
+        assert_eq!((0..3).map(|_| lab.hand_over(1, 256)).sum::<usize>(), 3 * 256);
+        lab.take(HANDOFFS_MAX);
+        assert_eq!(lab.pool.in_use(), 0);
     }
 }

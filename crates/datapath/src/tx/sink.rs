@@ -62,8 +62,11 @@ impl Sink for TxState {
         self.stats(in_port).punted.add(1);
     }
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame) {
-        if self.recirculated.len() >= RECIRCULATED_PACKETS_MAX {
-            self.dropped(frame.in_port(), Drop::RecircLimit);
+        let room = self.recirculated.len() < RECIRCULATED_PACKETS_MAX;
+        let may =
+            if room { self.long.recirculate(frame.in_port()) } else { Err(Drop::RecircLimit) };
+        if let Err(why) = may {
+            self.dropped(frame.in_port(), why);
             return self.free(packet);
         }
         let mut frame = *frame;

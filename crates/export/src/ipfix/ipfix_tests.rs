@@ -177,9 +177,9 @@ fn flows_are_aggregated_until_they_are_told_of() {
     let longer = Packet { len: 214, ..packet(17) };
     e.sample(&sample(&i, &i, packet(17)), at(10_000));
     e.sample(&IpfixSample { dropped: true, ..sample(&i, &i, longer) }, at(11_000));
-    assert!(!e.run(at(11_999), 9));
+    assert!(!e.run(at(11_999), &mut 9));
     assert!(e.take(NOW).is_empty());
-    assert!(!e.run(at(12_000), 9));
+    assert!(!e.run(at(12_000), &mut 9));
     c.receive(e.take(NOW));
     let r = &c.records[1];
     let is = [158, 159, 2, 133, 1, 25, 26, 136].map(|element| value(r, element).unwrap());
@@ -190,7 +190,7 @@ fn flows_are_aggregated_until_they_are_told_of() {
     }
     c.receive(e.take(NOW));
     assert_eq!((c.records.len(), e.stats().current_flows), (3, 2));
-    e.finish(at(20_001));
+    assert!(!e.finish(at(20_001), &mut 9));
     c.receive(e.take(NOW));
     let ends = c.records[2..].iter().map(|r| (value(r, 7).unwrap(), value(r, 136).unwrap()));
     assert_eq!(ends.collect::<Vec<_>>(), [(1, 5), (2, 4), (3, 4)]);
@@ -198,7 +198,7 @@ fn flows_are_aggregated_until_they_are_told_of() {
     assert_eq!((s.flows, s.current_flows, s.packets, s.ipv4, s.errors), (4, 0, 5, 5, 0));
     // After ten minutes templates come again.
     e.sample(&sample(&i, &i, packet(50)), at(600_000 + 12_000));
-    e.finish(at(700_000));
+    assert!(!e.finish(at(700_000), &mut 9));
     c.templates.clear();
     c.receive(e.take(NOW));
     assert_eq!(c.templates.len(), 89);
@@ -221,4 +221,21 @@ fn each_domain_gets_templates_and_what_is_not_sent_is_lost() {
     }
     assert!(e.lost() > 0);
     assert!(e.take(NOW).len() <= MESSAGES_MAX);
+}
+
+#[test]
+fn flows_that_end_together_are_reported_some_at_a_time() {
+    let (i, mut e) = (Interface::default(), exporter(2000, 100));
+    for port in 0..100 {
+        e.sample(&sample(&i, &i, Packet { ports: (port, 1), ..packet(17) }), at(10_000));
+    }
+    let mut left = 30;
+    assert!(e.run(at(12_000), &mut left) && left == 0);
+    let mut left = 30;
+    assert!(e.finish(at(12_000), &mut left) && left == 0);
+    let mut left = 60;
+    assert!(!e.finish(at(12_000), &mut left) && left == 20);
+    let mut c = Collector::default();
+    c.receive(e.take(NOW));
+    assert_eq!(c.records.len(), 101, "and what is said of the exporter");
 }

@@ -10,7 +10,8 @@ pub use sample::{Interface, IpfixSample, Packet, Tunnel};
 use crate::bytes::Put;
 use counts::{FlowCounts, Totals};
 use sample::SampleClass;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use template::Shape;
 
@@ -81,8 +82,9 @@ enum End {
     Full = 5,
 }
 
-/// What tells flows apart: domain, template and the first part of the record.
-type Key = Rc<(u32, Shape, Vec<u8>)>;
+/// What tells flows apart: domain, template and the first part of the record. In front of it is its
+/// hash, so that hardly ever more than that is compared.
+type Key = (u64, Rc<(u32, Shape, Vec<u8>)>);
 
 #[derive(Default)]
 struct Domain {
@@ -105,7 +107,9 @@ pub struct Exporter {
     settings: IpfixSettings,
     /// Tells it from other exporters of the process.
     id: u32,
-    flows: HashMap<Key, FlowCounts>,
+    hasher: RandomState,
+    /// A tree: a table that is hashed anew as it grows would stop the caller for 600 ms.
+    flows: BTreeMap<Key, FlowCounts>,
     /// The flows, those that began first.
     order: VecDeque<Key>,
     totals: Totals,
@@ -123,7 +127,8 @@ impl Exporter {
         Exporter {
             settings,
             id,
-            flows: HashMap::new(),
+            hasher: RandomState::new(),
+            flows: BTreeMap::new(),
             order: VecDeque::new(),
             totals: Totals::default(),
             domains: BTreeMap::new(),
@@ -148,7 +153,8 @@ impl Exporter {
     pub fn sample(&mut self, sample: &IpfixSample<'_>, now: Now) {
         self.count(sample.class());
         let counts = self.totals.add(sample, now.ms);
-        let key: Key = Rc::new((sample.domain, sample.shape(), sample.key()));
+        let parts = (sample.domain, sample.shape(), sample.key());
+        let key: Key = (self.hasher.hash_one(&parts), Rc::new(parts));
         if let Some(known) = self.flows.get_mut(&key) {
             return known.aggregate(counts);
         }
@@ -172,24 +178,28 @@ impl Exporter {
         }
     }
 
-    /// Reports `most` flows that are due. True: there are more.
-    pub fn run(&mut self, now: Now, most: usize) -> bool {
-        for _ in 0..most {
+    /// Reports `left` flows that are due, and takes as many from that as it reported. True: there
+    /// are more.
+    pub fn run(&mut self, now: Now, left: &mut usize) -> bool {
+        while *left > 0 {
             let first = self.order.front().and_then(|key| self.flows.get(key));
             let due = |c: &FlowCounts| now.ms.saturating_sub(c.start_ms) >= self.settings.active_ms;
             if !first.is_some_and(due) {
                 return false;
             }
             self.end_first(End::Active, now);
+            *left -= 1;
         }
         true
     }
 
-    /// Reports all flows.
-    pub fn finish(&mut self, now: Now) {
-        while !self.order.is_empty() {
+    /// Reports `left` flows, and takes as many from that as it reported. True: there are more.
+    pub fn finish(&mut self, now: Now, left: &mut usize) -> bool {
+        while *left > 0 && !self.order.is_empty() {
             self.end_first(End::Forced, now);
+            *left -= 1;
         }
+        !self.order.is_empty()
     }
 
     /// Messages to be sent that have no room for more.
@@ -211,7 +221,7 @@ impl Exporter {
         let Some(counts) = self.flows.remove(&key) else {
             return;
         };
-        let (domain, shape, first) = &*key;
+        let (domain, shape, first) = &*key.1;
         let mut record = first.clone();
         if let Some(id) = &self.settings.virtual_id {
             sample::text(&mut record, id.as_bytes());

@@ -4,7 +4,7 @@
 mod v5;
 
 use crate::Traffic;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use v5::FlowRecord;
 
 /// Flows that are kept: OVS's default for cached flows (`flow-limit`, 200,000), and some room for
@@ -29,7 +29,7 @@ pub mod output {
 }
 
 /// What packets of one flow have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpFlow {
     /// OpenFlow port.
     pub in_port: u16,
@@ -87,7 +87,8 @@ pub struct Exporter {
     boot_ms: u64,
     /// Records so far.
     sequence: u32,
-    flows: HashMap<IpFlow, State>,
+    /// A tree: a table that is hashed anew as it grows would stop the caller for 300 ms.
+    flows: BTreeMap<IpFlow, State>,
     /// All flows, those that were looked at longest ago first.
     round: VecDeque<IpFlow>,
     /// How many of them are to be looked at in this round.
@@ -96,8 +97,6 @@ pub struct Exporter {
     open: Vec<u8>,
     /// Datagrams to be sent.
     ready: Vec<Vec<u8>>,
-    /// Packets of flows for which there was no place.
-    lost: u64,
 }
 
 impl Exporter {
@@ -107,12 +106,11 @@ impl Exporter {
             settings,
             boot_ms: now_ms,
             sequence: 0,
-            flows: HashMap::new(),
+            flows: BTreeMap::new(),
             round: VecDeque::new(),
             due: 0,
             open: Vec::new(),
             ready: Vec::new(),
-            lost: 0,
         }
     }
 
@@ -121,17 +119,13 @@ impl Exporter {
         self.settings = settings;
     }
 
-    /// Packets of flows for which there was no place.
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
-
-    /// Packets of a flow went to `output`. With no packets: its first one is counted later.
+    /// Packets of a flow went to `output`. With no packets: its first one is counted later. A flow
+    /// that there is no room for ends the one that was looked at longest ago.
     pub fn update(&mut self, flow: &IpFlow, output: u16, tcp_flags: u8, traffic: Traffic) {
         if !self.flows.contains_key(flow) {
             if self.flows.len() >= FLOWS_MAX {
-                self.lost += traffic.packets;
-                return;
+                self.due = self.due.saturating_sub(1);
+                self.end_first(traffic.used_ms);
             }
             let state = State {
                 output,
@@ -163,11 +157,11 @@ impl Exporter {
         self.due = self.round.len();
     }
 
-    /// Looks at `most` flows more: reports those that are active for long, and of those that are
-    /// idle, which go. True: there are more.
-    pub fn run(&mut self, now_ms: u64, most: usize) -> bool {
-        let n = most.min(self.due);
-        self.due -= n;
+    /// Looks at `left` flows more, and takes as many from that as it looked at: reports those that
+    /// are active for long, and of those that are idle, which go. True: there are more.
+    pub fn run(&mut self, now_ms: u64, left: &mut usize) -> bool {
+        let n = self.due.min(*left);
+        (self.due, *left) = (self.due - n, *left - n);
         for _ in 0..n {
             let Some(flow) = self.round.pop_front() else { break };
             let Some(mut state) = self.flows.remove(&flow) else { continue };
@@ -185,13 +179,28 @@ impl Exporter {
         self.due > 0
     }
 
-    /// Ends all flows.
-    pub fn finish(&mut self, now_ms: u64) {
-        for (flow, mut state) in std::mem::take(&mut self.flows) {
+    /// Ends `left` flows, and takes as many from that as it ended. True: there are more.
+    pub fn finish(&mut self, now_ms: u64, left: &mut usize) -> bool {
+        self.due = 0;
+        while *left > 0 && !self.round.is_empty() {
+            *left -= 1;
+            self.end_first(now_ms);
+        }
+        !self.round.is_empty()
+    }
+
+    /// Ends the flow that was looked at longest ago.
+    fn end_first(&mut self, now_ms: u64) {
+        if let Some(flow) = self.round.pop_front()
+            && let Some(mut state) = self.flows.remove(&flow)
+        {
             self.report(&flow, &mut state, now_ms);
         }
-        self.round.clear();
-        self.due = 0;
+    }
+
+    /// How many datagrams are full.
+    pub fn full(&self) -> usize {
+        self.ready.len()
     }
 
     /// Datagrams to be sent; `wall`: seconds and nanoseconds since 1970.

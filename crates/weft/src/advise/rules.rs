@@ -297,6 +297,9 @@ fn other_drops(_: &Machine, switch: &Switch) -> Vec<Advice> {
             "miss_time" => {
                 "the flow tables take long for each new flow: look at the rules with ofproto/trace"
             }
+            "action_time" => {
+                "packets went to so many ports that others would have waited: look for broadcast storms"
+            }
             "tunnel_route" => {
                 "there is no route to a tunnel's remote address: add one to the machine"
             }

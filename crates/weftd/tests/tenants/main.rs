@@ -10,6 +10,7 @@ mod measure;
 
 mod changes;
 mod controllers;
+mod fan_out;
 mod front_ends;
 mod groups;
 mod hostile;
