@@ -20,6 +20,7 @@ mod actions;
 mod batch;
 mod capture;
 mod cpu;
+mod debts;
 mod events;
 #[cfg(test)]
 #[path = "../tests/common/gen.rs"]

@@ -1,11 +1,11 @@
 //! The actions step: executes each packet's program.
 
+pub(crate) mod copies;
 pub(crate) mod ct;
 pub(crate) mod fragments;
 pub(crate) mod inject;
 pub(crate) mod injected;
 pub(crate) mod interpret;
-pub(crate) mod long;
 mod mpls_payload;
 mod nsh;
 pub(crate) mod patch;
@@ -95,7 +95,7 @@ impl Actions {
                     run
                 }
                 Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),
-                Kind::Long if !tx.long.admit(batch.in_port[n], program.weight.into()) => {
+                Kind::Copies if !tx.copies.admit(batch.in_port[n], program.weight.into()) => {
                     tx.dropped(batch.in_port[n], Drop::ActionTime);
                     // SAFETY: as above.
                     tx.free(unsafe { batch.packets[n].duplicate() });
@@ -154,7 +154,7 @@ impl Actions {
             // compared, as they are random, nor headers with numbers of their own.
             let interpreted = match program.kind {
                 Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled => true,
-                Kind::Long => program.steps.is_none(),
+                Kind::Copies => program.steps.is_none(),
                 _ => false,
             };
             let numbered =
@@ -307,7 +307,7 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
             rewrite::pop_vlan(&mut p);
             Ok(())
         }
-        Kind::Sequence | Kind::Long => return steps(batch, program, i, p, tx),
+        Kind::Sequence | Kind::Copies => return steps(batch, program, i, p, tx),
         Kind::Sampled => return sampled(batch, program, i, p, tx),
         Kind::TunnelPushOutput => encapsulate(batch, program, i, &mut p),
         Kind::Generic | Kind::TunnelPop | Kind::Track => {

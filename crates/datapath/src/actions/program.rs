@@ -44,11 +44,11 @@ pub(crate) enum Kind {
     /// Everything else, by the interpreter.
     Generic,
     /// So many copies that the input port pays for them: a sequence, or by the interpreter.
-    Long,
+    Copies,
 }
 
-/// A program of more weight is [`Kind::Long`].
-const SHORT_MAX: usize = 4;
+/// A program of more weight is [`Kind::Copies`].
+const FEW_COPIES_MAX: usize = 4;
 /// Operations that only change a packet and weigh as much as one that sends a copy of it.
 const CHANGES_PER_COPY: usize = 16;
 
@@ -63,7 +63,7 @@ pub(crate) struct Program {
     refs: u32,
     /// The control side knows the program's operations.
     announced: bool,
-    /// What [`Kind::Long`] is charged for: [`weight`].
+    /// What [`Kind::Copies`] is charged for: [`weight`].
     pub weight: u16,
     hash: u64,
     /// The operations themselves, for the interpreter and for dumps.
@@ -72,7 +72,7 @@ pub(crate) struct Program {
     pub patch: Patch,
     /// The outer header's template, for [`Kind::TunnelPushOutput`]; None: the header has none.
     pub template: Option<Box<Template>>,
-    /// The compiled operations of [`Kind::Sequence`], and of some of [`Kind::Long`].
+    /// The compiled operations of [`Kind::Sequence`], and of some of [`Kind::Copies`].
     pub steps: Option<Box<Sequence>>,
     /// The parts of [`Kind::Sampled`].
     pub sampled: Option<Box<Sampled>>,
@@ -115,8 +115,10 @@ impl Program {
             p.out = *port;
         }
         p.kind = p.compile(ops, why);
-        if matches!(p.kind, Kind::Sequence | Kind::Generic) && usize::from(p.weight) > SHORT_MAX {
-            p.kind = Kind::Long;
+        if matches!(p.kind, Kind::Sequence | Kind::Generic)
+            && usize::from(p.weight) > FEW_COPIES_MAX
+        {
+            p.kind = Kind::Copies;
         }
         p
     }
@@ -188,7 +190,7 @@ fn weight(ops: &[Op]) -> usize {
 fn is_cheap(ops: &[Op], why: Drop) -> bool {
     let sampled = matches!(ops, [Op::Sample { .. }, ..]);
     let kind = if sampled { Kind::Generic } else { Program::new(ops, Some(why)).kind };
-    !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled | Kind::Long)
+    !matches!(kind, Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled | Kind::Copies)
 }
 
 /// True for a rewrite of packet bytes only, without metadata.
@@ -361,7 +363,7 @@ mod tests {
             (vec![Op::Recirc(1); 5], true),
             (vec![Op::PopVlan; 80], true),
         ] {
-            assert_eq!(Program::new(&ops, None).kind == Kind::Long, long, "{ops:?}");
+            assert_eq!(Program::new(&ops, None).kind == Kind::Copies, long, "{ops:?}");
         }
     }
 

@@ -8,6 +8,7 @@
 //! those that are too many to wait are dropped. Debts are paid with the time that no other port
 //! wants, and with a sixteenth of the rest.
 
+use crate::debts::Debts;
 use flow::PortNo;
 
 /// Steps that a miss may take ([`action::Decision::steps`]).
@@ -19,89 +20,49 @@ const STEP_NS: u64 = if cfg!(debug_assertions) { 1_000 } else { 64 };
 const SHARE_SHIFT: u32 = 4;
 /// A port whose last expensive miss is longer ago is like others again, milliseconds.
 const WATCHED_MS: u64 = 10_000;
-/// Ports that are remembered. Beyond, the one that owes least is forgotten.
-const PORTS_COUNT_MAX: usize = 64;
 /// Packets of a worker that wait because their ports have debts. They take part in each vector.
 pub(super) const WAITING_COUNT_MAX: usize = 16;
 
-/// A port that had an expensive miss lately.
-struct CostlyPort {
-    port: PortNo,
-    /// Nanoseconds that its misses took beyond what they may take, and that are not paid.
-    debt: u64,
-    /// When it had the last one.
-    seen_ms: u64,
-}
-
-/// The ports of a worker that had an expensive miss lately.
+/// The ports of a worker that had an expensive miss lately, and what they owe.
 #[derive(Default)]
-pub(crate) struct CostlyPorts {
-    ports: Vec<CostlyPort>,
-    /// Nanoseconds of debts that were made in this iteration.
-    made: u64,
-}
+pub(crate) struct CostlyPorts(Debts);
 
 impl CostlyPorts {
     /// True if there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ports.is_empty()
+        self.0.is_empty()
     }
 
     /// True if the port's misses are decided about one by one.
     pub fn watches(&self, port: PortNo) -> bool {
-        self.ports.iter().any(|p| p.port == port)
+        self.0.of(port).is_some()
     }
 
     /// True if the port's misses have to wait.
     pub fn owes(&self, port: PortNo) -> bool {
-        self.ports.iter().any(|p| p.port == port && p.debt > 0)
+        self.0.of(port).is_some_and(|ns| ns > 0)
     }
 
     /// Charges a port with a miss that took so many steps.
     #[inline]
     pub fn charge(&mut self, port: PortNo, steps: u32, now_ms: u64) {
         if steps > MISS_STEPS_MAX {
-            self.charge_excess(port, u64::from(steps - MISS_STEPS_MAX) * STEP_NS, now_ms);
+            self.0.charge(port, u64::from(steps - MISS_STEPS_MAX) * STEP_NS, now_ms);
         }
-    }
-
-    #[cold]
-    fn charge_excess(&mut self, port: PortNo, excess: u64, now_ms: u64) {
-        self.made += excess;
-        let known = self.ports.iter().position(|p| p.port == port);
-        let i = known.unwrap_or_else(|| self.remember(port));
-        let p = &mut self.ports[i];
-        (p.debt, p.seen_ms) = (p.debt + excess, now_ms);
-    }
-
-    fn remember(&mut self, port: PortNo) -> usize {
-        if self.ports.len() >= PORTS_COUNT_MAX {
-            self.ports.sort_unstable_by_key(|p| std::cmp::Reverse(p.debt));
-            self.ports.pop();
-        }
-        self.ports.push(CostlyPort { port, debt: 0, seen_ms: 0 });
-        self.ports.len() - 1
     }
 
     /// Pays with time in which the worker slept.
     pub fn slept(&mut self, ns: u64) {
-        self.pay(ns);
+        self.0.pay(ns);
     }
 
     /// Ends an iteration that took so many nanoseconds. `alone`: no other ports had packets.
     #[cold]
     pub fn end_iteration(&mut self, took_ns: u64, alone: bool, now_ms: u64) {
-        let rest = took_ns.saturating_sub(std::mem::take(&mut self.made));
-        self.pay(if alone { rest } else { rest >> SHARE_SHIFT });
-        self.ports.retain(|p| p.debt > 0 || now_ms < p.seen_ms + WATCHED_MS);
-    }
-
-    /// Pays the debts of all ports, the same of each.
-    fn pay(&mut self, ns: u64) {
-        let owing = self.ports.iter().filter(|p| p.debt > 0).count() as u64;
-        let each = ns.checked_div(owing).unwrap_or(0);
-        self.ports.iter_mut().for_each(|p| p.debt = p.debt.saturating_sub(each));
+        let rest = took_ns.saturating_sub(self.0.made());
+        self.0.pay(if alone { rest } else { rest >> SHARE_SHIFT });
+        self.0.end_iteration(now_ms, WATCHED_MS);
     }
 }
 
@@ -123,7 +84,7 @@ mod tests {
         for _ in 0..16 {
             assert!(c.owes(1));
             let others = 1000 * STEP_NS;
-            c.end_iteration(if c.made > 0 { 2 * others } else { others }, false, 5);
+            c.end_iteration(if c.0.made() > 0 { 2 * others } else { others }, false, 5);
         }
         assert!(!c.owes(1) && c.watches(1));
         c.end_iteration(1, false, 5 + WATCHED_MS);
@@ -140,14 +101,5 @@ mod tests {
         assert!(c.owes(1));
         c.slept(500 * STEP_NS);
         assert!(!c.owes(1));
-    }
-
-    #[test]
-    fn very_many_ports_are_not_remembered() {
-        let mut c = CostlyPorts::default();
-        for port in 0..200 {
-            charge(&mut c, port, 1 + u32::from(port));
-        }
-        assert!(c.ports.len() <= PORTS_COUNT_MAX && c.owes(199));
     }
 }

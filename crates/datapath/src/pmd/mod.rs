@@ -205,10 +205,10 @@ impl Worker {
             let alone = self.rx.came_from(|port| costly.watches(port));
             costly.end_iteration(nanoseconds(self.cycles.ended - began), alone, self.tx.now_ms);
         }
-        if !self.tx.long.is_empty() {
-            let long = &mut self.tx.long;
-            let alone = self.rx.came_from(|port| long.owes(port));
-            long.end_iteration(self.cycles.ended - began, n, alone, self.tx.now_ms);
+        if !self.tx.copies.is_empty() {
+            let copies = &mut self.tx.copies;
+            let alone = self.rx.came_from(|port| copies.owes(port));
+            copies.end_iteration(nanoseconds(self.cycles.ended - began), alone);
         }
         self.reader.quiescent();
         n + handed + injected

@@ -74,8 +74,8 @@ impl Worker {
         if !self.misses.costly.is_empty() {
             self.misses.costly.slept(nanoseconds(self.cycles.ended - began));
         }
-        if !self.tx.long.is_empty() {
-            self.tx.long.pay(self.cycles.ended - began);
+        if !self.tx.copies.is_empty() {
+            self.tx.copies.pay(nanoseconds(self.cycles.ended - began));
         }
     }
 }

@@ -12,10 +12,10 @@ mod sink;
 mod slow;
 mod waiting;
 
+use crate::actions::copies::CopiesAccount;
 use crate::actions::fragments::Gatherer;
 use crate::actions::injected::Injected;
 use crate::actions::interpret::Sink;
-use crate::actions::long::LongPrograms;
 use crate::batch::Pending;
 use crate::events::PuntEvent;
 use crate::messages::{Route, Shared};
@@ -54,7 +54,7 @@ pub(crate) struct TxState {
     punts: Punts,
     pub ct: CtState,
     /// Debts of ports whose packets go to many ports.
-    pub long: LongPrograms,
+    pub copies: CopiesAccount,
     /// Packets of the control side, with which some is done each turn.
     pub injected: Injected,
     /// Recirculated packets that wait for the next vector, or for the next pass of this one.
@@ -105,7 +105,7 @@ impl TxState {
             shared,
             punts: Punts::new(punts),
             ct,
-            long: LongPrograms::default(),
+            copies: CopiesAccount::default(),
             injected: Injected::default(),
             recirculated: Vec::new(),
             rng: clock::cycles() | 1,

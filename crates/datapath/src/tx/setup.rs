@@ -1,7 +1,7 @@
 //! Changes of a worker's tx side by the control side: settings, ports, routes, bonds, peers.
 
 use super::TxState;
-use crate::actions::long::LongPrograms;
+use crate::actions::copies::CopiesAccount;
 use crate::messages::{Handoff, Route};
 use crate::police::Policer;
 use crate::settings::Settings;
@@ -30,7 +30,7 @@ impl TxState {
     pub fn serve_kernel_ports(&mut self) {
         self.waiting.policy.fixed = Some(0);
         self.slow = SlowSends::measured();
-        self.long = LongPrograms::of_kernel_worker();
+        self.copies = CopiesAccount::of_kernel_worker();
     }
 
     /// Adds a port. Nothing can be sent to it before [`TxState::set_route`].

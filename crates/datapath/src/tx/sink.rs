@@ -64,7 +64,7 @@ impl Sink for TxState {
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame) {
         let room = self.recirculated.len() < RECIRCULATED_PACKETS_MAX;
         let may =
-            if room { self.long.recirculate(frame.in_port()) } else { Err(Drop::RecircLimit) };
+            if room { self.copies.recirculate(frame.in_port()) } else { Err(Drop::RecircLimit) };
         if let Err(why) = may {
             self.dropped(frame.in_port(), why);
             return self.free(packet);

@@ -10,8 +10,7 @@ use telemetry::Drop;
 const COPIES: u64 = 2000;
 
 /// A vector's half of packets to 2,000 ports would have the other port wait for 256,000 copies. In
-/// each vector no more are made than a burst allows, once it is seen that another port has packets,
-/// and these all go.
+/// each vector no more are made than a burst allows, and the other port's packets all go.
 #[test]
 fn packets_to_very_many_ports_wait_for_no_vector_of_them() {
     let mut b = bed(3);
@@ -30,9 +29,8 @@ fn packets_to_very_many_ports_wait_for_no_vector_of_them() {
         let s = b.dp.port_stats(0).unwrap();
         let made = s.copies - copies;
         copies = s.copies;
-        // 2 ms, at 200 ns each before it is known what one takes: six packets.
-        let most = if round == 0 { 100 } else { 50 };
-        assert!(made <= most * COPIES, "round {round}: {made} copies");
+        // 4 ms, at 200 ns each: eleven packets, in builds for tests fewer.
+        assert!(made <= 11 * COPIES, "round {round}: {made} copies");
         b.peers[2].drain();
     }
     b.run();

@@ -1,0 +1,187 @@
+//! How much of a worker's time packets get of which many copies are sent.
+//!
+//! A packet that is flooded to a bridge of 300 ports costs as much as 300 others, and its port's
+//! share of a vector would be as many such packets. So the copies of a packet beyond
+//! [`CopiesAccount::free`] are a debt of its port. A port that owes more than [`BURST_NS`] has no
+//! packet with so many copies executed; these are dropped (`action_time`), and its other packets
+//! are not concerned. Debts are paid with the time in which no other port has packets, and with
+//! half of the rest.
+//!
+//! Short lists may recirculate several copies of a packet, each of which meets such a list again.
+//! So what a port's packets recirculate in an iteration beyond [`RECIRCULATED_FREE`] counts as
+//! copies as well, and is bounded by [`RECIRCULATED_MAX`], as all ports of a worker share the
+//! room for packets that wait to be looked up again.
+
+use crate::debts::Debts;
+use flow::PortNo;
+use packet::VECTOR;
+use telemetry::Drop;
+
+/// Copies of a packet that cost nothing extra: of a thread that sends without system calls, and of
+/// the kernel worker.
+const FREE: usize = 16;
+const FREE_IN_KERNEL: usize = 4;
+/// What a copy takes, nanoseconds: likewise. Builds for tests are slower.
+const COPY_NS: u64 = 200 * SLOWNESS;
+const COPY_IN_KERNEL_NS: u64 = 4_000 * SLOWNESS;
+const SLOWNESS: u64 = if cfg!(debug_assertions) { 10 } else { 1 };
+/// Debt up to which a port's packets are executed, nanoseconds.
+const BURST_NS: u64 = 4_000_000;
+/// Part of the time of others with which debts are paid.
+const SHARE_SHIFT: u32 = 1;
+/// Packets of one port that may be recirculated in an iteration and cost nothing extra.
+const RECIRCULATED_FREE: u16 = VECTOR as u16;
+/// Packets of one port that may be recirculated in an iteration.
+const RECIRCULATED_MAX: u16 = 4 * VECTOR as u16;
+
+/// What ports owe whose packets go to many ports.
+pub(crate) struct CopiesAccount {
+    free: usize,
+    copy_ns: u64,
+    debts: Debts,
+    /// By port: how many packets were recirculated in this iteration, and the ports that had some.
+    recirculated: Vec<u16>,
+    recirculating: Vec<PortNo>,
+}
+
+impl Default for CopiesAccount {
+    fn default() -> Self {
+        Self::new(FREE, COPY_NS)
+    }
+}
+
+impl CopiesAccount {
+    /// The kernel worker's.
+    pub fn of_kernel_worker() -> Self {
+        Self::new(FREE_IN_KERNEL, COPY_IN_KERNEL_NS)
+    }
+
+    fn new(free: usize, copy_ns: u64) -> Self {
+        let (debts, recirculated, recirculating) = Default::default();
+        CopiesAccount { free, copy_ns, debts, recirculated, recirculating }
+    }
+
+    /// True if no port owes anything or had packets recirculated in this iteration.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.debts.is_empty() && self.recirculating.is_empty()
+    }
+
+    /// True if the port owes something.
+    pub fn owes(&self, port: PortNo) -> bool {
+        self.debts.of(port).is_some()
+    }
+
+    /// Charges the port with a packet of so many copies. False: it is not to be executed. All
+    /// ports that owe something share the burst of an iteration.
+    pub fn admit(&mut self, port: PortNo, copies: usize) -> bool {
+        let excess = copies.saturating_sub(self.free) as u64;
+        if excess == 0 {
+            return true;
+        }
+        let owes = self.debts.of(port).unwrap_or(0);
+        let may = owes <= BURST_NS && (owes == 0 || self.debts.made() <= BURST_NS);
+        if may {
+            self.debts.charge(port, excess * self.copy_ns, 0);
+        }
+        may
+    }
+
+    /// Counts a packet of the port that is to be looked up again. The error is why it may not be.
+    pub fn recirculate(&mut self, port: PortNo) -> Result<(), Drop> {
+        let i = usize::from(port);
+        if self.recirculated.len() <= i {
+            self.recirculated.resize(i + 1, 0);
+        }
+        let n = &mut self.recirculated[i];
+        match *n {
+            0 => self.recirculating.push(port),
+            RECIRCULATED_MAX.. => return Err(Drop::RecircLimit),
+            _ => {}
+        }
+        *n += 1;
+        if *n > RECIRCULATED_FREE && !self.admit(port, self.free + 1) {
+            return Err(Drop::ActionTime);
+        }
+        Ok(())
+    }
+
+    /// Ends an iteration that took so many nanoseconds. `alone`: no port had packets that owes
+    /// nothing.
+    #[cold]
+    pub fn end_iteration(&mut self, took_ns: u64, alone: bool) {
+        self.recirculating.drain(..).for_each(|port| self.recirculated[usize::from(port)] = 0);
+        let rest = took_ns.saturating_sub(self.debts.made()) >> SHARE_SHIFT;
+        self.pay(if alone { u64::MAX } else { rest });
+        self.debts.end_iteration(0, 0);
+    }
+
+    /// Pays the debts of all ports, the same of each, with so many nanoseconds.
+    pub fn pay(&mut self, ns: u64) {
+        self.debts.pay(ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Copies of which five are a burst.
+    const COPIES: usize = 16 + (BURST_NS / COPY_NS / 5) as usize;
+
+    /// How many packets of so many copies of a port are executed in an iteration.
+    fn executed(l: &mut CopiesAccount, port: PortNo) -> usize {
+        (0..256).filter(|_| l.admit(port, COPIES)).count()
+    }
+
+    #[test]
+    fn who_floods_has_a_burst_executed_and_then_half_of_what_others_take() {
+        let mut l = CopiesAccount::default();
+        assert!((0..256).all(|_| l.admit(1, 16)) && l.is_empty(), "short ones are free");
+        assert_eq!(executed(&mut l, 1), 6);
+        // What it took itself pays for nothing, and what others took for half.
+        l.end_iteration(BURST_NS / 5 * (6 + 4), false);
+        assert_eq!(executed(&mut l, 1), 2, "four fifths, and one beyond the burst");
+        assert!(l.admit(1, 16) && l.admit(2, 5_000), "who owes nothing has one executed");
+    }
+
+    #[test]
+    fn time_that_no_other_port_wants_pays() {
+        let mut l = CopiesAccount::default();
+        assert_eq!(executed(&mut l, 1), 6);
+        l.end_iteration(1, true);
+        assert!(l.is_empty());
+        executed(&mut l, 1);
+        l.end_iteration(0, false);
+        assert!(l.owes(1));
+        l.pay(2 * BURST_NS);
+        l.end_iteration(0, false);
+        assert!(!l.owes(1));
+    }
+
+    #[test]
+    fn who_has_very_many_packets_recirculated_pays_and_leaves_others_room() {
+        let recirculated = |l: &mut CopiesAccount, port| {
+            let all: Vec<_> = (0..5000).map(|_| l.recirculate(port)).collect();
+            let count = |r| all.iter().filter(|x| **x == r).count();
+            [Ok(()), Err(Drop::ActionTime), Err(Drop::RecircLimit)].map(count)
+        };
+        let most = usize::from(RECIRCULATED_MAX);
+        // Copies of which 500 are a burst.
+        let costly = || CopiesAccount { copy_ns: BURST_NS / 500, ..CopiesAccount::default() };
+        let mut l = costly();
+        assert_eq!(recirculated(&mut l, 1), [VECTOR + 501, most - VECTOR - 501, 5000 - most]);
+        assert_eq!(recirculated(&mut l, 2), [VECTOR + 1, most - VECTOR - 1, 5000 - most]);
+        l.end_iteration(1, true);
+        assert!(l.is_empty() && l.recirculate(1).is_ok());
+        let mut l = CopiesAccount::default();
+        assert_eq!(recirculated(&mut l, 1), [most, 0, 5000 - most]);
+    }
+
+    #[test]
+    fn all_ports_of_an_iteration_share_a_burst() {
+        let mut l = CopiesAccount::default();
+        let all: Vec<_> = (0..10).map(|port| executed(&mut l, port)).collect();
+        assert_eq!(all, [6, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    }
+}
