@@ -5,6 +5,9 @@ use flow::PortNo;
 /// Ports that are remembered. Beyond, the one that owes least is forgotten.
 const PORTS_COUNT_MAX: usize = 64;
 
+/// Part of the time of others with which debts are paid.
+pub(crate) const SHARE_SHIFT: u32 = 4;
+
 /// What one port owes.
 struct Debt {
     port: PortNo,

@@ -4,15 +4,15 @@
 //! share of a vector would be as many such packets. So the copies of a packet beyond
 //! [`CopiesAccount::free`] are a debt of its port. A port that owes more than [`BURST_NS`] has no
 //! packet with so many copies executed; these are dropped (`action_time`), and its other packets
-//! are not concerned. Debts are paid with the time in which no other port has packets, and with
-//! half of the rest.
+//! are not concerned. Debts are paid with the time in which no other port has packets, and with a
+//! sixteenth of the rest.
 //!
 //! Short lists may recirculate several copies of a packet, each of which meets such a list again.
 //! So what a port's packets recirculate in an iteration beyond [`RECIRCULATED_FREE`] counts as
 //! copies as well, and is bounded by [`RECIRCULATED_MAX`], as all ports of a worker share the
 //! room for packets that wait to be looked up again.
 
-use crate::debts::Debts;
+use crate::debts::{Debts, SHARE_SHIFT};
 use flow::PortNo;
 use packet::VECTOR;
 use telemetry::Drop;
@@ -26,9 +26,7 @@ const COPY_NS: u64 = 200 * SLOWNESS;
 const COPY_IN_KERNEL_NS: u64 = 4_000 * SLOWNESS;
 const SLOWNESS: u64 = if cfg!(debug_assertions) { 10 } else { 1 };
 /// Debt up to which a port's packets are executed, nanoseconds.
-const BURST_NS: u64 = 4_000_000;
-/// Part of the time of others with which debts are paid.
-const SHARE_SHIFT: u32 = 1;
+const BURST_NS: u64 = 2_000_000;
 /// Packets of one port that may be recirculated in an iteration and cost nothing extra.
 const RECIRCULATED_FREE: u16 = VECTOR as u16;
 /// Packets of one port that may be recirculated in an iteration.
@@ -135,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_has_a_burst_executed_and_then_half_of_what_others_take() {
+    fn who_floods_has_a_burst_executed_and_then_a_sixteenth_of_what_others_take() {
         let mut l = CopiesAccount::default();
         assert!((0..256).all(|_| l.admit(1, 16)) && l.is_empty(), "short ones are free");
         assert_eq!(executed(&mut l, 1), 6);
-        // What it took itself pays for nothing, and what others took for half.
-        l.end_iteration(BURST_NS / 5 * (6 + 4), false);
+        // What it took itself pays for nothing, and what others took for a sixteenth.
+        l.end_iteration(BURST_NS / 5 * (6 + 32), false);
         assert_eq!(executed(&mut l, 1), 2, "four fifths, and one beyond the burst");
         assert!(l.admit(1, 16) && l.admit(2, 5_000), "who owes nothing has one executed");
     }

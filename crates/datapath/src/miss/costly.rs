@@ -8,7 +8,7 @@
 //! those that are too many to wait are dropped. Debts are paid with the time that no other port
 //! wants, and with a sixteenth of the rest.
 
-use crate::debts::Debts;
+use crate::debts::{Debts, SHARE_SHIFT};
 use flow::PortNo;
 
 /// Steps that a miss may take ([`action::Decision::steps`]).
@@ -16,8 +16,6 @@ const MISS_STEPS_MAX: u32 = 256;
 /// What a step costs, nanoseconds: 38 among groups, 100 among very many masks. Builds for tests are
 /// slower.
 const STEP_NS: u64 = if cfg!(debug_assertions) { 1_000 } else { 64 };
-/// Part of the time of others with which debts are paid.
-const SHARE_SHIFT: u32 = 4;
 /// A port whose last expensive miss is longer ago is like others again, milliseconds.
 const WATCHED_MS: u64 = 10_000;
 /// Packets of a worker that wait because their ports have debts. They take part in each vector.
