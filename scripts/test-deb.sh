@@ -46,6 +46,11 @@ ready() {
 runs() { ovs-appctl version | grep -q Weft; }
 # How many milliseconds nothing came through while a command ran, between hosts and to each guest.
 meanwhile() {
+    for way in h1:10.0.0.2 h3:10.1.0.1 h3:10.1.0.2; do
+        # A guest comes back to ovs-vswitchd a second or more after it began.
+        for n in $(seq 30); do ip netns exec ${way%:*} ping -q -c 1 -W 1 ${way#*:} >/dev/null && break; done
+        [ "$n" -lt 30 ] || fail "nothing comes from ${way#*:} beforehand"
+    done
     pingers=
     for way in h1:10.0.0.2 h3:10.1.0.1 h3:10.1.0.2; do
         ip netns exec ${way%:*} ping -i 0.01 -D ${way#*:} > /tmp/ping-$way & pingers="$pingers $!"
