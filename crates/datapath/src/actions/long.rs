@@ -18,8 +18,8 @@ use flow::PortNo;
 use packet::VECTOR;
 use telemetry::Drop;
 
-/// Copies of a packet that cost nothing extra: of a thread that sends without system calls, and of the
-/// kernel worker.
+/// Copies of a packet that cost nothing extra: of a thread that sends without system calls, and of
+/// the kernel worker.
 const FREE: usize = 16;
 const FREE_IN_KERNEL: usize = 4;
 /// What a copy is supposed to take before it was measured, nanoseconds: likewise.
