@@ -5,6 +5,7 @@ use super::turns::Waiting;
 use crate::state::{Forgetting, Shared, State};
 use ofproto::{BridgeId, Change, Items, Outcome};
 use openflow::{MeterCommand, MeterMod, OfError, meter_id};
+use std::collections::BTreeMap;
 
 /// Flows of a slice, which are changed, reported or freed in one turn: a few milliseconds' work.
 pub const SLICE_FLOWS_MAX: usize = 2048;
@@ -54,7 +55,7 @@ pub fn begin_forgetting(state: &Shared) {
     let wanted = |(id, how): (&BridgeId, &Forgetting)| (*how == Forgetting::Wanted).then_some(*id);
     let all: Vec<_> = state.borrow().pending.forgetting.iter().filter_map(wanted).collect();
     for id in all {
-        state.borrow_mut().pending.forgetting.insert(id, Forgetting::Begun);
+        state.borrow_mut().pending.forgetting.insert(id, Forgetting::Begun(0));
         let state = state.clone();
         tokio::task::spawn_local(async move { forget(&state, id).await });
     }
@@ -76,7 +77,7 @@ pub fn forget_now(s: &mut State) {
 /// A bridge forgets its flows, groups and meters, a slice at a time, and nothing else of it changes
 /// meanwhile.
 pub async fn forget(state: &Shared, bridge: BridgeId) {
-    state.borrow_mut().pending.forgetting.insert(bridge, Forgetting::Begun);
+    begun(&mut state.borrow_mut().pending.forgetting, bridge);
     own_turn(state, bridge).await;
     let _ = run(state, None, bridge, ofproto::all_that_flows_are()).await;
     finished(state).await;
@@ -85,8 +86,26 @@ pub async fn forget(state: &Shared, bridge: BridgeId) {
     // No flow uses them now.
     let (command, id) = (MeterCommand::Delete, meter_id::ALL);
     let _ = s.ofproto.meter_mod(bridge, &MeterMod { command, flags: 0, id, bands: vec![] }, now);
-    s.pending.forgetting.remove(&bridge);
+    ended(&mut s.pending.forgetting, bridge);
     s.flush_changes();
+}
+
+/// One more begins to have the bridge forget its flows.
+fn begun<B: Ord>(all: &mut BTreeMap<B, Forgetting>, bridge: B) {
+    match all.entry(bridge).or_insert(Forgetting::Wanted) {
+        Forgetting::Begun(n) => *n += 1,
+        wanted => *wanted = Forgetting::Begun(1),
+    }
+}
+
+/// One has ended; others wait for the last one.
+fn ended<B: Ord>(all: &mut BTreeMap<B, Forgetting>, bridge: B) {
+    if let Some(Forgetting::Begun(n)) = all.get_mut(&bridge) {
+        *n = n.saturating_sub(1);
+        if *n == 0 {
+            all.remove(&bridge);
+        }
+    }
 }
 
 /// Waits until no change is under way, of whatever bridge.
@@ -142,6 +161,18 @@ async fn own_turn(state: &Shared, bridge: BridgeId) {
 mod tests {
     use super::*;
     use crate::of::account::MONITORS_BRIDGE_MAX;
+
+    #[test]
+    fn others_wait_until_the_last_one_has_forgotten() {
+        let (mut all, id) = (BTreeMap::new(), 7);
+        begun(&mut all, id);
+        all.entry(id).or_insert(Forgetting::Wanted);
+        begun(&mut all, id);
+        ended(&mut all, id);
+        assert_eq!(all.get(&id), Some(&Forgetting::Begun(1)));
+        ended(&mut all, id);
+        assert!(all.is_empty());
+    }
 
     #[test]
     fn slices_are_smaller_where_each_flow_is_compared_with_many_monitors() {

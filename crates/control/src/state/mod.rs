@@ -80,12 +80,12 @@ pub struct Pending {
 }
 
 /// How far a bridge is with forgetting its flows.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgetting {
     /// It is to begin.
     Wanted,
-    /// It is under way, some flows at a time.
-    Begun,
+    /// It is under way, some flows at a time: how often, as it may be asked for again meanwhile.
+    Begun(u32),
 }
 
 /// What is configured and known of the network under the tunnels, and around the switch.
