@@ -49,10 +49,10 @@ fn alone_a_port_has_packets_to_many_ports_executed() {
     let many = (0..50).map(|_| Op::Output(2)).collect();
     b.set_rules(vec![rule(&[], many, 0)]);
     for _ in 0..20 {
-        (0..32).for_each(|_| b.peers[0].send(&udp(1, 2, 3, 4, 60)));
+        (0..16).for_each(|_| b.peers[0].send(&udp(1, 2, 3, 4, 60)));
         b.run();
         b.peers[2].drain();
     }
     let s = b.dp.port_stats(0).unwrap();
-    assert_eq!((s.drops[Drop::ActionTime as usize], s.copies), (0, 20 * 32 * 49));
+    assert_eq!((s.drops[Drop::ActionTime as usize], s.copies), (0, 20 * 16 * 49));
 }

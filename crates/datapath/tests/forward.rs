@@ -534,9 +534,10 @@ fn copies_that_are_copied_again_and_again_have_a_limit() {
     b.peers[0].send(&udp(1, 2, 3, 4, 64));
     b.run();
     let perf = b.dp.perf().iter().map(|(_, p)| p.recirculated).sum::<u64>();
-    assert!((1024..7 * 4096).contains(&perf), "{perf} packets instead of 10^12");
+    assert!((256..7 * 4096).contains(&perf), "{perf} packets instead of 10^12");
     let drops = b.dp.totals().drops;
-    assert!(drops[Drop::RecircLimit as usize] + drops[Drop::ActionTime as usize] > 4096);
+    let dropped = [Drop::RecircLimit, Drop::ActionTime].map(|why| drops[why as usize]);
+    assert!(dropped.iter().sum::<u64>() >= 100, "{dropped:?}");
     b.assert_balanced();
     assert_eq!(b.pool.in_use(), 0);
 }
