@@ -60,16 +60,6 @@ impl<T: Send> Producer<T> {
         size - (self.tail - self.head_seen)
     }
 
-    /// Number of free entries, or fewer; exact if they are fewer than `enough`.
-    #[inline]
-    pub fn room_for(&mut self, enough: usize) -> usize {
-        let size = self.ring.mask + 1;
-        if size - (self.tail - self.head_seen) < enough {
-            self.head_seen = self.ring.head.0.load(Ordering::Acquire);
-        }
-        size - (self.tail - self.head_seen)
-    }
-
     /// Number of entries that were not taken yet.
     pub fn waiting(&mut self) -> usize {
         self.head_seen = self.ring.head.0.load(Ordering::Acquire);

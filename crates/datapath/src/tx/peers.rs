@@ -18,7 +18,8 @@ struct Peer {
     wake: Option<Arc<Wake>>,
     /// Packets were handed to this worker in this vector.
     dirty: bool,
-    /// Packets in the ring as far as known, the oldest first: of which port, and how many.
+    /// Packets in the ring when it was last looked at, the oldest first: of which port, and how
+    /// many.
     runs: VecDeque<(PortNo, usize)>,
     /// How many these are, and by port.
     listed: usize,
@@ -33,9 +34,9 @@ impl Peer {
 
     /// How many packets of the port the ring may take now.
     fn room(&mut self, no: PortNo) -> usize {
-        let room = self.ring.room_for(HANDOFFS_MAX / 2);
-        let mut gone = (self.listed + room).saturating_sub(HANDOFFS_MAX);
-        self.listed -= gone;
+        let waiting = self.ring.waiting();
+        let mut gone = self.listed.saturating_sub(waiting);
+        self.listed = waiting;
         while gone > 0
             && let Some((port, n)) = self.runs.front_mut()
         {
@@ -47,7 +48,7 @@ impl Peer {
             }
         }
         let of_port = self.of_port.get(usize::from(no)).copied().unwrap_or(0);
-        room.saturating_sub(of_port.into()).div_ceil(2)
+        (HANDOFFS_MAX - waiting).saturating_sub(of_port.into()).div_ceil(2)
     }
 
     /// So many packets of the port are in the ring now.
@@ -155,6 +156,16 @@ mod tests {
             all.into_iter().for_each(std::mem::forget);
             n
         }
+    }
+
+    #[test]
+    fn packets_that_are_taken_leave_room() {
+        let mut lab = Lab::new();
+        for round in 0..HANDOFFS_MAX {
+            assert_eq!(lab.hand_over(1, 4), 4, "in {round}");
+            assert_eq!(lab.take(9), 4);
+        }
+        assert_eq!(lab.pool.in_use(), 0);
     }
 
     #[test]
