@@ -118,7 +118,9 @@ impl Switch {
         }
         let id = self.slots.next(txn.now);
         let reports_removal = m.flags & flow_flag::SEND_FLOW_REM != 0;
-        let mut flow = Flow::new(id, reports_removal, m.cookie, m.instructions.as_slice().into());
+        let b = self.of_bridge(txn.bridge)?;
+        let instructions = tlv::fitted_instructions(&b.options.tlv, &m.instructions);
+        let mut flow = Flow::new(id, reports_removal, m.cookie, instructions);
         if !matching.tun.is_empty() {
             self.note_options(txn.bridge, &matching.tun);
             flow.tun = Some(Arc::new(matching.into_owned().tun));
@@ -231,7 +233,9 @@ impl Switch {
         self.cover(txn, &m.matching, rules.len());
         let cookie = (m.modify_cookie && m.cookie != u64::MAX).then_some(m.cookie);
         let reset = m.flags & flow_flag::RESET_COUNTS != 0;
-        let to = Rewrite { instructions: m.instructions.as_slice().into(), cookie, reset };
+        let b = self.of_bridge(txn.bridge)?;
+        let instructions = tlv::fitted_instructions(&b.options.tlv, &m.instructions);
+        let to = Rewrite { instructions, cookie, reset };
         txn.remaining = Remaining::Modify(rules.into_iter(), to);
         Ok(())
     }

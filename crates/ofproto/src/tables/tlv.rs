@@ -7,7 +7,7 @@
 //! options are looked up once.
 
 use flow::{Field, Key, Mask, TunMetadata, at};
-use openflow::{Action, Match, OfError, Subfield, TlvMap, TlvTableMod, Zone};
+use openflow::{Action, Instruction, Match, OfError, Subfield, TlvMap, TlvTableMod, Zone};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -165,6 +165,34 @@ pub(crate) fn fitted<'m>(table: &TlvTable, m: &'m Match) -> Result<Cow<'m, Match
     };
     let tun = m.tun.iter().map(fit).collect::<Result<_, OfError>>()?;
     Ok(Cow::Owned(Match { tun, ..m.clone() }))
+}
+
+/// The instructions, with options that are set in the length of their fields: what sets all of one
+/// is shown without a mask.
+pub(crate) fn fitted_instructions(table: &TlvTable, list: &[Instruction]) -> Arc<[Instruction]> {
+    if table.fields.is_empty() {
+        return list.into();
+    }
+    let mut list = list.to_vec();
+    for instruction in &mut list {
+        if let Instruction::Apply(actions) | Instruction::Write(actions) = instruction {
+            fit_actions(table, actions);
+        }
+    }
+    list.into()
+}
+
+fn fit_actions(table: &TlvTable, list: &mut [Action]) {
+    for a in list {
+        match a {
+            Action::SetTunMetadata(t) if !t.is_exact() => {
+                let len = table.len_of(t.index).unwrap_or(t.value.len());
+                **t = t.resized(len);
+            }
+            Action::Clone(inner) => fit_actions(table, inner),
+            _ => {}
+        }
+    }
 }
 
 /// Checks that all options of an action are fields of the bridge. Errors: `FlowInvalidTlvField`,

@@ -223,6 +223,27 @@ fn actions_write_options() {
 }
 
 #[test]
+fn what_sets_a_whole_option_is_shown_without_a_mask() {
+    let mut lab = lab();
+    let set = |value: &[u8]| {
+        let option = TunMetadata::masked_bytes(0, value, &vec![0xff; value.len()]);
+        Action::SetTunMetadata(Box::new(option))
+    };
+    lab.add(flow(
+        0,
+        1,
+        "in_port=1",
+        apply(vec![set(&[1, 2, 3, 4]), Action::Clone(vec![set(&[5])])]),
+    ));
+    let [shown] = &lab.dump()[..] else { panic!("one flow") };
+    let [openflow::Instruction::Apply(list)] = &shown.instructions[..] else { panic!() };
+    let [Action::SetTunMetadata(whole), Action::Clone(inner)] = &list[..] else { panic!() };
+    let [Action::SetTunMetadata(part)] = &inner[..] else { panic!() };
+    assert_eq!(whole.text(), "tun_metadata0=0x1020304");
+    assert_eq!(part.text(), "tun_metadata0=0x5/0xff");
+}
+
+#[test]
 fn options_go_out_with_the_header() {
     let mut lab = lab();
     route_to_port_2(&mut lab);
