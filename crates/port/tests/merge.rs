@@ -58,17 +58,23 @@ fn sends(from: &mut Open, to: &mut Open, device: &str, frames: u64) {
     assert_eq!(counters["tx_bytes"], sent.iter().map(|f| f.len() as u64).sum());
 }
 
-#[test]
-fn a_veth_gets_one_frame_of_many_segments() {
+/// Sends over a veth pair that was prepared so; see [`sends`].
+fn over_veth(prepare: impl FnOnce(), frames: u64) {
     if !namespace() {
         return;
     }
     veth();
+    prepare();
     let (mut a, mut b) = (open("v0", "system"), open("v1", "system"));
-    // 12 segments, the damaged one, 7 segments, the other frame.
-    sends(&mut a, &mut b, "v1", 4);
+    sends(&mut a, &mut b, "v1", frames);
     a.close();
     b.close();
+}
+
+#[test]
+fn a_veth_gets_one_frame_of_many_segments() {
+    // 12 segments, the damaged one, 7 segments, the other frame.
+    over_veth(|| {}, 4);
 }
 
 #[test]
@@ -87,14 +93,10 @@ fn a_tap_gets_one_frame_of_many_segments() {
 /// A device without segmentation offload: the kernel divides what is left whole.
 #[test]
 fn a_device_without_offloads_gets_segments() {
-    if !namespace() {
-        return;
-    }
-    veth();
-    let off = ["-K", "v0", "tso", "off", "gso", "off", "tx", "off"];
-    assert!(Command::new("ethtool").args(off).output().expect("ethtool runs").status.success());
-    let (mut a, mut b) = (open("v0", "system"), open("v1", "system"));
-    sends(&mut a, &mut b, "v1", 21);
-    a.close();
-    b.close();
+    let off = || {
+        let args = ["-K", "v0", "tso", "off", "gso", "off", "tx", "off"];
+        let out = Command::new("ethtool").args(args).output().expect("ethtool runs");
+        assert!(out.status.success());
+    };
+    over_veth(off, 21);
 }

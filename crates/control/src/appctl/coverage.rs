@@ -4,6 +4,7 @@ use crate::of::account::Counts;
 use crate::state::State;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use telemetry::Drop;
 
 /// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these.
@@ -131,9 +132,9 @@ fn ranks(all: &BTreeMap<String, u64>) -> u32 {
     let mut names: Vec<(u64, &str)> =
         all.iter().filter(|(_, n)| **n > 0).map(|(name, n)| (*n, name.as_str())).collect();
     names.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-    // FNV-1a.
-    let bytes = names.iter().flat_map(|(_, name)| name.bytes().chain([0]));
-    bytes.fold(0x811c_9dc5, |hash: u32, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
+    let mut hasher = DefaultHasher::new();
+    names.iter().for_each(|(_, name)| name.hash(&mut hasher));
+    hasher.finish() as u32
 }
 
 /// `coverage/read-counter NAME`.

@@ -2,35 +2,39 @@
 //!
 //! A packet that is flooded to a bridge of 300 ports costs as much as 300 others, and its port's
 //! share of a vector would be as many such packets. So the copies of a packet beyond
-//! [`CopiesAccount::free`] are a debt of its port. A port that owes more than [`BURST_NS`] has no
+//! [`FREE_COPIES_MAX`] are a debt of its port. A port that owes more than [`BURST_NS`] has no
 //! packet with so many copies executed; these are dropped (`action_time`), and its other packets
 //! are not concerned. Debts are paid with the time in which no other port has packets, and with a
 //! sixteenth of the rest.
 //!
-//! Short lists may recirculate several copies of a packet, each of which meets such a list again.
-//! So what a port's packets recirculate in an iteration beyond [`RECIRCULATED_FREE`] counts as
-//! copies as well, and is bounded by [`RECIRCULATED_MAX`], as all ports of a worker share the
-//! room for packets that wait to be looked up again.
+//! Short lists of operations may recirculate several copies of a packet, each of which meets such a
+//! list again. So a packet that waits to be looked up again counts as a copy, too, if its port had
+//! [`RECIRCULATED_FREE_PACKETS_MAX`] of them in this iteration; a port may have
+//! [`RECIRCULATED_PACKETS_MAX`], as all ports of a worker share the room for such packets.
 
 use crate::debts::{Debts, SHARE_SHIFT};
 use flow::PortNo;
 use packet::VECTOR;
 use telemetry::Drop;
 
-/// Copies of a packet that cost nothing extra: of a thread that sends without system calls, and of
-/// the kernel worker.
-const FREE: usize = 16;
-const FREE_IN_KERNEL: usize = 4;
-/// What a copy takes, nanoseconds: likewise. Builds for tests are slower.
+/// Copies of a packet for which its port is not charged, in a thread that sends without system
+/// calls.
+const FREE_COPIES_MAX: usize = 16;
+/// [`FREE_COPIES_MAX`] of the kernel worker.
+pub(super) const KERNEL_FREE_COPIES_MAX: usize = 4;
+/// What a copy is charged with, nanoseconds, in a thread that sends without system calls. Builds
+/// for tests are slower.
 const COPY_NS: u64 = 200 * SLOWNESS;
-const COPY_IN_KERNEL_NS: u64 = 4_000 * SLOWNESS;
+/// [`COPY_NS`] of the kernel worker: a packet to 300 TAPs takes some 2 ms on a busy machine.
+const KERNEL_COPY_NS: u64 = 4_000 * SLOWNESS;
+/// How many times as long a build for tests takes.
 const SLOWNESS: u64 = if cfg!(debug_assertions) { 10 } else { 1 };
 /// Debt up to which a port's packets are executed, nanoseconds.
 const BURST_NS: u64 = 2_000_000;
-/// Packets of one port that may be recirculated in an iteration and cost nothing extra.
-const RECIRCULATED_FREE: u16 = VECTOR as u16;
+/// Packets of one port that may be recirculated in an iteration without a charge.
+const RECIRCULATED_FREE_PACKETS_MAX: u16 = VECTOR as u16;
 /// Packets of one port that may be recirculated in an iteration.
-const RECIRCULATED_MAX: u16 = 4 * VECTOR as u16;
+const RECIRCULATED_PACKETS_MAX: u16 = 4 * VECTOR as u16;
 
 /// What ports owe whose packets go to many ports.
 pub(crate) struct CopiesAccount {
@@ -44,14 +48,14 @@ pub(crate) struct CopiesAccount {
 
 impl Default for CopiesAccount {
     fn default() -> Self {
-        Self::new(FREE, COPY_NS)
+        Self::new(FREE_COPIES_MAX, COPY_NS)
     }
 }
 
 impl CopiesAccount {
     /// The kernel worker's.
     pub fn of_kernel_worker() -> Self {
-        Self::new(FREE_IN_KERNEL, COPY_IN_KERNEL_NS)
+        Self::new(KERNEL_FREE_COPIES_MAX, KERNEL_COPY_NS)
     }
 
     fn new(free: usize, copy_ns: u64) -> Self {
@@ -94,11 +98,11 @@ impl CopiesAccount {
         let n = &mut self.recirculated[i];
         match *n {
             0 => self.recirculating.push(port),
-            RECIRCULATED_MAX.. => return Err(Drop::RecircLimit),
+            RECIRCULATED_PACKETS_MAX.. => return Err(Drop::RecircLimit),
             _ => {}
         }
         *n += 1;
-        if *n > RECIRCULATED_FREE && !self.admit(port, self.free + 1) {
+        if *n > RECIRCULATED_FREE_PACKETS_MAX && !self.admit(port, self.free + 1) {
             return Err(Drop::ActionTime);
         }
         Ok(())
@@ -164,7 +168,7 @@ mod tests {
             let count = |r| all.iter().filter(|x| **x == r).count();
             [Ok(()), Err(Drop::ActionTime), Err(Drop::RecircLimit)].map(count)
         };
-        let most = usize::from(RECIRCULATED_MAX);
+        let most = usize::from(RECIRCULATED_PACKETS_MAX);
         // Copies of which 500 are a burst.
         let costly = || CopiesAccount { copy_ns: BURST_NS / 500, ..CopiesAccount::default() };
         let mut l = costly();

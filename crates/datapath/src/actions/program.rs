@@ -1,6 +1,7 @@
 //! Programs of the actions step: a decision's operations, compiled to a record of three cache
 //! lines, of which most kinds need the first.
 
+use crate::actions::copies::KERNEL_FREE_COPIES_MAX;
 use crate::actions::patch::Patch;
 use crate::actions::rewrite::ethernet_only;
 use crate::actions::sequence::Sequence;
@@ -43,12 +44,11 @@ pub(crate) enum Kind {
     Sampled,
     /// Everything else, by the interpreter.
     Generic,
-    /// So many copies that the input port pays for them: a sequence, or by the interpreter.
+    /// Operations that send more copies of a packet than [`KERNEL_FREE_COPIES_MAX`], for which the
+    /// packet's input port is charged: a sequence, or by the interpreter.
     Copies,
 }
 
-/// A program of more weight is [`Kind::Copies`].
-const FEW_COPIES_MAX: usize = 4;
 /// Operations that only change a packet and weigh as much as one that sends a copy of it.
 const CHANGES_PER_COPY: usize = 16;
 
@@ -116,7 +116,7 @@ impl Program {
         }
         p.kind = p.compile(ops, why);
         if matches!(p.kind, Kind::Sequence | Kind::Generic)
-            && usize::from(p.weight) > FEW_COPIES_MAX
+            && usize::from(p.weight) > KERNEL_FREE_COPIES_MAX
         {
             p.kind = Kind::Copies;
         }

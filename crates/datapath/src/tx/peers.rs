@@ -18,51 +18,37 @@ struct Peer {
     wake: Option<Arc<Wake>>,
     /// Packets were handed to this worker in this vector.
     dirty: bool,
-    /// Packets in the ring when it was last looked at, the oldest first: of which port, and how
-    /// many.
-    runs: VecDeque<(PortNo, usize)>,
-    /// How many these are, and by port.
-    listed: usize,
+    /// The port of each packet that was in the ring when it was last looked at, the oldest first.
+    queued: VecDeque<PortNo>,
+    /// How many of these packets each port has.
     of_port: Vec<u16>,
 }
 
 impl Peer {
     fn new(ring: Producer<Handoff>, wake: Option<Arc<Wake>>) -> Self {
-        let (runs, listed, of_port) = (VecDeque::new(), 0, Vec::new());
-        Peer { ring, wake, dirty: false, runs, listed, of_port }
+        Peer { ring, wake, dirty: false, queued: VecDeque::new(), of_port: Vec::new() }
     }
 
-    /// How many packets of the port the ring may take now.
+    /// How many packets of port `no` the ring may take now: half of what is free beyond as many as
+    /// the port has there.
     fn room(&mut self, no: PortNo) -> usize {
         let waiting = self.ring.waiting();
-        let mut gone = self.listed.saturating_sub(waiting);
-        self.listed = waiting;
-        while gone > 0
-            && let Some((port, n)) = self.runs.front_mut()
-        {
-            let some = gone.min(*n);
-            self.of_port[usize::from(*port)] -= some as u16;
-            (*n, gone) = (*n - some, gone - some);
-            if *n == 0 {
-                self.runs.pop_front();
-            }
+        let gone = self.queued.len().saturating_sub(waiting);
+        for port in self.queued.drain(..gone) {
+            self.of_port[usize::from(port)] -= 1;
         }
         let of_port = self.of_port.get(usize::from(no)).copied().unwrap_or(0);
         (HANDOFFS_MAX - waiting).saturating_sub(of_port.into()).div_ceil(2)
     }
 
-    /// So many packets of the port are in the ring now.
+    /// Records that `n` packets of port `no` were put into the ring.
     fn note(&mut self, no: PortNo, n: usize) {
         let i = usize::from(no);
         if self.of_port.len() <= i {
             self.of_port.resize(i + 1, 0);
         }
         self.of_port[i] += n as u16;
-        self.listed += n;
-        match self.runs.back_mut() {
-            Some((port, m)) if *port == no => *m += n,
-            _ => self.runs.push_back((no, n)),
-        }
+        self.queued.extend(std::iter::repeat_n(no, n));
     }
 }
 
@@ -165,6 +151,10 @@ mod tests {
             assert_eq!(lab.hand_over(1, 4), 4, "in {round}");
             assert_eq!(lab.take(9), 4);
         }
+        // Nobody takes any: what is refused leaves nothing behind.
+        (0..1000).for_each(|i| _ = lab.hand_over(1 + i % 2, 256));
+        assert!(lab.peers.peers[3].as_ref().is_some_and(|p| p.queued.len() <= HANDOFFS_MAX));
+        while lab.take(64) > 0 {}
         assert_eq!(lab.pool.in_use(), 0);
     }
 
