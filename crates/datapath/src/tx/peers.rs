@@ -151,7 +151,7 @@ mod tests {
             assert_eq!(lab.hand_over(1, 4), 4, "in {round}");
             assert_eq!(lab.take(9), 4);
         }
-        // Nobody takes any: what is refused leaves nothing behind.
+        // While no thread takes any, what is refused leaves nothing behind.
         (0..1000).for_each(|i| _ = lab.hand_over(1 + i % 2, 256));
         assert!(lab.peers.peers[3].as_ref().is_some_and(|p| p.queued.len() <= HANDOFFS_MAX));
         while lab.take(64) > 0 {}
