@@ -18,6 +18,10 @@ const FIRST_TICKS: u64 = 4;
 const LOAD_MAX: u64 = 3;
 /// The end of a list.
 const END: u32 = u32::MAX;
+/// Entries that are looked at together, so that their cache lines are waited for at once. With a
+/// thread that opens and ends 1M connections all the time (docs/perf/conntrack.md) the keeper's
+/// thread takes 0.16 of a core, and 0.43 where each is looked at alone.
+const LOOKED_ENTRIES_MAX: usize = 16;
 
 /// The table's keeper.
 pub struct Keeper {
@@ -191,20 +195,15 @@ impl Keeper {
             self.rush = SLOTS;
         }
         let mut ended = Vec::new();
+        let mut due = Vec::with_capacity(LOOKED_ENTRIES_MAX);
         let done = loop {
-            while self.rest != END {
-                if steps == 0 {
-                    break;
-                }
-                steps -= 1;
-                let n = self.rest;
-                self.rest = self.follows[n as usize];
-                self.look(n, now, &mut ended);
-            }
-            if self.rest != END || steps == 0 {
+            self.take_due(steps, &mut due);
+            if !due.is_empty() {
+                steps -= due.len();
+                self.look(&mut due, now, &mut ended);
+            } else if steps == 0 {
                 break false;
-            }
-            if !self.next_list(now) {
+            } else if !self.next_list(now) {
                 break true;
             }
         };
@@ -238,29 +237,59 @@ impl Keeper {
         true
     }
 
-    fn look(&mut self, n: u32, now: u64, ended: &mut Vec<u32>) {
-        let table = self.table.clone();
+    /// Takes up to `steps` entries off the list that is worked on, and asks for their lines.
+    fn take_due(&mut self, steps: usize, due: &mut Vec<u32>) {
+        while self.rest != END && due.len() < steps.min(LOOKED_ENTRIES_MAX) {
+            self.table.entries.prefetch(self.rest, false);
+            due.push(self.rest);
+            self.rest = self.follows[self.rest as usize];
+        }
+    }
+
+    /// Looks at the entries of `due`; those that have ended leave the index and go to `ended`.
+    fn look(&mut self, due: &mut Vec<u32>, now: u64, ended: &mut Vec<u32>) {
+        let first = ended.len();
+        let mut hashes = [[0; 2]; LOOKED_ENTRIES_MAX];
+        for n in due.drain(..) {
+            match self.end_if_due(n, now) {
+                Err(ticks) => self.arm(n, ticks),
+                Ok(of_tuples) => {
+                    for hash in of_tuples {
+                        self.table.index.prefetch(hash);
+                    }
+                    hashes[ended.len() - first] = of_tuples;
+                    ended.push(n);
+                }
+            }
+        }
+        for (n, [a, b]) in ended[first..].iter().zip(hashes) {
+            self.table.index.remove(a, *n);
+            if a != b && self.table.index.remove(b, *n) {
+                self.table.twice.fetch_sub(1, Relaxed);
+            }
+        }
+        self.armed -= ended.len() - first;
+    }
+
+    /// The hashes of both tuples of an entry that has ended by now; else in how many ticks it is
+    /// looked at again.
+    fn end_if_due(&self, n: u32, now: u64) -> Result<[u32; 2], u64> {
+        let table = &*self.table;
         let entry = table.entries.get(n);
         let control = entry.control();
         if control & (bit::LIVE | bit::DEAD) == 0 {
-            return self.arm(n, FIRST_TICKS);
+            return Err(FIRST_TICKS);
         }
         if control & bit::LIVE != 0 {
             if table.is_alive(&entry, control, now as u32) {
                 let left = u64::from(entry.expiry().wrapping_sub(now as u32));
-                return self.arm(n, left / TICK_MILLIS + 1);
+                return Err(left / TICK_MILLIS + 1);
             }
             if !table.end_entry(&entry, control) {
-                return self.arm(n, 1);
+                return Err(1);
             }
         }
         let conn = entry.conn(control, 0);
-        let [a, b] = [conn.orig, conn.reply].map(|t| table.secret.of(&t));
-        table.index.remove(a, n);
-        if a != b && table.index.remove(b, n) {
-            table.twice.fetch_sub(1, Relaxed);
-        }
-        self.armed -= 1;
-        ended.push(n);
+        Ok([conn.orig, conn.reply].map(|t| table.secret.of(&t)))
     }
 }
