@@ -18,7 +18,7 @@ pub struct Ct {
     /// Of the connection's mark, the bits of the second number become those of the first. Takes
     /// effect with `commit`.
     pub mark: (u32, u32),
-    /// The label likewise.
+    /// Value and mask of the bits of the label to set.
     pub label: (u128, u128),
     /// Which protocol's control connection the packet belongs to.
     pub alg: Option<Alg>,

@@ -176,7 +176,7 @@ impl PortSet {
         self.0.is_empty()
     }
 
-    /// All of them, by ascending number.
+    /// All ports, by ascending number.
     pub fn iter(&self) -> impl Iterator<Item = PortNo> + '_ {
         self.0.iter().copied()
     }

@@ -32,9 +32,9 @@ pub const METER_TOUCH_MS: u64 = AHEAD_MS / 4;
 /// What a band does to packets beyond its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BandKind {
-    /// They are dropped.
+    /// Packets beyond the band's rate are dropped.
     Drop,
-    /// The drop precedence of their DSCP rises by so much.
+    /// The drop precedence of the DSCP of packets beyond the band's rate rises by so much.
     Remark(u8),
 }
 
@@ -45,7 +45,7 @@ pub struct BandConfig {
     pub rate: u32,
     /// Depth of the bucket in kbit or packets; 0: as much as the rate brings in a second.
     pub burst: u32,
-    /// What it does.
+    /// What happens to packets beyond the rate.
     pub kind: BandKind,
 }
 
@@ -54,9 +54,9 @@ pub struct BandConfig {
 pub enum Verdict {
     /// No band is exceeded.
     Pass,
-    /// It goes on with a higher drop precedence ([`remarked`]).
+    /// The packet goes on with a higher drop precedence ([`remarked`]).
     Remark(u8),
-    /// It ends.
+    /// The packet is dropped.
     Drop,
 }
 

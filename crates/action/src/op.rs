@@ -152,7 +152,7 @@ pub enum PuntClass {
 /// the context cannot be compared.
 #[derive(Debug)]
 pub struct Punt {
-    /// Whose it is.
+    /// The class whose share of packets it takes.
     pub class: PuntClass,
     /// At most this many bytes of the packet are copied (0xffff: all).
     pub max_len: u16,

@@ -5,9 +5,9 @@
 pub enum Refused {
     /// Another one has one of its tuples.
     Exists,
-    /// There are as many as there may be.
+    /// There are as many connections as there may be.
     Full,
-    /// ... in the zone.
+    /// The zone has as many connections as it may have.
     ZoneFull,
     /// The zone has as many half-open ones as its share.
     HalfOpen,

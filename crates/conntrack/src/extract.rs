@@ -41,7 +41,7 @@ pub enum Bad {
     IpChecksum,
     /// The checksum behind it is wrong.
     Checksum,
-    /// It is cut short, a fragment, or of a kind that no connection has.
+    /// The packet is cut short, a fragment, or of a kind that no connection has.
     Shape,
 }
 
@@ -94,7 +94,7 @@ pub fn extract(data: &[u8], l3: usize, zone: u16, sound: bool) -> Result<Seen, B
 
 /// Bytes that must be there of TCP, UDP and SCTP headers.
 const MIN_WHOLE: [usize; 3] = [wire::TCP_LEN, wire::UDP_LEN, wire::SCTP_LEN];
-/// ... of those inside an ICMP error about IPv4 (RFC 792).
+/// Bytes that must be there of such headers inside an ICMP error about IPv4 (RFC 792).
 const MIN_CITED: [usize; 3] = [8; 3];
 
 /// Reads an IP header. `whole`: what it says of its length must be there.

@@ -89,13 +89,13 @@ pub struct TcpSegment {
 /// What a connection says to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It belongs to it.
+    /// The packet belongs to the connection.
     Valid,
-    /// It belongs to it, and the connection is still new.
+    /// The packet belongs to the connection, which is still new.
     StillNew,
-    /// It begins another connection with the same tuple.
+    /// The packet begins another connection with the same tuple.
     Again,
-    /// It cannot belong to it, and nothing changed.
+    /// The packet cannot belong to the connection, and nothing changed.
     Invalid,
 }
 

@@ -9,7 +9,7 @@ use wire::{IP_SCTP, IP_TCP, IP_UDP};
 /// Tuples tried in the first round of a search through ports; each further round tries half as many
 /// from another place, down to [`TRIES_COUNT_MIN`]: 248 in all.
 const TRIES_COUNT_MAX: u32 = 128;
-/// ... in its last round.
+/// Tuples tried in the last round of a search.
 const TRIES_COUNT_MIN: u32 = 8;
 
 /// What this translation does.

@@ -55,7 +55,7 @@ pub trait Store {
     fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool;
     /// By how much sequence numbers of a direction differ.
     fn skew(&mut self, at: Self::Ref, reply: bool) -> Skew;
-    /// Sets that.
+    /// Sets by how much sequence numbers of a direction differ.
     fn set_skew(&mut self, at: Self::Ref, reply: bool, skew: Skew);
     /// A keyed hash of a tuple and of what it is translated to.
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64;
@@ -170,9 +170,9 @@ fn mark<S: Store>(store: &mut S, ct: &Ct, meta: &mut Meta<S::Ref>, at: S::Ref) {
 
 /// What became of a packet at its connection.
 enum Met {
-    /// It belongs to the connection that was found, if one was.
+    /// The packet belongs to the connection that was found, if one was.
     Done,
-    /// There is none: it may begin one.
+    /// There is no connection: the packet may begin one.
     Begins,
     /// The connection ended meanwhile.
     Again,

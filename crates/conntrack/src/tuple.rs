@@ -8,7 +8,7 @@ use wire::{IP_ICMP, IP_ICMPV6};
 pub struct Tuple {
     /// Source address as a number; of IPv4 the low 32 bits.
     pub src: u128,
-    /// Destination address likewise.
+    /// Destination address; of IPv4 in the lower 32 bits.
     pub dst: u128,
     /// Source port.
     pub sport: u16,

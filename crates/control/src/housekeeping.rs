@@ -22,7 +22,7 @@ const MODULE: &str = "dpif_netdev";
 /// How often the packet side's queues are emptied while PMD threads run, which never ring: the
 /// longest a packet-in or a learned address waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// How often they are emptied while the packet side rings when it has something.
+/// How often the queues are emptied while the packet side rings when it has something.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Effects of decisions, and packets, that are taken in before connections have their turn: some
 /// milliseconds' work. Each changes one address or two, which become one region each (`ofproto`'s

@@ -55,7 +55,7 @@ pub fn follow_local(s: &mut State) {
 
 /// What the kernel knows of the way to a host.
 enum Way {
-    /// There is none.
+    /// The kernel knows no way.
     Missing,
     /// The hardware address of the next hop, if that was asked for and answered.
     By(Option<[u8; 6]>),

@@ -38,9 +38,9 @@ pub struct Reporter {
 /// A report that is being put together, in turns.
 struct Draft {
     desired: Rc<Desired>,
-    /// Statistics, too.
+    /// True if statistics are reported, too.
     statistics: bool,
-    /// It says that the configuration has been applied.
+    /// True if it says that the configuration has been applied.
     acknowledges: bool,
     status: Status,
     /// The bridge and its port that are next, by their place in `desired`.

@@ -34,7 +34,7 @@ fn hits(b: &Bed) -> u64 {
     p.flow_hits + p.cache_hits
 }
 
-/// So many packets of flows that were never seen; every third one is of a kind that the pipeline
+/// Sends `n` packets of flows that were never seen; every third one is of a kind that the pipeline
 /// does not decide about alone.
 fn send_new(b: &mut Bed, sent: &mut u32, n: u32) {
     for _ in 0..n {

@@ -45,7 +45,7 @@ fn numbered(n: u128, out: u16) -> Vec<Op> {
     vec![Op::Set(Box::new(Rewrite { key, mask })), Op::Output(out)]
 }
 
-/// Those that take headers off, and those about inner packets.
+/// Megaflows that take headers off, and those about inner packets.
 fn rules(r: &mut Rng) -> Vec<Rule> {
     let pop = || vec![Op::TunnelPop { port: TUNNEL, kind: TunnelKind::Vxlan, options: [].into() }];
     let more = [(Field::EthSrc, 0x0200_0000_0002), (Field::IpTtl, 64), (Field::UdpSrc, 0x8001)];

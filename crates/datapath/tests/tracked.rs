@@ -99,7 +99,7 @@ fn send(b: &Bed, bytes: &[u8]) {
     }
 }
 
-/// The same rules with programs that only the interpreter executes.
+/// `rules` with programs that only the interpreter executes.
 fn interpreted(rules: &[Rule]) -> Vec<Rule> {
     let one = |rule: &Rule| {
         let mut ops = rule.ops.clone();

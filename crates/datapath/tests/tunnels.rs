@@ -95,7 +95,7 @@ fn tunnelled(r: &mut Rng, kind: TunnelKind) -> Vec<u8> {
     f
 }
 
-/// The same with Geneve options.
+/// A [`tunnelled`] frame with Geneve options.
 fn with_options(r: &mut Rng, kind: TunnelKind) -> Vec<u8> {
     let (mut f, mut options) = (tunnelled(r, kind), Vec::new());
     for _ in 0..1 + r.below(3) {

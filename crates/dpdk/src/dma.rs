@@ -18,9 +18,9 @@ pub struct DmaInfo {
     pub name: String,
     /// NUMA node, if it is known.
     pub numa: Option<usize>,
-    /// It copies between any two addresses of this process.
+    /// The engine copies between any two addresses of this process.
     pub copies: bool,
-    /// It takes addresses as the CPU does, so that nothing has to be mapped for it.
+    /// The engine takes addresses as the CPU does, so that nothing has to be mapped for it.
     pub virtual_addresses: bool,
     descriptors: (u16, u16),
 }

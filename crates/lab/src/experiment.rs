@@ -22,7 +22,7 @@ pub struct Experiment {
     /// What a reader of its results has to know.
     #[serde(default)]
     pub about: String,
-    /// Names and groups of [`crate::system`].
+    /// Names and groups of `crate::system`.
     pub systems: Vec<String>,
     /// Systems that only a full run has, too.
     #[serde(default)]

@@ -65,7 +65,7 @@ fn papers(row: &Row) -> impl Iterator<Item = f64> {
     row.paper.values().filter_map(|v| v.first().copied())
 }
 
-/// The same where transmit buffering (`tx-flush-interval`) is the question.
+/// The series where transmit buffering (`tx-flush-interval`) is the question.
 pub const BUFFERED: &[Series] = &[
     Series { name: "Weft", color: RGBColor(0, 114, 178), value: |r| mpps(r.cell("weft")) },
     Series {

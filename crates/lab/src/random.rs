@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The same seed gives the same numbers, on every machine.
+    /// A generator: one seed gives the same numbers on every machine.
     pub fn new(seed: u64) -> Self {
         Random(seed)
     }

@@ -117,8 +117,8 @@ impl Cell {
         Spread::of(self.samples.iter().map(|s| s.cycles))
     }
 
-    /// The same with the spread that tables show. Of a single run nothing is known: it has no width
-    /// but the drift.
+    /// [`Cell::cycles`] with the spread that tables show. Of a single run nothing is known: it has
+    /// no width but the drift.
     pub fn spread(&self, drift: f64) -> Option<Spread> {
         Some(self.cycles()?.widened(self.samples.len(), drift))
     }

@@ -64,7 +64,7 @@ pub enum RuleKind {
     Explosion,
     /// Connection tracking, commit of what clients of the generator's `conn` begin.
     Ct,
-    /// ... with the server's address translated (the generator's `nat`).
+    /// Tracked connections with the server's address translated (the generator's `nat`).
     CtNat,
     /// Twenty tables as OVN fills them, for `count` logical ports.
     Ovn,

@@ -12,7 +12,7 @@ use std::time::Instant;
 const STEP: f64 = 0.4;
 /// Looks in a row that see no growth.
 const CALM: u32 = 2;
-/// The same where rules go to an adapter, which Weft decides about once a second.
+/// [`CALM`] where rules go to an adapter, which Weft decides about once a second.
 const CALM_OFFLOAD: u32 = 5;
 /// Growth that is none.
 const GROWTH: f64 = 0.0025;

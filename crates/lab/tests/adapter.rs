@@ -132,7 +132,7 @@ impl Testpmd {
         Self::with_more(name, args, &[])
     }
 
-    /// The same with more ports.
+    /// [`Testpmd::start`] with more ports.
     fn with_more(name: &str, args: &str, more: &[String]) -> Self {
         let stats = Stats::new(name);
         let source = format!("net_weftgen0,{args},stats={}", stats.0.display());

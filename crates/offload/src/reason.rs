@@ -13,11 +13,11 @@ pub enum Reason {
     PortType,
     /// Its packets are looked up a second time: they were recirculated, or came out of a tunnel.
     NotFirstPass,
-    /// It matches on a field that no rule matches on; with the field's name.
+    /// The megaflow matches on a field that no rule matches on; with the field's name.
     Match(String),
     /// A mark does not help with its operation: decapsulation has a fast path of its own.
     Action(String),
-    /// It sends packets to a port that is not on the adapter on which they come in.
+    /// The megaflow sends packets to a port that is not on the adapter on which they come in.
     OtherAdapter,
     /// The host limits what its port may receive, or what may be sent to its output port.
     Limited,
@@ -25,11 +25,11 @@ pub enum Reason {
     MaskConflict,
     /// The table is full of flows that have about as many packets, or more.
     TableFull,
-    /// It has too few packets to be worth a rule.
+    /// The megaflow has too few packets to be worth a rule.
     NotHot,
-    /// Its rule was requested, and the adapter has not answered yet.
+    /// The megaflow's rule was requested, and the adapter has not answered yet.
     Pending,
-    /// It was in the adapter lately, or was refused lately.
+    /// The megaflow was in the adapter lately, or was refused lately.
     CoolingDown,
     /// The adapter refused rules of its form; with the adapter's message.
     Refused(String),

@@ -26,9 +26,9 @@ pub(crate) struct Macs {
 /// An address whose port changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mac {
-    /// It was not known. Decisions about packets from it stay right: they teach it.
+    /// The address was not known. Decisions about packets from it stay right: they teach it.
     New([u8; 6]),
-    /// It was known, and what packets from it have taught is not true any more.
+    /// The address was known, and what packets from it have taught is not true any more.
     Known([u8; 6]),
 }
 

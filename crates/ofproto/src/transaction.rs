@@ -79,7 +79,7 @@ pub(crate) enum Remaining {
     Modify(std::vec::IntoIter<(u8, Arc<FlowRule>)>, Rewrite),
     /// Flows that name what goes, by their numbers.
     RemoveUsers(std::collections::btree_set::IntoIter<u32>, Removed),
-    /// They are being searched.
+    /// The flows are being searched.
     Select(Box<Selecting>),
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct Txn {
     pub view: Option<Box<BridgeView>>,
     /// Steps that the last items took beyond one each.
     pub cost: usize,
-    /// All of them.
+    /// Steps that all items took beyond one each.
     pub extra_steps: usize,
     /// Bytes that the packets keep, about.
     pub packet_bytes: usize,

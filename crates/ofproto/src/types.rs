@@ -140,11 +140,11 @@ pub struct McastPort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum TableMiss {
-    /// They are sent to controllers.
+    /// Missed packets are sent to controllers.
     Controller = 0,
-    /// They continue in the next table; behind the last one they are sent to controllers.
+    /// Missed packets continue in the next table; behind the last one they go to controllers.
     Continue = 1,
-    /// They are dropped.
+    /// Missed packets are dropped.
     Drop = 2,
 }
 
@@ -223,13 +223,13 @@ pub enum TreeState {
     /// The port takes no part: it learns and forwards.
     #[default]
     Disabled,
-    /// It does neither, and sends no BPDUs (STP).
+    /// The port neither learns nor forwards, and sends no BPDUs (STP).
     Blocking,
-    /// It does neither.
+    /// The port neither learns nor forwards.
     Listening,
-    /// It learns addresses.
+    /// The port learns addresses.
     Learning,
-    /// It learns and forwards.
+    /// The port learns and forwards.
     Forwarding,
 }
 

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 /// `NX_CT_F_*`: keep the connection if it is new.
 pub const CT_COMMIT: u16 = 1;
-/// ... even where the packet answers one that is known.
+/// The connection is made even where the packet answers one that is known.
 pub const CT_FORCE: u16 = 2;
 /// `NX_NAT_F_*`: which address is translated.
 pub const NAT_SRC: u16 = 1;
@@ -27,7 +27,7 @@ pub const NAT_RANDOM: u16 = 16;
 
 /// The port of a protocol whose control connections announce others, as `alg` has it.
 pub const ALG_FTP: u16 = 21;
-/// Likewise.
+/// The `alg` of TFTP: its port.
 pub const ALG_TFTP: u16 = 69;
 
 /// No table: the packet is tracked and not looked up again.

@@ -30,7 +30,7 @@ pub struct Continuation {
 pub struct Resume {
     /// The packet, as the controller made it.
     pub data: Vec<u8>,
-    /// Its pipeline fields, likewise.
+    /// The packet's pipeline fields.
     pub matching: Match,
     /// Where it goes on.
     pub continuation: Continuation,

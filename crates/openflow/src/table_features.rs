@@ -40,10 +40,10 @@ impl TableFeatures {
 pub enum TableCommand {
     /// The tables of the request are all that there are.
     Replace,
-    /// Those that are not named stay as they are.
+    /// Tables that are not named stay as they are.
     Modify,
-    /// They take part in the pipeline.
+    /// Named tables take part in the pipeline.
     Enable,
-    /// They do not.
+    /// Named tables take no part in the pipeline.
     Disable,
 }

@@ -139,7 +139,7 @@ impl Frame {
         Frame { dst, src, net, ..Frame::default() }
     }
 
-    /// The same with one more tag outside the present ones.
+    /// The frame with one more tag outside the present ones.
     #[must_use]
     pub fn tagged(mut self, tpid: u16, tci: u16) -> Self {
         self.tags.insert(0, VlanTag { tpid, tci });

@@ -188,7 +188,7 @@ impl FrontEnd {
         self.negotiate_with(bytes, 0)
     }
 
-    /// The same with more features, such as [`PACKED`].
+    /// [`FrontEnd::negotiate`] with more features, such as [`PACKED`].
     ///
     /// # Errors
     /// When the switch refuses.

@@ -23,7 +23,7 @@ impl Noise {
         ((self.next() >> 11) % n as u64) as usize
     }
 
-    /// So many bytes.
+    /// `n` bytes.
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n).map(|_| self.next() as u8).collect()
     }

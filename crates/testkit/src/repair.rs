@@ -13,7 +13,7 @@ pub fn fix_checksums(frame: &mut [u8]) {
     }
 }
 
-/// The same for a network-layer packet of the given Ethertype.
+/// [`fix_checksums`] of a network-layer packet of the given Ethertype.
 pub(crate) fn fix_l3(packet: &mut [u8], ethertype: u16) {
     match ethertype {
         wire::ETH_IPV4 => drop(fix_v4(packet)),

@@ -161,7 +161,7 @@ impl<'a> Bench<'a> {
         self.add(&flows(even, odd, &|i| format!("ip,nw_dst=16.0.{i}.0/24")))
     }
 
-    /// The same of packets that come out of the tunnel.
+    /// Changes all flows of packets that come out of the tunnel; what the barrier took.
     fn change_guests(&self, even: u16, odd: u16) -> Duration {
         let guest =
             |i: u16| format!("in_port=4,tun_id={},dl_dst=02:00:01:00:00:{i:02x}", 100 + i % 2);

@@ -65,6 +65,8 @@ const LOST: &[(&str, &str)] = &[
     ("nap", "idle_sleep"),
     ("Patience", "Backoff"),
 ];
+/// How no doc comment begins: it could not be understood without the one before.
+const DEPENDENT: &[&str] = &["...", "The same ", "Likewise", "Sets that", "It.", "All of them."];
 /// Columns of a comment (rustfmt keeps to it in code).
 const LINE_COLUMNS_MAX: usize = 100;
 
@@ -97,6 +99,7 @@ pub fn check(root: &Path) -> Result<()> {
         }
         if name.ends_with(".rs") {
             bad.extend(wide_comments(&name, &text));
+            bad.extend(dependent_comments(&name, &text));
         }
         if name.ends_with(".rs") && !is_test(&name) {
             bad.extend(long_functions(&name, &text));
@@ -129,6 +132,20 @@ fn wide_comments(name: &str, text: &str) -> Vec<String> {
     let wide = |l: &str| l.trim_start().starts_with("//") && l.chars().count() > LINE_COLUMNS_MAX;
     let lines = (1..).zip(text.lines()).filter(|(_, l)| wide(l));
     lines.map(|(n, _)| format!("{name}:{n}: comment wider than {LINE_COLUMNS_MAX}")).collect()
+}
+
+/// Doc comments that lean on another one.
+fn dependent_comments(name: &str, text: &str) -> Vec<String> {
+    let mut before = "";
+    let mut bad = Vec::new();
+    for (n, line) in (1..).zip(text.lines().map(str::trim_start)) {
+        let begins = line.strip_prefix("/// ").filter(|_| !before.starts_with("///"));
+        if let Some(start) = begins.and_then(|t| DEPENDENT.iter().find(|d| t.starts_with(**d))) {
+            bad.push(format!("{name}:{n}: a doc comment begins with `{start}`: name its subject"));
+        }
+        before = line;
+    }
+    bad
 }
 
 /// True if `word` stands in `text` with no letter, digit or underscore beside it.

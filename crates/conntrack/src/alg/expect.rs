@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Announced connections there may be at once: 400 KiB.
 const EXPECTED_COUNT_MAX: usize = 4096;
-/// Those of one zone. A port may have announced as many, in all zones together, as the zone that it
-/// announces another one in has left of these.
+/// Connections that are announced in one zone. A port may have announced as many, in all zones
+/// together, as the zone that it announces another one in has left of these.
 const OF_ZONE_COUNT_MAX: u16 = EXPECTED_COUNT_MAX as u16 / 4;
 /// Attempts at the lock while others have it, which is for less than a microsecond.
 const ATTEMPTS_COUNT_MAX: usize = 256;
@@ -25,8 +25,8 @@ pub struct Expected {
     pub to: (u128, u16),
 }
 
-/// All of them, by the tuple of the first packet, whose source port is 0: any. Workers never wait
-/// for each other: whoever does not get the lock finds nothing.
+/// Announced connections, by the tuple of the first packet, whose source port is 0: any. Workers
+/// never wait for each other: whoever does not get the lock finds nothing.
 pub struct Expectations {
     announced: Mutex<Announced>,
     count: AtomicU32,

@@ -16,7 +16,7 @@ pub enum Line {
     Other,
     /// Where a data connection will go to.
     Announces(Announcement),
-    /// It begins like that, and makes no sense.
+    /// The line begins like such a command, and makes no sense.
     Bad,
 }
 

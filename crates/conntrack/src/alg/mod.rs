@@ -78,7 +78,7 @@ pub struct Packet<'a, R> {
     pub at: R,
     /// The connection.
     pub conn: &'a Conn,
-    /// It answers.
+    /// The packet goes to the side that began the connection.
     pub reply: bool,
     /// This `ct` translates it.
     pub translated: bool,

@@ -13,7 +13,7 @@ pub const DATAGRAM_BYTES_MAX: usize = 0xffff;
 pub struct Datagram {
     /// Source address as a number; of IPv4 the low 32 bits.
     pub src: u128,
-    /// Destination address likewise.
+    /// Destination address; of IPv4 in the lower 32 bits.
     pub dst: u128,
     /// Identification.
     pub id: u32,

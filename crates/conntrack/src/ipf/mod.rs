@@ -34,23 +34,23 @@ const END: u32 = u32::MAX;
 pub enum Unheld {
     /// Datagrams of this version are not put together.
     Off,
-    /// It is too small, and not the last one.
+    /// The fragment is too small, and not the last one.
     TooSmall,
-    /// It has bytes that another one has.
+    /// The fragment has bytes that another one has.
     Overlaps,
-    /// As many wait as may: of the datagram, of the port, or in all, of which no port has more than
-    /// its own.
+    /// As many fragments wait as may: of the datagram, of the port, or in all, of which no port has
+    /// more than its own.
     Full,
 }
 
 /// What became of a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Gathered<T> {
-    /// It waits.
+    /// The fragment waits for others.
     Waits,
-    /// It was the last one that was missing: all of the datagram are in the list, in their order.
+    /// No fragment is missing any more: all of the datagram are in the list, in their order.
     Complete,
-    /// It does not wait.
+    /// The fragment does not wait.
     Unheld(T, Unheld),
 }
 

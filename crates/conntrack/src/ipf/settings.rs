@@ -69,7 +69,7 @@ impl FragmentSettings {
         !self.off[usize::from(v6)].load(Relaxed)
     }
 
-    /// Sets that.
+    /// Says whether datagrams of this version are put together.
     pub fn set_on(&self, v6: bool, on: bool) {
         self.off[usize::from(v6)].store(!on, Relaxed);
     }
@@ -79,7 +79,8 @@ impl FragmentSettings {
         self.bytes_min[usize::from(v6)].load(Relaxed)
     }
 
-    /// Sets that; false: it is less than [`FRAGMENT_BYTES_MIN`].
+    /// Sets how many bytes fragments but the last must have; false: fewer than
+    /// [`FRAGMENT_BYTES_MIN`].
     pub fn set_bytes_min(&self, v6: bool, bytes: u32) -> bool {
         let fits = bytes >= FRAGMENT_BYTES_MIN;
         if fits {
@@ -98,7 +99,7 @@ impl FragmentSettings {
         self.most.load(Relaxed)
     }
 
-    /// Sets that; false: it is more than [`FRAGMENTS_COUNT_MAX`].
+    /// Sets how many fragments there may be at once; false: more than [`FRAGMENTS_COUNT_MAX`].
     pub fn set_most(&self, n: u32) -> bool {
         let fits = n <= FRAGMENTS_COUNT_MAX;
         if fits {
@@ -113,7 +114,7 @@ impl FragmentSettings {
         self.wait_millis.load(Relaxed)
     }
 
-    /// Sets that (tests, simulation).
+    /// Sets how long fragments wait (tests, simulation).
     pub fn set_wait_millis(&self, millis: u32) {
         self.wait_millis.store(millis, Relaxed);
     }

@@ -80,7 +80,7 @@ unsafe impl Sync for Lines {}
 /// Where memory is made, None and `false` mean that the system has none, or that a limit of this
 /// process forbids more (`RLIMIT_AS`, and `RLIMIT_MEMLOCK` of one that locks its memory).
 impl Lines {
-    /// So many, in small pages.
+    /// `count` lines, in small pages.
     pub fn new(count: usize) -> Option<Self> {
         Self::map(count, libc::PROT_READ | libc::PROT_WRITE)
     }
@@ -93,7 +93,7 @@ impl Lines {
         (p != libc::MAP_FAILED).then_some(Lines { base: p.cast(), count })
     }
 
-    /// So many that nearly all will be used.
+    /// `count` lines of which nearly all will be used, in huge pages where there are some.
     pub fn dense(count: usize) -> Option<Self> {
         let new = Lines::new(count)?;
         new.in_huge_pages(count * size_of::<Line>());

@@ -49,7 +49,7 @@ const SKEWS: usize = 6;
 pub mod bit {
     #![allow(missing_docs)]
     pub const LIVE: u64 = 1 << 24;
-    /// It has ended, and waits for the keeper.
+    /// The connection has ended, and its entry waits for the keeper.
     pub const DEAD: u64 = 1 << 25;
     pub const SOURCE: u64 = 1 << 26;
     pub const DESTINATION: u64 = 1 << 27;
@@ -58,11 +58,11 @@ pub mod bit {
     pub const HALF_OPEN: u64 = 1 << 29;
     /// The cold line has a label.
     pub const LABELLED: u64 = 1 << 30;
-    /// It has a policy, a helper or a parent: the rest of the cold line says which.
+    /// The connection has a policy, a helper or a parent: the rest of the cold line says which.
     pub const SPECIAL: u64 = 1 << 31;
     pub const GENERATION_SHIFT: u32 = 48;
     pub const EPOCH_SHIFT: u32 = 32;
-    /// What a packet changes.
+    /// The bits that a packet changes.
     pub const PEERS: u64 = (1 << 24) - 1;
 }
 
@@ -347,7 +347,7 @@ impl<'a> Entry<'a> {
         (0..2).for_each(|i| self.set_window(i, &old[i], &new[i]));
     }
 
-    /// ... of one end.
+    /// Writes what changed of one end's window and sequence numbers.
     #[inline]
     pub fn set_window(&self, i: usize, old: &Peer, new: &Peer) {
         if (old.seqlo, old.seqhi) != (new.seqlo, new.seqhi) {
@@ -397,13 +397,13 @@ impl<'a> Entry<'a> {
         self.label()
     }
 
-    /// The timeout policy, of an entry whose control word this is.
+    /// The timeout policy of an entry whose control word is `control`.
     pub fn policy(&self, control: u64) -> Option<u32> {
         let special = control & bit::SPECIAL != 0;
         special.then(|| self.cold()[POLICY].load(Relaxed) as u32)?.checked_sub(1)
     }
 
-    /// The helper, likewise.
+    /// The helper of an entry whose control word is `control`.
     fn alg(&self, control: u64) -> Option<Alg> {
         let special = control & bit::SPECIAL != 0;
         match special.then(|| self.cold()[POLICY].load(Relaxed) >> 32 & 0xffff)? {
@@ -413,7 +413,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The connection that announced it, likewise.
+    /// The connection that announced this one, of an entry whose control word is `control`.
     fn parent(&self, control: u64) -> Option<u64> {
         let special = control & bit::SPECIAL != 0;
         special.then(|| self.cold()[PARENT].load(Relaxed)).filter(|parent| *parent != 0)
@@ -428,7 +428,7 @@ impl<'a> Entry<'a> {
         Skew { from: half(from, reply), before, after }
     }
 
-    /// Sets that. Only packets of the direction do.
+    /// Sets by how much sequence numbers of a direction differ. Only packets of that direction do.
     pub fn set_skew(&self, reply: bool, skew: Skew) {
         let (place, shift) = (&self.cold()[SKEW_FROM], if reply { 32 } else { 0 });
         let to = |word| Some(word & !(0xffff_ffff << shift) | u64::from(skew.from) << shift);

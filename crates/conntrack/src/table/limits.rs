@@ -43,7 +43,7 @@ impl Limits {
         self.total.load(Relaxed)
     }
 
-    /// Sets that.
+    /// Sets how many connections there may be in all.
     pub fn set_total(&self, n: u32) {
         self.total.store(n, Relaxed);
     }
@@ -77,7 +77,7 @@ impl Limits {
         self.default.load(Relaxed)
     }
 
-    /// Sets that.
+    /// Sets the limit of zones without their own; 0: none.
     pub fn set_of_others(&self, n: u32) {
         self.default.store(n, Relaxed);
     }
@@ -87,7 +87,7 @@ impl Limits {
         !self.no_sequence.load(Relaxed)
     }
 
-    /// Sets that.
+    /// Says whether sequence numbers of TCP are checked.
     pub fn set_checks_sequence(&self, on: bool) {
         self.no_sequence.store(!on, Relaxed);
     }

@@ -121,9 +121,9 @@ pub struct Asked(u32);
 /// A connection as a dump shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
-    /// Its number.
+    /// The number of its entry.
     pub id: u32,
-    /// It.
+    /// The connection.
     pub conn: Conn,
 }
 
@@ -152,7 +152,7 @@ impl Table {
         self.counts.total()
     }
 
-    /// None?
+    /// True if there is no connection.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -181,7 +181,7 @@ fn read_fast(data: &[u8], zone: u16) -> Option<FastPacket> {
     Some(p)
 }
 
-/// ... by the fast path if it can.
+/// Tracks a packet by the fast path if that can.
 fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now: u64) {
     let begins = meta.state == state::TRK | state::NEW && meta.conn.is_none();
     let first = meta.state == 0 || meta.zone != ct.zone || begins;

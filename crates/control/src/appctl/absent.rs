@@ -22,7 +22,7 @@ const NO_FLOWS: &str =
     "ovs-vswitchd: datapath flows follow from OpenFlow only (Operation not supported)";
 const NO_PORTS: &str = "ovs-vswitchd: ports come from the database only (Operation not supported)";
 
-/// All of them.
+/// Commands of what is not here: each says so.
 pub const COMMANDS: &[Command] = &[
     command("dpctl/add-dp", "dp [iface...]", 1, usize::MAX, refuse!(NO_PORTS)),
     command("dpctl/add-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),

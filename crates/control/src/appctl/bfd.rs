@@ -4,7 +4,7 @@ use super::{Command, command};
 use crate::oam::bfd;
 use crate::state::State;
 
-/// All of them.
+/// Commands about BFD.
 pub const COMMANDS: &[Command] = &[
     command("bfd/set-forwarding", "[interface] normal|false|true", 1, 2, set_forwarding),
     command("bfd/show", "[interface]", 0, 1, show),

@@ -5,7 +5,7 @@ use crate::bonds;
 use crate::state::State;
 use crate::unixctl::UNLISTED;
 
-/// All of them. Those with `slave` are older names, which ovs-vswitchd has, too.
+/// Commands about bonds. Those with `slave` are older names, which ovs-vswitchd has, too.
 pub const COMMANDS: &[Command] = &[
     command("bond/disable-member", "port member", 2, 2, disable),
     command("bond/disable-slave", UNLISTED, 2, 2, disable),

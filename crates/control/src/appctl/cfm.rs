@@ -4,7 +4,7 @@ use super::{Command, command};
 use crate::oam::cfm;
 use crate::state::State;
 
-/// All of them.
+/// Commands about connectivity fault management.
 pub const COMMANDS: &[Command] = &[
     command("cfm/set-fault", "[interface] normal|false|true", 1, 2, set_fault),
     command("cfm/show", "[interface]", 0, 1, show),

@@ -30,7 +30,7 @@ pub struct Command {
     pub min: usize,
     /// Most arguments.
     pub max: usize,
-    /// What it does.
+    /// The function that answers it.
     pub run: Run,
 }
 

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// All of them.
+/// Commands about connections.
 pub const COMMANDS: &[Command] = &[
     later("dpctl/ct-bkts", "[dp] [gt=N]", 0, 2, buckets),
     command("dpctl/ct-del-limits", "[dp] zone=N1[,N2]...", 1, 2, del_limits),

@@ -21,7 +21,7 @@ pub fn panic_if_asked() {
 /// Bytes of data in composed packets that carry any, as in ovs-vswitchd.
 const PAYLOAD: usize = 64;
 
-/// All of them.
+/// Commands about dummy interfaces.
 pub const COMMANDS: &[Command] = &[
     command("netdev-dummy/ip4addr", "[netdev] ipaddr/mask-prefix-len", 2, 2, add_address),
     command("netdev-dummy/ip6addr", "[netdev] ip6addr", 2, 2, add_address),

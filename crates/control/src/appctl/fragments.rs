@@ -6,7 +6,7 @@ use crate::state::State;
 use conntrack::ipf::{FRAGMENT_COUNT_NAMES, FragmentCount, FragmentSettings};
 use std::fmt::Write;
 
-/// All of them.
+/// Commands about fragments.
 pub const COMMANDS: &[Command] = &[
     command("dpctl/ipf-get-status", "[dp]", 0, 2, status),
     command("dpctl/ipf-set-disabled", "[dp] v4|v6", 1, 2, |s, a| set_on(s, a, false)),

@@ -2,7 +2,7 @@
 
 use super::{Command, command};
 
-/// All of them.
+/// Commands about LLDP and auto-attach.
 pub const COMMANDS: &[Command] = &[
     command("autoattach/show-isid", "[bridge]", 0, 1, |s, _| Ok(s.oam.lldp.show_isids())),
     command("autoattach/statistics", "[bridge]", 0, 1, |s, _| Ok(s.oam.lldp.show_statistics())),

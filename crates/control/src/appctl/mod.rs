@@ -36,7 +36,7 @@ use crate::unixctl::UNLISTED;
 pub use command::{Command, Handler, Run};
 use command::{Job, admin_state, bridge, command, later, ports_of_kind};
 
-/// All of them.
+/// Commands about the switch as a whole.
 pub const COMMANDS: &[Command] = &[
     later("bridge/dump-flows", "[--offload-stats] bridge", 1, 2, fdb::bridge_dump_flows),
     command("bridge/reconnect", "[bridge]", 0, 1, fdb::reconnect),

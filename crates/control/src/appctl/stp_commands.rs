@@ -4,7 +4,7 @@ use super::{Command, command};
 use crate::state::State;
 use crate::trees;
 
-/// All of them.
+/// Commands about spanning trees.
 pub const COMMANDS: &[Command] = &[
     command("rstp/show", "[bridge]", 0, 1, |s, args| show(s, args, true)),
     command("rstp/tcn", "[bridge]", 0, 1, |s, args| change(s, args, true)),

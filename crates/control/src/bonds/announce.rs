@@ -9,7 +9,7 @@ use wire::ETH_RARP;
 
 /// Stations that are announced after a change: as many as a MAC table holds by default.
 const STATIONS_MAX: usize = 8192;
-/// ... in one turn, every [`super::LOOK_MS`]; other work goes on between.
+/// Stations that are announced in one turn, every [`super::LOOK_MS`]; other work goes on between.
 const STATIONS_TURN_MAX: usize = 256;
 /// Places of the MAC table that one turn looks at: it may be large, and full of addresses that are
 /// not to be announced.

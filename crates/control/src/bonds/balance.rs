@@ -6,7 +6,7 @@ use openflow::OfPort;
 /// Less difference than this between two interfaces, in bytes per interval, is left alone: about
 /// 1 Mbit/s (as ovs-vswitchd).
 const OVERLOAD_BYTES_MIN: u64 = 100_000;
-/// ... and less than this part of the lesser load.
+/// Less difference than this part of the lesser load is left alone, too.
 const OVERLOAD_SHARE: u64 = 32;
 /// A move that brings less than this part of what would be ideal is not made.
 const GAIN_SHARE: u64 = 10;

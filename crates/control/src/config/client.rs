@@ -52,7 +52,7 @@ pub struct OvsdbClient {
     changed: bool,
     /// Before then it is not read again.
     read_due: Instant,
-    /// How often it was read.
+    /// How often the configuration was read.
     reads: u64,
     /// The last read filled the buffer: more is likely to be there.
     more_input: bool,

@@ -13,11 +13,11 @@ pub struct MirrorConf {
     pub all: bool,
     /// `select_src_port`, names of ports of whatever bridge.
     pub received: Vec<String>,
-    /// `select_dst_port`, likewise.
+    /// `select_dst_port`: names of ports.
     pub sent: Vec<String>,
     /// `select_vlan`; empty for all.
     pub vlans: Vec<u16>,
-    /// `output_port`, likewise.
+    /// `output_port`: the name of the port.
     pub output_port: Option<String>,
     /// `output_vlan`.
     pub output_vlan: Option<u16>,

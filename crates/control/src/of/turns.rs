@@ -47,7 +47,7 @@ impl<B: Copy + PartialEq> Waiting<B> {
 }
 
 impl<B: Copy + PartialEq> Drop for Waiting<B> {
-    /// It has its turn, or gives up: others of its bridge are behind other bridges then.
+    /// A waiter has its turn, or gives up: others of its bridge are behind other bridges then.
     fn drop(&mut self) {
         let all = &mut self.turns.borrow_mut().waiting;
         if let Some(at) = all.iter().position(|(id, _)| *id == self.bridge)

@@ -27,9 +27,9 @@ const OUTERS_MAX: usize = 16;
 /// Where a port is on an adapter.
 #[derive(Clone, Copy)]
 pub struct Spot {
-    /// Where it is.
+    /// The adapter, and the port's place on it.
     pub place: AdapterPort,
-    /// The host limits what it brings or is sent: no adapter forwards such packets.
+    /// The host limits what the port brings or is sent: no adapter forwards such packets.
     pub limited: bool,
 }
 
@@ -40,9 +40,9 @@ pub type Flow = (Key, Mask, Arc<[Op]>);
 
 /// A port's rules that forward.
 pub struct Full {
-    /// Where it is.
+    /// Where the port is on its adapter.
     pub spot: Spot,
-    /// What the adapter has, and what it should.
+    /// The rules that the adapter has, and those that it should have.
     pub table: ForwardTable,
     /// Megaflows of the port that take outer headers off, by the datapath port where the inner
     /// packets come in.

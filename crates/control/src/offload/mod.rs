@@ -48,7 +48,7 @@ pub struct OffloadPort {
     pub port: Port,
     /// Its rules that forward; None: it is on no adapter that does.
     pub full: Option<Full>,
-    /// Whether its marks pay.
+    /// Finds out whether the port's marks pay.
     pub judge: Judge,
     /// A request that found no room.
     held: Option<MarkRequest>,

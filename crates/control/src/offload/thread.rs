@@ -29,11 +29,11 @@ pub enum What {
     Full(full::ForwardRequest),
 }
 
-/// What it did.
+/// What the thread did for a request.
 pub struct Done {
-    /// Whose.
+    /// Whose request it was.
     pub table: TableId,
-    /// What became of it.
+    /// What became of the request.
     pub reply: Reply,
 }
 

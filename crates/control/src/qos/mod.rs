@@ -21,9 +21,9 @@ const MODULE: &str = "netdev_linux";
 
 /// A queue's counters, and when it was made (`now_ms`).
 pub struct QueueCounters {
-    /// What it has sent.
+    /// What the queue has sent.
     pub stats: ClassStats,
-    /// When it was made.
+    /// When the queue was made.
     pub since_ms: u64,
 }
 

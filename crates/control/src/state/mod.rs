@@ -82,7 +82,7 @@ pub struct Pending {
 /// How far a bridge is with forgetting its flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgetting {
-    /// It is to begin.
+    /// It was asked for, and has not begun.
     Wanted,
     /// It is under way, some flows at a time: how often, as it may be asked for again meanwhile.
     Begun(u32),
@@ -108,7 +108,7 @@ impl Default for UnderlayConf {
 pub struct Capture {
     /// Gone when the client is.
     pub client: std::sync::Weak<()>,
-    /// What it asked for.
+    /// What the client asked for.
     pub what: String,
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Who says which peers are let in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Authority {
-    /// It is not known: no peer is let in.
+    /// No authority is known: no peer is let in.
     #[default]
     Missing,
     /// The certificates in a file.

@@ -31,7 +31,7 @@ pub enum ListenEvent {
     Connected(TlsStream, ConnectionSlot),
     /// A peer was sent away: so many connections are the most.
     Full(usize),
-    /// It cannot listen, or this side's files cannot be used: why, which the log says, too.
+    /// The listener cannot listen, or this side's files cannot be used: why, as in the log.
     Failed(String),
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Tree {
     checked: BTreeSet<String>,
     /// Learned addresses are to be forgotten.
     pub flush: bool,
-    /// How often they may be.
+    /// How often learned addresses may be forgotten.
     pub flushes: Budget,
 }
 

@@ -57,7 +57,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// All of them, in the order in which their values index arrays.
+    /// All facilities, in the order in which their values index arrays.
     pub const ALL: [Self; 3] = [Self::Syslog, Self::Console, Self::File];
 
     /// The name as in specifications.

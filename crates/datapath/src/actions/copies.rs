@@ -53,7 +53,7 @@ impl Default for CopiesAccount {
 }
 
 impl CopiesAccount {
-    /// The kernel worker's.
+    /// The account of the kernel worker.
     pub fn of_kernel_worker() -> Self {
         Self::new(KERNEL_FREE_COPIES_MAX, KERNEL_COPY_NS)
     }

@@ -95,7 +95,7 @@ pub(crate) struct Held {
     pub at: Position,
     /// The reason of its drop if no operation sends it.
     pub why: Drop,
-    /// It is a packet of the control side, of which only some operations are executed at once.
+    /// The packet is the control side's, of which only some operations are executed at once.
     pub paced: bool,
 }
 

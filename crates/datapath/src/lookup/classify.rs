@@ -2,7 +2,7 @@
 //! port. All groups take each step together, so that a step prefetches the cache lines that the
 //! next one reads, for the whole vector.
 //!
-//! There is one loop, generic over how keys are compared; each [`Level`] is one instance of it.
+//! The loop is generic over how keys are compared; each [`Level`] is one instance of it.
 
 use super::compare::{Probe, Scalar};
 use super::port_classifier::PortClassifier;

@@ -1,7 +1,7 @@
 //! Parses packets of a burst: by profiles where one claims the packet, otherwise by the scalar
 //! parser.
 //!
-//! There is one loop, generic over how a key is put together from a packet's first 64 bytes; each
+//! The loop is generic over how a key is put together from a packet's first 64 bytes; each
 //! [`Level`] is one instance of it.
 
 use super::profile::{

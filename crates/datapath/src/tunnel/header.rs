@@ -204,7 +204,7 @@ struct Outer {
     id: u32,
     /// The IPv4 source address.
     src: [u8; 4],
-    /// That of the inner packet, if it has no Ethernet header.
+    /// Ethertype of the inner packet, if that has no Ethernet header.
     ethertype: Option<u16>,
     /// The inner packet comes in as one without an Ethernet header.
     bare: bool,
@@ -419,7 +419,7 @@ struct Inside {
     policy: [u8; 3],
     /// Fields of ERSPAN and GTP-U, as the key has them.
     fields: [u8; 8],
-    /// That of the inner packet, if it has no Ethernet header.
+    /// Ethertype of the inner packet, if that has no Ethernet header.
     ethertype: Option<u16>,
 }
 

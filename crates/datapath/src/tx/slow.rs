@@ -48,7 +48,7 @@ pub(super) struct SlowSends {
 }
 
 impl SlowSends {
-    /// The kernel worker's.
+    /// The account of the kernel worker, which measures.
     pub fn measured() -> Self {
         let packet = PACKET_SEND_NS_MAX * (cycles_per_second() / 1_000_000) / 1_000;
         SlowSends { packet, left: 0, used: 0 }

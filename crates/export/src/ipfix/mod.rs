@@ -139,7 +139,7 @@ impl Exporter {
         }
     }
 
-    /// What it has done.
+    /// What the exporter has done.
     pub fn stats(&self) -> ExporterStats {
         ExporterStats { current_flows: self.flows.len() as u64, ..self.stats }
     }

@@ -21,7 +21,7 @@ pub struct Interface {
     pub kind: u32,
     /// Its name.
     pub name: String,
-    /// What it says of itself.
+    /// The interface's description of itself.
     pub description: String,
 }
 
@@ -94,7 +94,7 @@ pub struct IpfixSample<'a> {
     pub packet: Packet,
     /// The outer header that came with it, or that it leaves with.
     pub tunnel: Option<Tunnel>,
-    /// It was sent nowhere.
+    /// The packet was sent nowhere.
     pub dropped: bool,
 }
 

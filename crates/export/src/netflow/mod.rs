@@ -22,9 +22,9 @@ const SPLIT_RECORDS_MAX: u64 = 176;
 pub mod output {
     /// The packets were flooded.
     pub const FLOOD: u16 = u16::MAX;
-    /// They went to several ports.
+    /// The flow's packets went to several ports.
     pub const MULTI: u16 = u16::MAX - 1;
-    /// They went nowhere.
+    /// The flow's packets went nowhere.
     pub const DROP: u16 = u16::MAX - 2;
 }
 

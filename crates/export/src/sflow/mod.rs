@@ -112,7 +112,7 @@ impl Agent {
         agent
     }
 
-    /// What it was made with.
+    /// The settings that the agent was made with.
     pub fn settings(&self) -> &SflowSettings {
         &self.settings
     }

@@ -240,7 +240,7 @@ fn controllers_see_the_packet_s_type() {
     assert_eq!(types, [packet_type::ETHERNET, packet_type::of_ethertype(0x800)]);
 }
 
-/// Also those without an Ethernet header, if it is known what they are.
+/// Packets without an Ethernet header are sent, too, if their type is known.
 #[test]
 fn controllers_send_packets_of_any_type() {
     let mut lab = Lab::new();

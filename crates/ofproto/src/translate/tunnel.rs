@@ -47,7 +47,7 @@ struct Outer {
     key: u32,
     /// Options of the Geneve header, or the ERSPAN header; empty: there is no such one.
     options: Vec<u8>,
-    /// That of the packet inside, if it has no Ethernet header.
+    /// Ethertype of the packet inside, if that has no Ethernet header.
     bare: Option<u16>,
 }
 

@@ -141,9 +141,9 @@ impl Default for Neighbours {
 pub(crate) enum Learned {
     /// The entry was known with this address.
     Known,
-    /// It is new or changed, and some decision may depend on it.
+    /// The neighbour is new or changed, and some decision may depend on it.
     Matters,
-    /// It is new or changed.
+    /// The neighbour is new or changed.
     Changed,
 }
 

@@ -16,9 +16,9 @@ const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 64..=65_535;
 /// Which end a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It listens, and moves packets in the other end's memory.
+    /// This end listens, and moves packets in the other end's memory.
     Server,
-    /// It connects, and shares memory of its own.
+    /// This end connects, and shares memory of its own.
     Client,
 }
 

@@ -47,7 +47,7 @@ pub enum Cell {
     Text(String),
     /// Thousands as k, and so on.
     Rate(f64),
-    /// The same of things, which are whole.
+    /// A number of things, which are whole.
     Count(u64),
     /// Whole percent.
     Percent(f64),

@@ -32,7 +32,7 @@ pub struct TextTable {
 const GAP: usize = 2;
 /// Characters that a text column keeps as long as columns of a higher rank can be left out.
 const TEXT_MIN: usize = 16;
-/// The same of the last one, which tends to be prose.
+/// Characters that the last text column keeps, which tends to be prose.
 const LAST_TEXT_MIN: usize = 12;
 /// Characters that a text column keeps in any case.
 const CUT_MIN: usize = 4;

@@ -126,7 +126,10 @@ impl Linux {
         }
     }
 
-    /// The same for what has to go well.
+    /// Runs a line of shell inside; what it said.
+    ///
+    /// # Panics
+    /// When it fails.
     pub fn run(&mut self, line: &str) -> String {
         self.try_run(line).unwrap_or_else(|said| panic!("in the guest: {line}: {said}"))
     }

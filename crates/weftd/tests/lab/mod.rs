@@ -60,7 +60,7 @@ pub fn start_with_probes<'a>(ns: &'a Netns, far: &Netns, ports: u32) -> (Switch<
     (sw, probe)
 }
 
-/// The same with bridge `br0`.
+/// [`start`] with bridge `br0`.
 pub fn start_with_bridge(ns: &Netns) -> Switch<'_> {
     let sw = start(ns);
     add_bridge(&sw, "br0");

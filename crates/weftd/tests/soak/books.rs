@@ -116,7 +116,7 @@ pub fn text(sw: &Switch) -> String {
 /// What tables may grow, KiB: each worker has about ten that are touched here and there.
 const TABLES: u64 = 96 << 10;
 
-/// The same things as before are open, the same threads run, memory has not grown.
+/// Files that are open and threads that run are those of before, and memory has not grown.
 pub fn check_growth(first: &Process, last: &Process, kib: u64) {
     assert!(last.buffers <= first.buffers, "packet buffers: {first:?}\n{last:?}");
     assert_eq!(first.fds, last.fds, "open files");

@@ -36,9 +36,9 @@ impl Interval {
 /// `other_config:cfm_ccm_vlan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vlan {
-    /// This one; 0: none.
+    /// Always this VLAN; 0: none.
     Id(u16),
-    /// Another one each time.
+    /// Another VLAN each time.
     Random,
 }
 
