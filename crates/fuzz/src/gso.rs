@@ -1,6 +1,7 @@
 //! Frames that the kernel leaves whole, with any offload header: the plan of their segments holds.
 
-use port::testing::{Plan, SEGMENTS_PER_FRAME_MAX, VNET_LEN, VnetHeader};
+use wire::gso::{Plan, SEGMENTS_PER_FRAME_MAX};
+use wire::vnet::{VNET_LEN, VnetHeader};
 
 /// Segments that are written; plans say in advance how many there are.
 const SEGMENTS_MOST: usize = 64;

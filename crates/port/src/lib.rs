@@ -13,8 +13,6 @@ mod dummy;
 mod dummy_arp;
 mod dummy_wire;
 mod ethtool;
-mod gso;
-mod merge;
 mod netlink;
 mod packet_rx;
 mod packet_tx;
@@ -29,7 +27,7 @@ pub mod testing;
 mod tunnel;
 mod turn;
 mod underlay;
-mod vnet;
+mod vectors;
 mod watch;
 
 pub use adapter::*;

@@ -6,9 +6,7 @@
 //! frames contain; one in which no frame waits holds none.
 
 use crate::RxQueue;
-use crate::gso::Plan;
 use crate::stats::Stats;
-use crate::vnet::{VNET_LEN, VnetHeader, complete_checksum};
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr};
 use packet::{BURST, Packet, Pool};
 use std::collections::VecDeque;
@@ -16,6 +14,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use telemetry::Drop as Reason;
+use wire::gso::Plan;
+use wire::vnet::{VNET_LEN, VnetHeader, complete_checksum};
 
 const PACKET_AUXDATA: c_int = 8;
 const VLAN_VALID: u32 = 1 << 4;

@@ -1,14 +1,15 @@
 //! The transmit side of a packet socket: sendmmsg from packet buffers.
 
 use crate::TxQueue;
-use crate::merge::{Merged, VECTORS_MAX, vectors_of};
 use crate::stats::Stats;
+use crate::vectors::{VECTORS_MAX, vectors_of};
 use libc::{iovec, mmsghdr};
 use packet::{BURST, Packet, Pool};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use telemetry::Drop as Reason;
+use wire::merge::Merged;
 
 /// Transmit queue of a system port.
 pub struct PacketTx {

@@ -3,16 +3,15 @@
 //! The device's transmit side is the switch's receive side. The kernel sees no offloads on it, so
 //! every frame comes complete: checksummed, segmented, with its VLAN tags. They would stay on the
 //! device if the daemon crashed, and ovs-vswitchd, which may take the device over, does not expect
-//! them. In the other direction segments that follow each other are merged ([`crate::merge`]).
+//! them. In the other direction segments that follow each other are merged ([`wire::merge`]).
 
 use crate::device::Device;
-use crate::merge::{Merged, VECTORS_MAX, vectors_of};
 use crate::netlink::{KernelStats, LinkChange};
 use crate::packet_rx::missing;
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
 use crate::tc::TrafficControl;
-use crate::vnet::VNET_LEN;
+use crate::vectors::{VECTORS_MAX, vectors_of};
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{c_int, iovec};
 use packet::{BURST, Packet, Pool};
@@ -24,6 +23,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use telemetry::Drop as Reason;
+use wire::merge::Merged;
+use wire::vnet::VNET_LEN;
 
 const TUNSETIFF: u64 = 0x4004_54ca;
 const TUNSETPERSIST: u64 = 0x4004_54cb;

@@ -1,8 +1,8 @@
 //! Parsers of what the kernel and its users send, without the sockets: for the fuzzer (crate
 //! `fuzz`).
 
-pub use crate::gso::{Plan, SEGMENTS_PER_FRAME_MAX};
-pub use crate::vnet::{VNET_LEN, VnetHeader};
+pub use wire::gso::{Plan, SEGMENTS_PER_FRAME_MAX};
+pub use wire::vnet::{VNET_LEN, VnetHeader};
 
 /// Parses a datagram of a netlink socket; returns the number of link messages in it.
 pub fn read_link_datagram(datagram: &[u8]) -> usize {

@@ -1,4 +1,5 @@
-//! Headers on the wire: constants, checked views, checksums.
+//! Headers on the wire: constants, checked views, checksums, segmentation of frames and merging of
+//! segments.
 //!
 //! *Place*: ground row. *Knows*: byte positions of protocol headers and how their checksums are
 //! made. *Does not know*: packets' buffers, flows, fields of OpenFlow, ports.
@@ -14,14 +15,17 @@ pub mod checksum;
 pub mod consts;
 mod crc32c;
 mod field;
+pub mod gso;
 mod icmp;
 mod ipv4;
 mod ipv6;
 mod l2;
 mod l4;
 mod lldp;
+pub mod merge;
 mod nsh;
 mod tunnel;
+pub mod vnet;
 
 pub use consts::*;
 pub use crc32c::{crc32c, sctp_checksum};

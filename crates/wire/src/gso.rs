@@ -1,9 +1,9 @@
 //! Segmentation in software: a frame that the kernel left whole for the adapter (TSO, UDP GSO) is
 //! divided into frames with their own lengths, sequence numbers, flags and checksums.
 
+use crate::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 use crate::vnet::{GSO_TCP_V4, GSO_TCP_V6, GSO_UDP, VnetHeader};
-use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
-use wire::{Ipv4, Ipv6, Tcp, Udp, tcp_flags};
+use crate::{Ipv4, Ipv6, Tcp, Udp, tcp_flags};
 
 /// Segments of one frame, at most. Linux sends at least 48 bytes of TCP options and payload in a
 /// segment (`tcp_min_snd_mss`), so 36 bytes of payload with timestamps: 64 kB are 1,821 such
@@ -43,10 +43,10 @@ impl Plan {
         };
         let rest = frame.get(inner.l4..)?;
         let head = match (h.gso, inner.v6, inner.proto) {
-            (GSO_TCP_V4, false, wire::IP_TCP) | (GSO_TCP_V6, true, wire::IP_TCP) => {
+            (GSO_TCP_V4, false, crate::IP_TCP) | (GSO_TCP_V6, true, crate::IP_TCP) => {
                 Tcp::new(rest)?.header_len()
             }
-            (GSO_UDP, _, wire::IP_UDP) => Udp::new(rest).map(|_| wire::UDP_LEN)?,
+            (GSO_UDP, _, crate::IP_UDP) => Udp::new(rest).map(|_| crate::UDP_LEN)?,
             _ => return None,
         };
         let payload = inner.l4 + head;
@@ -76,7 +76,7 @@ impl Plan {
         head.copy_from_slice(frame.get(..self.payload)?);
         body.copy_from_slice(frame.get(from..from + body.len())?);
         match self.inner.proto {
-            wire::IP_TCP => self.patch_tcp(i, out)?,
+            crate::IP_TCP => self.patch_tcp(i, out)?,
             // Not zero, so that the checksum is computed.
             _ => Udp::new(&mut out[self.inner.l4..])?.set_checksum(1),
         }
@@ -101,16 +101,16 @@ impl Plan {
 impl Layer {
     /// The first IP header of a frame.
     fn read(frame: &[u8]) -> Option<Layer> {
-        let wire::L3 { at: l3, ethertype, .. } = wire::l3(frame)?;
+        let crate::L3 { at: l3, ethertype, .. } = crate::l3(frame)?;
         match ethertype {
-            wire::ETH_IPV4 => {
+            crate::ETH_IPV4 => {
                 let ip = Ipv4::new(frame.get(l3..)?)?;
                 Some(Layer { l3, l4: l3 + ip.header_len(), v6: false, proto: ip.proto() })
             }
-            wire::ETH_IPV6 => {
+            crate::ETH_IPV6 => {
                 let ip = Ipv6::new(frame.get(l3..)?)?;
-                let from = l3 + wire::IPV6_LEN;
-                let w = wire::walk_extensions(frame.get(from..)?, ip.next())?;
+                let from = l3 + crate::IPV6_LEN;
+                let w = crate::walk_extensions(frame.get(from..)?, ip.next())?;
                 Some(Layer { l3, l4: from + w.at, v6: true, proto: w.proto })
             }
             _ => None,
@@ -119,7 +119,7 @@ impl Layer {
 
     /// The header, if it is one of a tunnel whose segments the kernel leaves whole.
     fn tunnel(self) -> Option<Layer> {
-        let known = [wire::IP_UDP, wire::IP_GRE, wire::IP_IPIP, wire::IP_IPV6];
+        let known = [crate::IP_UDP, crate::IP_GRE, crate::IP_IPIP, crate::IP_IPV6];
         known.contains(&self.proto).then_some(self)
     }
 
@@ -135,12 +135,12 @@ impl Layer {
             whole.then_some(Layer { l3, l4, v6: false, proto: ip.proto() })
         };
         let six = || {
-            let l3 = l4.checked_sub(wire::IPV6_LEN).filter(|l3| *l3 > behind)?;
+            let l3 = l4.checked_sub(crate::IPV6_LEN).filter(|l3| *l3 > behind)?;
             let ip = Ipv6::new(frame.get(l3..)?)?;
             let whole = l4 + usize::from(ip.payload_len()) == frame.len();
             whole.then_some(Layer { l3, l4, v6: true, proto: ip.next() })
         };
-        (wire::IPV4_LEN..=60).step_by(4).find_map(four).or_else(six)
+        (crate::IPV4_LEN..=60).step_by(4).find_map(four).or_else(six)
     }
 
     /// Writes lengths, identification and checksums of segment `i`.
@@ -148,7 +148,7 @@ impl Layer {
         let len = out.len() - self.l3;
         let pseudo = if self.v6 {
             let mut ip = Ipv6::new(&mut out[self.l3..])?;
-            ip.set_payload_len((len - wire::IPV6_LEN) as u16);
+            ip.set_payload_len((len - crate::IPV6_LEN) as u16);
             pseudo_v6(&ip.src(), &ip.dst(), self.proto, 0)
         } else {
             let mut ip = Ipv4::new(&mut out[self.l3..])?;
@@ -165,12 +165,12 @@ impl Layer {
         let len = l4.len();
         let pseudo = pseudo.bytes(&(len as u32).to_be_bytes());
         match self.proto {
-            wire::IP_TCP => {
+            crate::IP_TCP => {
                 Tcp::new(&mut *l4)?.set_checksum(0);
                 let sum = pseudo.bytes(l4).finish();
                 Tcp::new(l4)?.set_checksum(sum);
             }
-            wire::IP_UDP => {
+            crate::IP_UDP => {
                 let mut udp = Udp::new(&mut *l4)?;
                 udp.set_length(len as u16);
                 // A tunnel's UDP header may have no checksum.
@@ -180,7 +180,7 @@ impl Layer {
                     Udp::new(l4)?.set_checksum(sum);
                 }
             }
-            wire::IP_GRE if l4.first()? & GRE_CHECKSUM != 0 => {
+            crate::IP_GRE if l4.first()? & GRE_CHECKSUM != 0 => {
                 l4.get_mut(4..6)?.fill(0);
                 let sum = internet(l4);
                 l4[4..6].copy_from_slice(&sum.to_be_bytes());
@@ -206,7 +206,7 @@ mod tests {
         let total = (40 + payload) as u16;
         let mut ip = Ipv4::init(&mut f[14..], 20).unwrap();
         ip.set_total_len(total);
-        ip.set_proto(wire::IP_TCP);
+        ip.set_proto(crate::IP_TCP);
         ip.set_id(0xffff);
         f[34 + 12] = 0x50;
         let mut tcp = Tcp::new(&mut f[34..]).unwrap();
@@ -260,7 +260,7 @@ mod tests {
         f.extend([0x86, 0xdd]);
         f.resize(14 + 40 + 8 + 30, 7);
         let mut ip = Ipv6::init(&mut f[14..]).unwrap();
-        ip.set_next(wire::IP_UDP);
+        ip.set_next(crate::IP_UDP);
         let plan = Plan::new(&f, &header(GSO_UDP, 16)).unwrap();
         for (i, len) in [(0, 24), (1, 22)] {
             let mut out = vec![0; plan.len(i)];
@@ -268,7 +268,7 @@ mod tests {
             let ip = Ipv6::new(&out[14..]).unwrap();
             assert_eq!(usize::from(ip.payload_len()), len);
             assert_eq!(usize::from(Udp::new(&out[54..]).unwrap().length()), len);
-            let sum = pseudo_v6(&ip.src(), &ip.dst(), wire::IP_UDP, len).bytes(&out[54..]);
+            let sum = pseudo_v6(&ip.src(), &ip.dst(), crate::IP_UDP, len).bytes(&out[54..]);
             assert_eq!(sum.finish(), 0);
         }
     }
@@ -280,7 +280,7 @@ mod tests {
         f.resize(14 + 20 + 8 + 8, 0);
         let mut ip = Ipv4::init(&mut f[14..], 20).unwrap();
         ip.set_total_len((36 + inner.len()) as u16);
-        ip.set_proto(wire::IP_UDP);
+        ip.set_proto(crate::IP_UDP);
         let mut udp = Udp::new(&mut f[34..]).unwrap();
         udp.set_length((16 + inner.len()) as u16);
         udp.set_checksum(sum);

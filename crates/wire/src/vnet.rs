@@ -1,7 +1,7 @@
 //! The virtio-net header in front of frames from a packet socket, and checksums that the kernel
 //! left undone.
 
-use wire::checksum::Sum;
+use crate::checksum::Sum;
 
 /// Bytes of the header (`struct virtio_net_hdr`, without the number of buffers).
 pub const VNET_LEN: usize = 10;
@@ -61,7 +61,7 @@ pub fn complete_checksum(frame: &mut [u8], start: usize, offset: usize) -> bool 
         return false;
     };
     if offset == SCTP_SUM {
-        let Some(sum) = wire::sctp_checksum(area) else { return false };
+        let Some(sum) = crate::sctp_checksum(area) else { return false };
         area[offset..offset + 4].copy_from_slice(&sum);
         return true;
     }
@@ -73,7 +73,7 @@ pub fn complete_checksum(frame: &mut [u8], start: usize, offset: usize) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::checksum;
+    use crate::checksum;
 
     #[test]
     fn udp_sum_is_completed() {
@@ -97,7 +97,7 @@ mod tests {
     fn sctp_gets_its_crc() {
         let mut frame = vec![9u8; 40];
         assert!(complete_checksum(&mut frame, 14, SCTP_SUM));
-        let sum = wire::sctp_checksum(&frame[14..]).unwrap();
+        let sum = crate::sctp_checksum(&frame[14..]).unwrap();
         assert_eq!((frame[22..26].to_vec(), frame[26]), (sum.to_vec(), 9));
     }
 

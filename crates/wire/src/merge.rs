@@ -3,20 +3,16 @@
 //! segment. The conditions are those of Linux's GRO: cutting the frame again ([`crate::gso`])
 //! makes exactly the segments that were merged.
 
+use crate::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
 use crate::vnet::{GSO_TCP_V4, GSO_TCP_V6, VNET_LEN, VnetHeader};
-use libc::iovec;
-use packet::{BURST, Packet};
+use crate::{ETH_LEN, IPV4_LEN, IPV6_LEN, Ipv4, Ipv6, TCP_LEN, Tcp, tcp_flags};
 use std::ops::Range;
-use wire::checksum::{Sum, internet, pseudo_v4, pseudo_v6};
-use wire::{ETH_LEN, IPV4_LEN, IPV6_LEN, Ipv4, Ipv6, TCP_LEN, Tcp, tcp_flags};
 
 /// Bytes of an IP packet, at most: its length has 16 bits.
 const IP_BYTES_MAX: usize = 0xffff;
 /// Bytes of the longest headers of a merged frame: Ethernet, IPv6 without extension headers, TCP
 /// with all its options.
 const HEADER_BYTES_MAX: usize = ETH_LEN + IPV6_LEN + 60;
-/// Pieces of a burst's frames, at most: a header for each packet and its data.
-pub const VECTORS_MAX: usize = 2 * BURST;
 /// Bits that a segment in front of others may have.
 const FIRST_FLAGS: u16 = tcp_flags::ACK | tcp_flags::ECE;
 /// Bits that the last segment may have besides.
@@ -60,20 +56,6 @@ impl Merged {
     }
 }
 
-/// Lists the pieces of a frame of these packets, which were merged if they are more than one;
-/// returns how many pieces those are, at most two for each packet.
-pub fn vectors_of(packets: &[Packet], merged: Option<&Merged>, to: &mut [iovec]) -> usize {
-    const NONE: &[u8] = &[0; VNET_LEN];
-    let (first, skip) = merged.map_or((NONE, 0), |m| (m.headers(), m.header_len));
-    let pieces = packets.iter().map(|p| &p.data()[skip..]);
-    let mut n = 0;
-    for (to, piece) in to.iter_mut().zip(std::iter::once(first).chain(pieces)) {
-        *to = iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
-        n += 1;
-    }
-    n
-}
-
 /// A segment of TCP in an untagged frame, which has payload.
 #[derive(Clone, Copy)]
 struct Segment<'a> {
@@ -100,13 +82,13 @@ impl<'a> Segment<'a> {
             false => {
                 let ip = Ipv4::new(l3)?;
                 let whole = usize::from(ip.total_len()) == l3.len() && !ip.is_fragment();
-                (whole && ip.header_len() == IPV4_LEN && ip.proto() == wire::IP_TCP)
+                (whole && ip.header_len() == IPV4_LEN && ip.proto() == crate::IP_TCP)
                     .then_some(())?;
             }
             true => {
                 let ip = Ipv6::new(l3)?;
                 let whole = usize::from(ip.payload_len()) + IPV6_LEN == l3.len();
-                (whole && ip.next() == wire::IP_TCP).then_some(())?;
+                (whole && ip.next() == crate::IP_TCP).then_some(())?;
             }
         }
         let tcp = Tcp::new(&bytes[l4..])?;
@@ -160,11 +142,11 @@ impl<'a> Segment<'a> {
         Some(match self.v6 {
             true => {
                 let ip = Ipv6::new(l3)?;
-                pseudo_v6(&ip.src(), &ip.dst(), wire::IP_TCP, len)
+                pseudo_v6(&ip.src(), &ip.dst(), crate::IP_TCP, len)
             }
             false => {
                 let ip = Ipv4::new(l3)?;
-                pseudo_v4(ip.src(), ip.dst(), wire::IP_TCP, len)
+                pseudo_v4(ip.src(), ip.dst(), crate::IP_TCP, len)
             }
         })
     }
@@ -213,6 +195,9 @@ mod tests {
     use crate::gso::Plan;
     use std::cell::Cell;
 
+    /// Segments of a burst.
+    const BURST: usize = 32;
+
     thread_local! {
         /// Segments whose checksums were computed.
         pub static SUMMED: Cell<usize> = const { Cell::new(0) };
@@ -232,15 +217,15 @@ mod tests {
             let sum = if v6 {
                 let mut ip = Ipv6::init(&mut f[14..]).unwrap();
                 ip.set_payload_len(l4_len as u16);
-                ip.set_next(wire::IP_TCP);
-                pseudo_v6(&ip.src(), &ip.dst(), wire::IP_TCP, l4_len)
+                ip.set_next(crate::IP_TCP);
+                pseudo_v6(&ip.src(), &ip.dst(), crate::IP_TCP, l4_len)
             } else {
                 let mut ip = Ipv4::init(&mut f[14..], 20).unwrap();
                 ip.set_total_len((20 + l4_len) as u16);
-                ip.set_proto(wire::IP_TCP);
+                ip.set_proto(crate::IP_TCP);
                 ip.set_id(0xffffu16.wrapping_add(i as u16));
                 ip.fill_checksum();
-                pseudo_v4(ip.src(), ip.dst(), wire::IP_TCP, l4_len)
+                pseudo_v4(ip.src(), ip.dst(), crate::IP_TCP, l4_len)
             };
             f[l4 + 12] = 0x80;
             let mut tcp = Tcp::new(&mut f[l4..]).unwrap();
