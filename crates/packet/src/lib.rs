@@ -63,6 +63,10 @@ pub struct Mbuf {
     pub rest: [u64; 6],
 }
 
+/// Mbuf flags of a packet whose IP and L4 checksums are right (`RTE_MBUF_F_RX_IP_CKSUM_GOOD`,
+/// `RTE_MBUF_F_RX_L4_CKSUM_GOOD`).
+const SOUND: u64 = 1 << 7 | 1 << 8;
+
 /// A packet: the only pointer to its mbuf, so a mutable borrow of it is the only access to its
 /// bytes. It has no `Drop`; see the crate's ownership rule.
 ///
@@ -157,6 +161,25 @@ impl Packet {
     #[inline]
     pub fn flags(&self) -> u64 {
         self.m().ol_flags
+    }
+
+    /// True if the IP and L4 checksums are known to be right: the driver checked them, or they were
+    /// computed here.
+    #[inline]
+    pub fn has_sound_checksums(&self) -> bool {
+        self.flags() & SOUND == SOUND
+    }
+
+    /// Says that the IP and L4 checksums are right.
+    #[inline]
+    pub fn set_sound_checksums(&mut self) {
+        self.mbuf().ol_flags |= SOUND;
+    }
+
+    /// Says that nothing is known of the IP and L4 checksums.
+    #[inline]
+    pub fn forget_checksums(&mut self) {
+        self.mbuf().ol_flags &= !SOUND;
     }
 
     /// Number of segments.

@@ -35,6 +35,8 @@ pub struct Devices {
     pub vhost_iommu: bool,
     /// `other_config:vhost-postcopy-support`.
     pub vhost_postcopy: bool,
+    /// `other_config:userspace-tso-enable`.
+    pub userspace_tso: bool,
     /// Called when a guest or one of its queues is added or removed, so that link state and number
     /// of receive queues are read again. Runs on a thread of DPDK; must not block.
     pub on_change: Option<Arc<dyn Fn() + Send + Sync>>,
@@ -62,7 +64,7 @@ fn shown_config(port: &dyn Port) -> BTreeMap<String, String> {
 }
 
 impl Devices {
-    /// Devices with vhost sockets in `vhost_sock_dir`, and neither IOMMU nor post-copy support.
+    /// Devices with vhost sockets in `vhost_sock_dir`, without IOMMU, post-copy and TSO.
     pub fn new(pools: Arc<Pools>, vhost_sock_dir: impl Into<PathBuf>) -> Self {
         let vhost_sock_dir = vhost_sock_dir.into();
         Devices {
@@ -70,6 +72,7 @@ impl Devices {
             vhost_sock_dir,
             vhost_iommu: false,
             vhost_postcopy: false,
+            userspace_tso: false,
             on_change: None,
             warn: None,
             info: None,

@@ -154,6 +154,7 @@ impl VhostPort {
             mode,
             n_txq: config.n_txq.max(1),
             tx_retries: options::tx_retries(config),
+            offloads: devices.userspace_tso,
             on_change: devices.on_change.clone(),
             warn: devices.warn.clone(),
             info: devices.info.clone(),

@@ -38,7 +38,8 @@ impl PacketTx {
         self.frames.clear();
         let mut at = 0;
         while at < packets.len() {
-            let merged = Merged::new(packets[at..].iter().map(Packet::data));
+            let frames = packets[at..].iter().map(|p| (p.data(), p.has_sound_checksums()));
+            let merged = Merged::new(frames);
             let packets = merged.as_ref().map_or(1, |m| m.segments);
             self.frames.push(Frame { packets, merged });
             at += packets;

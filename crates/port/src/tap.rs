@@ -313,7 +313,7 @@ impl TapTx {
     /// became of them. A frame that the kernel refuses is sent as the packet that is the first.
     fn send(&self, packets: &[Packet]) -> (usize, Result<(), Option<Reason>>) {
         let whole = packets.iter().take(BURST).take_while(|p| p.segments() == 1);
-        let Some(merged) = Merged::new(whole.map(Packet::data)) else {
+        let Some(merged) = Merged::new(whole.map(|p| (p.data(), p.has_sound_checksums()))) else {
             return (1, self.write(&packets[..1], None));
         };
         match self.write(&packets[..merged.segments], Some(&merged)) {

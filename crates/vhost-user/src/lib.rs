@@ -57,12 +57,18 @@ pub use socket::{Claim, Config, Mode, Socket};
 pub use tally::{Tallied, Tally};
 pub use violation::Violation;
 
+use vhost::feature;
+
 /// The virtio features that are offered: those of ovs-vswitchd 3.1 on DPDK 22.11 with
 /// `userspace-tso-enable` off, so that a guest can migrate between the two while it runs. These are
 /// the features of DPDK's vhost library for network devices without CSUM (bit 0), HOST_TSO4,
 /// HOST_TSO6, HOST_UFO (11, 12, 14) and IOMMU_PLATFORM (33); the crate `dpdk` has a test that
 /// compares them with the library's.
 pub const FEATURES: u64 = 0xd_7c66_a7ca;
+
+/// Features that are offered besides with `userspace-tso-enable` on, as by ovs-vswitchd: a guest
+/// may leave checksums and segments of TCP to the switch.
+pub const OFFLOADS: u64 = feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6;
 
 /// The protocol features that are offered: those of DPDK's vhost library that concern a network
 /// device without an IOMMU, and in-flight regions.

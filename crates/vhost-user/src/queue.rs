@@ -4,6 +4,7 @@ use crate::copies::{self, At};
 use crate::counters::Counters;
 use crate::pair_choice::{Turn, ring_of};
 use crate::rarp::{RARP_BYTES, rarp};
+use crate::rings::OwnRing;
 use crate::shared::{PAIRS_MAX, Shared};
 use packet::{Packet, Pool};
 use std::cell::RefCell;
@@ -15,6 +16,12 @@ thread_local! {
     /// Buffers read from a ring: one batch for all rings of a thread, so that it stays in the
     /// cache.
     static BATCH: RefCell<Batch> = RefCell::default();
+}
+
+/// True if this thread lists copies of the ring for its engine.
+#[inline]
+fn may_list(own: &OwnRing) -> bool {
+    copies::lists() && !own.ring.has_offloads()
 }
 
 /// Least number of buffers that a receive queue prefetches, if available.
@@ -149,7 +156,7 @@ impl<P: Pool + 'static> Rx<P> {
             let room = end - out.len();
             let (before, began) = (moved.packets + moved.dropped, own.timer.begin());
             let steps_before = own.ring.steps();
-            BATCH.with_borrow_mut(|batch| match copies::lists() || own.ring.has_slots() {
+            BATCH.with_borrow_mut(|batch| match may_list(own) || own.ring.has_slots() {
                 false => own.ring.dequeue(batch, &*self.pool, out, room, &mut moved),
                 true => {
                     let target = &mut self.targets[pair as usize];
@@ -273,7 +280,7 @@ impl<P: Pool + 'static> Tx<P> {
         let (mut moved, mut retries) = (Moved::default(), 0);
         let began = own.timer.begin();
         let lists =
-            copies::lists() && copies::wants(own, ring.into(), packets) || own.ring.has_slots();
+            may_list(own) && copies::wants(own, ring.into(), packets) || own.ring.has_slots();
         loop {
             let (before, rest) = (moved.packets, &packets[moved.packets..]);
             BATCH.with_borrow_mut(|batch| match lists {
@@ -368,6 +375,7 @@ mod tests {
             mode: crate::Mode::Server,
             n_txq: 1,
             tx_retries: 8,
+            offloads: false,
             on_change: None,
             warn: None,
             info: None,

@@ -7,7 +7,7 @@ use crate::rings::{Call, OwnRing};
 use crate::shared::{Info, PAIRS_MAX, RINGS_MAX, Shared};
 use crate::stream::{End, Stream};
 use crate::violation::Violation;
-use crate::{FEATURES, PROTOCOL_FEATURES, protocol};
+use crate::{PROTOCOL_FEATURES, protocol};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +20,9 @@ const TURN_INTERVAL: Duration = Duration::from_millis(100);
 const LOG_BYTES_MAX: u64 = 1 << 32;
 /// Smallest MTU of a guest (RFC 791).
 const MTU_MIN: u64 = 68;
+
+/// Features of a guest that takes segments of TCP merged.
+const MERGED: u64 = feature::GUEST_TSO4 | feature::GUEST_TSO6;
 
 /// Settings of a ring.
 #[derive(Default)]
@@ -151,7 +154,7 @@ impl<'a> Session<'a> {
 
     fn act(&mut self, message: Message) -> Result<Reply, Violation> {
         match message {
-            Message::GetFeatures => return Ok(Reply::U64(FEATURES)),
+            Message::GetFeatures => return Ok(Reply::U64(self.shared.features())),
             Message::GetProtocolFeatures => return Ok(Reply::U64(PROTOCOL_FEATURES)),
             Message::GetQueueNum => return Ok(Reply::U64(PAIRS_MAX as u64)),
             Message::GetStatus => return Ok(Reply::U64(self.status)),
@@ -268,7 +271,7 @@ impl<'a> Session<'a> {
     }
 
     fn set_features(&mut self, bits: u64) -> Result<(), Violation> {
-        if bits & !FEATURES != 0 {
+        if bits & !self.shared.features() != 0 {
             return Err(Violation::Features);
         }
         let changed = self.features.map_or(0, |before| before ^ bits);
@@ -422,6 +425,9 @@ impl<'a> Session<'a> {
         let Some(address) = state.address else { return Ok(()) };
         let host = |user| table.host(user).ok_or(Violation::RingAddress);
         let areas = [host(address.desc)?, host(address.avail)?, host(address.used)?];
+        // Merged segments are always offered, as by ovs-vswitchd, and sent with TSO only.
+        let unused = if self.shared.offloads { 0 } else { MERGED };
+        let features = features & !unused;
         let mut setup = RingSetup { features, size: state.size, areas, base: state.base };
         if !state.exact {
             // SAFETY: the table's regions are mapped as long as its memory lives.

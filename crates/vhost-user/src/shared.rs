@@ -87,6 +87,8 @@ pub(crate) struct Shared {
     served: AtomicU64,
     pub up: AtomicBool,
     pub retries_max: AtomicU32,
+    /// [`crate::Config::offloads`].
+    pub offloads: bool,
     /// Receive queues that have a handle of their own.
     pub taken_rx: AtomicU64,
     /// Send handles in use.
@@ -109,6 +111,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// The virtio features that are offered to the guest.
+    pub fn features(&self) -> u64 {
+        crate::FEATURES | if self.offloads { crate::OFFLOADS } else { 0 }
+    }
+
     pub fn new(config: &crate::Config) -> Shared {
         let slots = |n: usize| (0..n).map(|_| Slot::default()).collect();
         let n_txq = config.n_txq.max(1);
@@ -119,6 +126,7 @@ impl Shared {
             served: AtomicU64::new(NONE),
             up: AtomicBool::new(true),
             retries_max: AtomicU32::new(config.tx_retries),
+            offloads: config.offloads,
             taken_rx: AtomicU64::new(0),
             taken_tx: (0..n_txq).map(|_| AtomicBool::new(false)).collect(),
             changes: AtomicU64::new(0),

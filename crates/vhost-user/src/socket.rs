@@ -55,6 +55,9 @@ pub struct Config {
     /// Attempts to send after the first while the guest's queue is full and the guest takes
     /// packets.
     pub tx_retries: u32,
+    /// The guest may leave checksums and segments of TCP to the switch ([`crate::OFFLOADS`]), and
+    /// segments are sent to it merged if it takes them so.
+    pub offloads: bool,
     /// Called when a guest, or one of its queues, appears or disappears.
     pub on_change: Option<OnChange>,
     /// Destination of warnings.

@@ -26,6 +26,7 @@ pub fn converse(messages: impl IntoIterator<Item = Said>) -> (usize, u32) {
         path,
         mode,
         n_txq: 1,
+        offloads: false,
         tx_retries: 0,
         on_change: None,
         warn: None,

@@ -73,6 +73,7 @@ fn open(name: &str, pool: &Arc<HeapPool>) -> (PathBuf, Socket<HeapPool>) {
         mode: Mode::Server,
         n_txq: 1,
         tx_retries: 8,
+        offloads: false,
         on_change: None,
         warn: Some(Arc::new(|line| println!("log: {line}"))),
         info: None,

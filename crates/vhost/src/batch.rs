@@ -45,6 +45,20 @@ pub(crate) struct Piece {
     pub len: u32,
 }
 
+/// The part of these pieces behind their first `skip` bytes: addresses and lengths.
+#[inline]
+pub(crate) fn behind(
+    pieces: &[Piece],
+    mut skip: usize,
+) -> impl Iterator<Item = (*const u8, usize)> {
+    pieces.iter().filter_map(move |piece| {
+        let from = skip.min(piece.len as usize);
+        skip -= from;
+        let n = piece.len as usize - from;
+        (n > 0).then(|| (piece.at.wrapping_add(from).cast_const(), n))
+    })
+}
+
 /// A buffer: its pieces in order, or its error.
 #[derive(Clone, Copy)]
 pub(crate) struct Chain {

@@ -43,6 +43,18 @@ pub use slots::{Job, List};
 
 /// Feature bits (virtio 1.1, sections 5.1.3 and 6) that change what a ring looks like.
 pub mod feature {
+    /// The guest may leave checksums of its packets to the device.
+    pub const CSUM: u64 = 1;
+    /// The guest takes packets whose checksums are left to it.
+    pub const GUEST_CSUM: u64 = 1 << 1;
+    /// The guest takes segments of TCP over IPv4 merged.
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    /// The guest takes segments of TCP over IPv6 merged.
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    /// The guest may leave the cutting of TCP over IPv4 into segments to the device.
+    pub const HOST_TSO4: u64 = 1 << 11;
+    /// The guest may leave the cutting of TCP over IPv6 into segments to the device.
+    pub const HOST_TSO6: u64 = 1 << 12;
     /// Packets may span several buffers of the guest.
     pub const MRG_RXBUF: u64 = 1 << 15;
     /// Pages that the device writes are logged (vhost-user's, for live migration).

@@ -1,7 +1,7 @@
 //! Packets that are received from or sent to a ring by copies that an engine makes.
 
 use crate::ahead::PREFETCH_BUFFERS;
-use crate::batch::{BATCH, Batch};
+use crate::batch::{BATCH, Batch, behind};
 use crate::copier::{Copier, EngineCopier};
 use crate::ring::{Moved, PREFETCH_PACKETS, Ring, make_room};
 use crate::ring_error::RingError;
@@ -249,18 +249,4 @@ fn next(copier: &mut EngineCopier, len: u64) -> Result<(Packet, *mut u8), RingEr
     let to = make_room(packet, len)?;
     let packet = copier.list.fresh.pop().ok_or(RingError::Long)?;
     Ok((packet, to))
-}
-
-/// The part of these pieces behind their first `skip` bytes: addresses and lengths.
-#[inline]
-pub(crate) fn behind(
-    pieces: &[crate::batch::Piece],
-    mut skip: usize,
-) -> impl Iterator<Item = (*const u8, usize)> {
-    pieces.iter().filter_map(move |piece| {
-        let from = skip.min(piece.len as usize);
-        skip -= from;
-        let n = piece.len as usize - from;
-        (n > 0).then(|| (piece.at.wrapping_add(from).cast_const(), n))
-    })
 }

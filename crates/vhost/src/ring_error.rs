@@ -38,6 +38,8 @@ ring_errors! {
     Short = "short_buffer",
     /// A frame to send that is longer than our buffers.
     Long = "long_frame",
+    /// A header that leaves to the device what cannot be done with its frame.
+    Offload = "bad_offload",
     /// A receive buffer too small for the packet, of a guest that cannot merge buffers.
     SmallBuffer = "small_buffer",
     /// Too many malformed buffers and too few others. The ring is given up.

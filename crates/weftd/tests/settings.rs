@@ -32,10 +32,6 @@ const CASES: &[(&str, &str)] = &[
     ),
     ("set interface p1 lldp:enable=yes", "interface p1: lldp:enable=yes"),
     ("set port p1 other_config:bond-detect-mode=miimon", "port p1: other_config:bond-detect-mode"),
-    (
-        "set open . other_config:userspace-tso-enable=true",
-        "Open_vSwitch: other_config:userspace-tso-enable",
-    ),
     ("set open . other_config:tc-policy=skip_hw", "Open_vSwitch: other_config:tc-policy"),
     ("set open . other_config:n-handler-threads=2", "Open_vSwitch: other_config:n-handler-threads"),
     (

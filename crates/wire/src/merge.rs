@@ -38,15 +38,19 @@ impl Merged {
 
     /// Merges the first of these frames with as many of the following ones as possible; None: it
     /// cannot be merged with the second one.
-    pub fn new<'a>(frames: impl IntoIterator<Item = &'a [u8]>) -> Option<Merged> {
+    ///
+    /// `frames`: each with whether its checksums are known to be right; else they are checked.
+    pub fn new<'a>(frames: impl IntoIterator<Item = (&'a [u8], bool)>) -> Option<Merged> {
         let mut frames = frames.into_iter();
-        let first = Segment::read(frames.next()?)?;
+        let (first, first_is_sound) = frames.next()?;
+        let first = Segment::read(first)?;
         let (mut last, mut segments, mut len) = (first, 1, first.bytes.len() - ETH_LEN);
-        for frame in frames {
+        for (frame, next_is_sound) in frames {
             let Some(next) = first.follower(frame, (segments, last)) else { break };
             let longer = len + next.payload();
             // Whoever sees a segment that was damaged on its way has to see that it was.
-            let sound = (segments > 1 || first.is_sound()) && next.is_sound();
+            let first_is_sound = segments > 1 || first_is_sound || first.is_sound();
+            let sound = first_is_sound && (next_is_sound || next.is_sound());
             if longer > IP_BYTES_MAX || !sound {
                 break;
             }
@@ -242,7 +246,7 @@ mod tests {
     }
 
     fn merge(frames: &[Vec<u8>]) -> Option<Merged> {
-        Merged::new(frames.iter().map(Vec::as_slice))
+        Merged::new(frames.iter().map(|f| (f.as_slice(), false)))
     }
 
     /// Cuts what was merged of these frames, as the kernel would.
@@ -325,8 +329,10 @@ mod tests {
         for v6 in [false, true] {
             let frames = stream(v6, &[40, 40]);
             for len in 0..frames[0].len() {
-                assert!(Merged::new([&frames[0][..len], &frames[1]]).is_none());
-                assert!(Merged::new([&frames[0][..], &frames[1][..len]]).is_none());
+                assert!(Merged::new([&frames[0][..len], &frames[1]].map(|f| (f, false))).is_none());
+                assert!(
+                    Merged::new([&frames[0][..], &frames[1][..len]].map(|f| (f, false))).is_none()
+                );
             }
         }
     }

@@ -15,18 +15,9 @@ const EXT3: u8 = 4;
 /// Offset of line 3 in a key.
 const LINE3: usize = at::CT_LABEL;
 
-/// Mbuf flags of a driver that checked the IP and L4 checksums and found them good
-/// (`RTE_MBUF_F_RX_IP_CKSUM_GOOD`, `RTE_MBUF_F_RX_L4_CKSUM_GOOD`).
-const SOUND: u64 = 1 << 7 | 1 << 8;
-
-/// True if the driver found the checksums of a packet good.
-pub(crate) fn is_sound(p: &Packet) -> bool {
-    p.flags() & SOUND == SOUND
-}
-
 /// Executes `ct`. A packet that is not IP, or that connection tracking refuses, is invalid.
 pub(crate) fn track<S: Sink>(sink: &mut S, ct: &Ct, p: &mut Packet, f: &mut Frame) {
-    let sound = is_sound(p);
+    let sound = p.has_sound_checksums();
     let is_ip = matches!(bytes(&f.line)[at::ETH_TYPE..at::ETH_TYPE + 2], [8, 0] | [0x86, 0xdd]);
     let l3 = if is_ip { f.layout.l3.into() } else { p.len() };
     let (at, port) = (At { l3, sound }, f.in_port());

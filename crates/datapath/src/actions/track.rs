@@ -205,7 +205,7 @@ fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPack
     let ports = u64::from_be(line[3]);
     let (ports, proto) = ((ports >> 32) as u32, (ports >> 24) as u8);
     let headers = FastHeaders { ports, proto, l3: layout.l3, l4: layout.l4 };
-    let (data, sound) = (p.data(), ct::is_sound(p));
+    let (data, sound) = (p.data(), p.has_sound_checksums());
     let read = match eth_type == IPV4 {
         true => to.read_v4(data, (headers, u64::from_be(line[2])), ct.zone, sound),
         false => {
@@ -240,7 +240,7 @@ fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, 
         return Ahead::Known;
     }
     let p = &batch.packets[i];
-    *seen = extract(p.data(), layout.l3.into(), ct.zone, ct::is_sound(p));
+    *seen = extract(p.data(), layout.l3.into(), ct.zone, p.has_sound_checksums());
     let asked = seen.as_ref().map_or(Asked::default(), |seen| tx.ct.worker.ask(&seen.tuple));
     Ahead::Read(asked)
 }
@@ -352,7 +352,7 @@ fn track(
     let edit = match seen {
         Some(seen) => conntrack::track_seen(&mut tx.ct.worker, ct, p.data_mut(), seen, meta, came),
         None => {
-            let at = At { l3: batch.columns.layout[i].l3.into(), sound: ct::is_sound(p) };
+            let at = At { l3: batch.columns.layout[i].l3.into(), sound: p.has_sound_checksums() };
             conntrack::track(&mut tx.ct.worker, ct, p.data_mut(), at, meta, came)
         }
     };

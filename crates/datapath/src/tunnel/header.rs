@@ -263,6 +263,8 @@ fn enter(p: &mut Packet, port: PortNo, outer: &Outer, f: &mut Frame) -> Result<(
     let limit = f.vlan_limit;
     let layout = parse(&p.data()[start..end], port, limit, &mut line, &mut ext);
     let layout = layout.ok_or(Drop::Truncated)?;
+    // What is known of checksums may be about the outer header.
+    p.forget_checksums();
     let fits = p.set_len(end) && p.pull_front(start);
     debug_assert!(fits, "inside the packet");
     let l0 = bytes_mut(&mut line);

@@ -307,6 +307,7 @@ mod tests {
             mode: Mode::Client,
             n_txq: 1,
             tx_retries: 0,
+            offloads: false,
             on_change: None,
             warn: None,
             info: None,

@@ -71,6 +71,7 @@ fn open(name: &str, mode: Mode) -> Port {
         mode,
         n_txq: 1,
         tx_retries: 8,
+        offloads: false,
         on_change: None,
         warn: Some(Arc::new(|line| println!("log: {line}"))),
         info: None,

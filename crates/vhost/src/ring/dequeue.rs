@@ -2,8 +2,7 @@
 
 use super::{Moved, PREFETCH_PACKETS, Ring};
 use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS, Plain};
-use crate::batch::{BATCH, Batch, Chain, Direction, Piece};
-use crate::listed::behind;
+use crate::batch::{BATCH, Batch, Chain, Direction, Piece, behind};
 use crate::raw;
 use crate::ring_error::RingError;
 use packet::{Packet, Pool};
@@ -22,6 +21,9 @@ impl Ring {
             return;
         }
         let (max, began) = (max.min(BATCH), moved.packets);
+        if self.unfinished.is_some() {
+            return self.dequeue_unfinished(batch, pool, out, max, moved);
+        }
         let other = self.read_plain_ahead(max);
         let (before, n) = (self.base(), self.ahead.len().min(max));
         if n > 0 && !self.take_plain(pool, out, n, moved) {
@@ -133,7 +135,7 @@ impl Ring {
 
 /// Frees the packets from `end` on.
 #[inline]
-fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
+pub(super) fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
     if end < out.len() {
         pool.free(&out[end..]);
         out.truncate(end);
@@ -165,7 +167,7 @@ fn read_plain(packet: &mut Packet, buffer: Plain, header: usize) -> Result<usize
 
 /// Copies a frame behind its header from the guest into an empty packet; returns its length.
 #[inline]
-fn read(
+pub(super) fn read(
     packet: &mut Packet,
     chain: &Chain,
     pieces: &[Piece],

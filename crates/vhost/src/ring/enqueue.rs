@@ -16,7 +16,10 @@ impl Ring {
     /// Copies packets from the front of `packets` into the guest's buffers, as far as it has
     /// buffers. The packets stay the caller's.
     pub fn enqueue(&mut self, batch: &mut Batch, packets: &[Packet], moved: &mut Moved) {
-        self.enqueue_by(batch, packets, moved, &mut CpuCopier);
+        match self.merges {
+            false => self.enqueue_by(batch, packets, moved, &mut CpuCopier),
+            true => self.enqueue_merging(batch, packets, moved),
+        }
     }
 
     #[inline]
@@ -134,7 +137,7 @@ impl Ring {
                     next = range.end;
                     taken += 1;
                     bytes += packet.len() as u64;
-                    self.write(batch, range, packet, copier);
+                    self.write(batch, range, [0; HEADER], Frame::of(packet), copier);
                 }
                 Choice::Drop(error) => {
                     taken += 1;
@@ -170,7 +173,7 @@ impl Ring {
 
     /// Chooses buffers for `need` bytes, from `batch.chains[from]` on.
     #[inline]
-    fn choose(&self, batch: &Batch, from: usize, need: usize) -> Choice {
+    pub(super) fn choose(&self, batch: &Batch, from: usize, need: usize) -> Choice {
         let (mut end, mut bytes) = (from, 0);
         while bytes < need as u64 {
             let Some(chain) = batch.chains.get(end) else {
@@ -203,25 +206,30 @@ impl Ring {
         self.count_error(last.bad.unwrap_or(RingError::SmallBuffer));
     }
 
-    /// Writes header and packet into these buffers, which are large enough.
+    /// Writes a header, with the number of buffers added, and a frame into these buffers, which are
+    /// large enough.
     #[inline]
-    fn write(
+    pub(super) fn write(
         &mut self,
         batch: &Batch,
         range: Range<usize>,
-        packet: &Packet,
+        mut header: [u8; HEADER],
+        mut frame: Frame<'_>,
         copier: &mut impl Copier,
     ) {
-        let (chains, data) = (&batch.chains[range], packet.data());
-        copier.begin(data.len(), || chains.iter().map(|chain| batch.pieces(chain).len()).sum());
+        let chains = &batch.chains[range];
+        copier.begin(frame.len(), || chains.iter().map(|chain| batch.pieces(chain).len()).sum());
         let buffers = chains.len() as u16;
-        let mut header = [0u8; HEADER];
         header[10..].copy_from_slice(&buffers.to_le_bytes());
-        let mut source = Source { header: &header[..self.header], data };
+        let mut header = &header[..self.header];
         for chain in chains {
             let mut written = 0;
             for piece in batch.pieces(chain) {
-                let n = source.fill(piece, copier);
+                let first = header.len().min(piece.len as usize);
+                // SAFETY: the piece is mapped and has `first` bytes.
+                unsafe { raw::copy(header.as_ptr(), piece.at, first) };
+                header = &header[first..];
+                let n = first + frame.fill(piece, first, copier);
                 written += n;
                 if self.log.is_some() {
                     self.mark(piece.at, n);
@@ -233,7 +241,7 @@ impl Ring {
     }
 }
 
-enum Choice {
+pub(super) enum Choice {
     /// The packet goes into these buffers.
     Buffers(Range<usize>),
     /// The packet cannot be sent.
@@ -244,26 +252,44 @@ enum Choice {
     More,
 }
 
-/// What is left of a header and a packet to be written into pieces.
-struct Source<'a> {
-    header: &'a [u8],
-    data: &'a [u8],
+/// What is left to be written of a frame: a packet, or headers and the payloads of several packets.
+pub(super) struct Frame<'a> {
+    pub data: &'a [u8],
+    /// Packets that follow, without their first `skip` bytes.
+    pub more: &'a [Packet],
+    pub skip: usize,
 }
 
-impl Source<'_> {
-    /// Writes as much as the piece holds; returns how much.
-    fn fill(&mut self, piece: &Piece, copier: &mut impl Copier) -> usize {
-        let room = piece.len as usize;
-        let first = self.header.len().min(room);
-        let second = self.data.len().min(room - first);
-        // SAFETY: the piece is mapped; `first + second` bytes of it at most are written.
-        unsafe {
-            raw::copy(self.header.as_ptr(), piece.at, first);
-            if second > 0 {
-                copier.copy(self.data.as_ptr(), piece.at.add(first), second);
+impl<'a> Frame<'a> {
+    #[inline]
+    fn of(packet: &'a Packet) -> Self {
+        Frame { data: packet.data(), more: &[], skip: 0 }
+    }
+
+    /// Bytes that are left.
+    #[inline]
+    pub fn len(&self) -> usize {
+        let more = self.more.iter().map(|packet| packet.len() - self.skip);
+        self.data.len() + more.sum::<usize>()
+    }
+
+    /// Writes as much as the piece holds behind its first `at` bytes; returns how much.
+    #[inline]
+    fn fill(&mut self, piece: &Piece, mut at: usize, copier: &mut impl Copier) -> usize {
+        let (began, room) = (at, piece.len as usize);
+        loop {
+            let n = self.data.len().min(room - at);
+            if n > 0 {
+                // SAFETY: the piece is mapped; `at + n` bytes of it at most are written.
+                unsafe { copier.copy(self.data.as_ptr(), piece.at.add(at), n) };
+            }
+            (self.data, at) = (&self.data[n..], at + n);
+            match self.more {
+                [next, rest @ ..] if at < room => {
+                    (self.data, self.more) = (&next.data()[self.skip..], rest);
+                }
+                _ => return at - began,
             }
         }
-        (self.header, self.data) = (&self.header[first..], &self.data[second..]);
-        first + second
     }
 }

@@ -1,8 +1,11 @@
 //! A virtqueue, split or packed: set-up, reading ahead, and end. `dequeue.rs` receives packets from
-//! it, `enqueue.rs` sends packets to it.
+//! it, `enqueue.rs` sends packets to it. What guests leave to the device is in `unfinished.rs`,
+//! what is left to them in `merging.rs`.
 
 mod dequeue;
 mod enqueue;
+mod merging;
+mod unfinished;
 
 pub(crate) use dequeue::make_room;
 
@@ -16,6 +19,7 @@ use crate::ring_error::{RingError, RingErrors};
 use crate::slots::Slots;
 use crate::split::{self, Split};
 use std::sync::Arc;
+use unfinished::Unfinished;
 
 /// How many packets ahead the memory of our own buffers is prefetched.
 pub(crate) const PREFETCH_PACKETS: usize = 4;
@@ -23,6 +27,9 @@ pub(crate) const PREFETCH_PACKETS: usize = 4;
 /// longest ring has entries. A driver with an occasional bad buffer never reaches this; one that
 /// makes only bad buffers does after one lap.
 const MALFORMED_MAX: usize = 1024;
+/// Features of a guest to which segments are sent merged.
+const MERGES: u64 =
+    feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::MRG_RXBUF;
 /// Bytes of the longest virtio-net header.
 const HEADER: usize = 12;
 
@@ -87,6 +94,10 @@ pub struct Ring {
     pub(crate) ahead: Ahead,
     pub(crate) header: usize,
     mergeable: bool,
+    /// True: the guest takes segments of TCP merged.
+    merges: bool,
+    /// Where the guest may leave checksums and segments to the device: the frame that is being cut.
+    unfinished: Option<Box<Unfinished>>,
     pub(crate) broken: bool,
     ring_errors: Box<RingErrors>,
     /// True: ring errors were counted since the last call.
@@ -204,6 +215,8 @@ impl Ring {
             ahead: Ahead::default(),
             header: if long { HEADER } else { 10 },
             mergeable: has(feature::MRG_RXBUF),
+            merges: features & MERGES == MERGES,
+            unfinished: has(feature::CSUM).then(Box::default),
             broken: false,
             ring_errors: Box::default(),
             has_errors: false,
@@ -250,6 +263,13 @@ impl Ring {
     /// True if the ring was given up.
     pub fn is_broken(&self) -> bool {
         self.broken
+    }
+
+    /// True if the guest may leave checksums and segments to the device, or takes segments merged:
+    /// then copies are not listed.
+    #[inline]
+    pub fn has_offloads(&self) -> bool {
+        self.merges || self.unfinished.is_some()
     }
 
     /// The guest's errors on this ring.
