@@ -3,7 +3,7 @@
 # (datapath_type=netdev), by veth ports and by internal ones. As root; everything ends with the script.
 # Usage: kernel-ports.sh [ROUNDS [DAEMON-OF-WEFT...]]     default: 3 rounds, target/release/weftd
 # ovs-vswitchd does not complete checksums that a veth leaves to the adapter, so the hosts' TCP works with
-# `ethtool -K eth0 tx off` only; "veth off" is Weft with that, too.
+# `ethtool -K eth0 tx off` only; "veth off" is Weft with that, too. "tso": with userspace-tso-enable.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 seconds=4
@@ -21,9 +21,9 @@ if [ -z "${KERNEL_PORTS_INSIDE-}" ]; then
     for _ in $(seq "$rounds"); do
         for weft in "$@"; do
             weft=$(realpath "$weft")
-            for how in "veth on" "veth off" "internal on"; do inside "$weft" $how; done
+            for how in "veth on" "veth off" "internal on" "internal tso"; do inside "$weft" $how; done
         done
-        for how in "veth off" "internal on"; do inside ovs-vswitchd $how; done
+        for how in "veth off" "veth tso" "internal on" "internal tso"; do inside ovs-vswitchd $how; done
     done
     exit
 fi
@@ -37,6 +37,8 @@ mkdir -p /run/netns
 cd "$dir"
 ovsdb-tool create conf.db /usr/share/openvswitch/vswitch.ovsschema
 ovsdb-server --detach --no-chdir --pidfile --log-file --remote="punix:$dir/db.sock" conf.db
+ovs-vsctl --no-wait init
+[ "$offloads" != tso ] || ovs-vsctl --no-wait set open . other_config:userspace-tso-enable=true
 "$daemon" --no-chdir --pidfile --log-file="$dir/log" "unix:$dir/db.sock" >/dev/null 2>&1 &
 switch=$!
 ovs-vsctl --timeout=20 add-br br0 -- set bridge br0 datapath_type=netdev
@@ -45,7 +47,7 @@ for i in 1 2; do
     if [ "$kind" = veth ]; then
         ip link add "port$i" type veth peer name eth0 netns "host$i"
         ip link set "port$i" up
-        [ "$offloads" = on ] || ip netns exec "host$i" ethtool -K eth0 tx off >/dev/null
+        [ "$offloads" != off ] || ip netns exec "host$i" ethtool -K eth0 tx off >/dev/null
         ovs-vsctl --timeout=20 add-port br0 "port$i"
     else
         ovs-vsctl --timeout=20 add-port br0 "port$i" -- set interface "port$i" type=internal

@@ -64,9 +64,8 @@ fn config(name: &str, devargs: &str) -> PortConfig {
         name: name.into(),
         kind: "dpdk".into(),
         options: [("dpdk-devargs".to_string(), format!("vdev:{devargs}"))].into(),
-        mtu_request: None,
-        mac: None,
         n_txq: 1,
+        ..Default::default()
     }
 }
 

@@ -272,6 +272,7 @@ pub fn port_config(conf: &IfaceConf, local: Option<[u8; 6]>, n_txq: usize) -> Po
         mtu_request: conf.mtu_request.map(|m| m.min(0xffff) as u16),
         mac: mac(conf, local),
         n_txq,
+        userspace_tso: false,
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod adapter;
 mod address;
+mod cutting;
 mod device;
 mod dummy;
 mod dummy_arp;
@@ -196,6 +197,8 @@ pub struct PortConfig {
     pub mac: Option<[u8; 6]>,
     /// Number of threads that transmit on this port.
     pub n_txq: usize,
+    /// `other_config:userspace-tso-enable`.
+    pub userspace_tso: bool,
 }
 
 /// The control side's handle on a port. Dropping it closes the port. The thread that drops it

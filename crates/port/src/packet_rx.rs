@@ -6,6 +6,7 @@
 //! frames contain; one in which no frame waits holds none.
 
 use crate::RxQueue;
+use crate::cutting::{Cutting, complete, missing};
 use crate::stats::Stats;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr};
 use packet::{BURST, Packet, Pool};
@@ -14,8 +15,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use telemetry::Drop as Reason;
-use wire::gso::Plan;
-use wire::vnet::{VNET_LEN, VnetHeader, complete_checksum};
+use wire::vnet::{VNET_LEN, VnetHeader};
 
 const PACKET_AUXDATA: c_int = 8;
 const VLAN_VALID: u32 = 1 << 4;
@@ -52,21 +52,11 @@ pub struct PacketRx {
     batch: Vec<Packet>,
     /// Frames of the last system call that are not packets yet, in order.
     waiting: VecDeque<Received>,
-    /// The frame in `whole` that is being segmented.
-    cut: Option<Cut>,
+    cutting: Cutting,
     vnet: Vec<[u8; VNET_LEN]>,
     control: Vec<Control>,
     /// Memory for each slot, for the part of a frame that does not fit into its packet buffer.
     spill: Vec<u8>,
-    whole: Vec<u8>,
-}
-
-/// A frame that is being segmented.
-struct Cut {
-    plan: Plan,
-    /// Index of the next segment.
-    next: usize,
-    tag: Option<[u8; 4]>,
 }
 
 /// What is known of a received frame besides its bytes.
@@ -86,11 +76,10 @@ impl PacketRx {
             spare: Vec::with_capacity(2 * BURST),
             batch: Vec::with_capacity(BURST),
             waiting: VecDeque::with_capacity(BURST),
-            cut: None,
+            cutting: Cutting::default(),
             vnet: vec![[0; VNET_LEN]; BURST],
             control: vec![Control::default(); BURST],
             spill: vec![0; BURST * SPILL],
-            whole: Vec::new(),
         }
     }
 
@@ -162,14 +151,9 @@ impl PacketRx {
         let result = if r.truncated {
             Err(Reason::TooLong)
         } else if h.gso != 0 {
-            self.gather(&p, r);
-            let plan = Plan::new(&self.whole, &h).ok_or(Reason::BadOffload);
+            let begun = self.cutting.begin(pieces(&p, &self.spill, r), &h, r.tag);
             self.spare.push(p);
-            match plan {
-                Ok(plan) => self.cut = Some(Cut { plan, next: 0, tag: r.tag }),
-                Err(reason) => self.stats.rx.drop(reason, 1),
-            }
-            return;
+            return begun.unwrap_or_else(|reason| self.stats.rx.drop(reason, 1));
         } else if r.len > p.tailroom() {
             let large = self.large(&p, r);
             self.spare.push(p);
@@ -191,14 +175,6 @@ impl PacketRx {
         }
     }
 
-    /// Copies a frame's bytes, from packet buffer and spill, to `whole`.
-    fn gather(&mut self, p: &Packet, r: &Received) {
-        self.whole.clear();
-        let [head, tail] = pieces(p, &self.spill, r);
-        self.whole.extend_from_slice(head);
-        self.whole.extend_from_slice(tail);
-    }
-
     /// A larger packet with a frame's bytes.
     fn large(&self, p: &Packet, r: &Received) -> Result<Packet, Reason> {
         let mut large = self.pool.sized(r.len).ok_or_else(|| missing(&*self.pool, r.len))?;
@@ -208,41 +184,6 @@ impl PacketRx {
         to_head.copy_from_slice(head);
         to_tail.copy_from_slice(tail);
         Ok(large)
-    }
-
-    /// Makes up to `n` segments of the frame in `whole`. If there is no buffer for the next one,
-    /// the rest of the frame is dropped: no descriptor would announce when there is a buffer.
-    fn segment(&mut self, n: usize, out: &mut Vec<Packet>) {
-        let Some(Cut { plan, next, tag }) = self.cut.take() else { return };
-        let end = plan.count().min(next + n);
-        for i in next..end {
-            let mut p = match self.buffer(plan.len(i), end - i) {
-                Ok(p) => p,
-                Err(reason) => return self.stats.rx.drop(reason, (plan.count() - i) as u64),
-            };
-            let _ = p.set_len(plan.len(i));
-            match plan.write(&self.whole, i, p.data_mut()).is_some() && insert_tag(&mut p, tag) {
-                true => out.push(p),
-                false => {
-                    self.stats.rx.drop(Reason::NoHeadroom, 1);
-                    self.pool.free(&[p]);
-                }
-            }
-        }
-        if end < plan.count() {
-            self.cut = Some(Cut { plan, next: end, tag });
-        }
-    }
-
-    /// An empty packet with room for `bytes`; `n` such packets are wanted.
-    fn buffer(&mut self, bytes: usize, n: usize) -> Result<Packet, Reason> {
-        if self.spare.is_empty() && !self.pool.alloc(&mut self.spare, n) {
-            return Err(Reason::NoBuffer);
-        }
-        match self.spare.last() {
-            Some(p) if p.tailroom() >= bytes => self.spare.pop().ok_or(Reason::NoBuffer),
-            _ => self.pool.sized(bytes).ok_or_else(|| missing(&*self.pool, bytes)),
-        }
     }
 
     /// Discards up to `n` waiting frames for which there are no buffers: otherwise they would keep
@@ -284,11 +225,12 @@ impl RxQueue for PacketRx {
     /// frames, and makes up to `max` packets of them.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let before = out.len();
-        if self.cut.is_none() && self.waiting.is_empty() {
+        if self.cutting.is_done() && self.waiting.is_empty() {
             self.ask(max.min(BURST));
         }
         while out.len() - before < max {
-            self.segment(max - (out.len() - before), out);
+            let buffers = (&mut self.spare, &*self.pool);
+            self.cutting.segment(max - (out.len() - before), buffers, &self.stats, out);
             if out.len() - before == max {
                 break;
             }
@@ -328,31 +270,6 @@ fn pieces<'a>(p: &'a Packet, spill: &'a [u8], r: &Received) -> [&'a [u8]; 2] {
     // first `room`.
     let head = unsafe { std::slice::from_raw_parts(p.data().as_ptr(), room) };
     [head, &spill[r.slot * SPILL..][..r.len - room]]
-}
-
-/// The reason for which there is no buffer of this size.
-pub fn missing(pool: &dyn Pool, bytes: usize) -> Reason {
-    if bytes > pool.room() { Reason::TooLong } else { Reason::NoBuffer }
-}
-
-/// Does what the kernel left undone on a frame that is one packet.
-fn complete(p: &mut Packet, h: &VnetHeader, tag: Option<[u8; 4]>) -> Result<(), Reason> {
-    if h.needs_csum && !complete_checksum(p.data_mut(), h.csum_start, h.csum_offset) {
-        return Err(Reason::BadOffload);
-    }
-    if insert_tag(p, tag) { Ok(()) } else { Err(Reason::NoHeadroom) }
-}
-
-/// Inserts a tag behind the addresses, if there is one; false: there is no headroom.
-fn insert_tag(p: &mut Packet, tag: Option<[u8; 4]>) -> bool {
-    let Some(tag) = tag else { return true };
-    if p.len() < wire::ETH_LEN || !p.push_front(wire::VLAN_LEN) {
-        return false;
-    }
-    let data = p.data_mut();
-    data.copy_within(4..16, 0);
-    data[12..16].copy_from_slice(&tag);
-    true
 }
 
 /// The tag that the kernel removed from the frame, as it was on the wire.

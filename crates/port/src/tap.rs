@@ -3,11 +3,12 @@
 //! The device's transmit side is the switch's receive side. The kernel sees no offloads on it, so
 //! every frame comes complete: checksummed, segmented, with its VLAN tags. They would stay on the
 //! device if the daemon crashed, and ovs-vswitchd, which may take the device over, does not expect
-//! them. In the other direction segments that follow each other are merged ([`wire::merge`]).
+//! them unless `userspace-tso-enable` is on; then checksums and segments are left to the switch.
+//! In the other direction segments that follow each other are merged ([`wire::merge`]).
 
+use crate::cutting::{Cutting, complete, missing};
 use crate::device::Device;
 use crate::netlink::{KernelStats, LinkChange};
-use crate::packet_rx::missing;
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
 use crate::tc::TrafficControl;
@@ -24,12 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use telemetry::Drop as Reason;
 use wire::merge::Merged;
-use wire::vnet::VNET_LEN;
+use wire::vnet::{VNET_LEN, VnetHeader};
 
 const TUNSETIFF: u64 = 0x4004_54ca;
 const TUNSETPERSIST: u64 = 0x4004_54cb;
 const TUNGETIFF: u64 = 0x8004_54d2;
 const TUNGETDEVNETNS: u64 = 0x54e3;
+const TUNSETOFFLOAD: u64 = 0x4004_54d0;
+/// `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`.
+const TSO: c_int = 1 | 2 | 4;
 const TUNSETVNETHDRSZ: u64 = 0x4004_54d8;
 
 /// A TAP device.
@@ -73,6 +77,13 @@ impl Tap {
         // SAFETY: TUNSETPERSIST takes a number.
         let ret = unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNSETPERSIST as _, c_int::from(on)) };
         check(ret).map(drop)
+    }
+
+    /// Has the kernel leave checksums and segments of TCP to the switch, or do all itself.
+    fn set_tso(&self, on: bool) -> io::Result<()> {
+        let bits = if on { TSO } else { 0 };
+        // SAFETY: TUNSETOFFLOAD takes a number.
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNSETOFFLOAD as _, bits) }).map(drop)
     }
 
     /// An error if the device does not exist any more, in any namespace.
@@ -119,6 +130,7 @@ impl TapPort {
     pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let fail = |e: io::Error| open_failed(&config.name, &e);
         let tap = Arc::new(Tap::create(&config.name).map_err(fail)?);
+        tap.set_tso(config.userspace_tso).map_err(fail)?;
         let mut device = Device::find(&config.name, &pool).map_err(fail)?;
         let _ = device.configure(config);
         let stats = Arc::new(Stats::default());
@@ -128,6 +140,8 @@ impl TapPort {
             stats: stats.clone(),
             spare: Vec::new(),
             spill: vec![0; SPILL],
+            cutting: Cutting::default(),
+            tso: config.userspace_tso,
         };
         let tx = TapTx { tap: tap.clone(), pool, stats: stats.clone() };
         Ok(TapPort {
@@ -148,6 +162,9 @@ struct TapRx {
     spare: Vec<Packet>,
     /// The part of a frame that does not fit into an ordinary packet buffer.
     spill: Vec<u8>,
+    cutting: Cutting,
+    /// The kernel may leave checksums and segments to the switch.
+    tso: bool,
 }
 
 /// Bytes by which a frame may be longer than a packet buffer: the longest frame that a device
@@ -157,7 +174,8 @@ const SPILL: usize = 64 * 1024 + 256;
 /// The result of one attempt to read a frame.
 enum Read {
     Frame(Packet),
-    /// The frame was dropped and counted, or the call was interrupted: another attempt may succeed.
+    /// The frame is being segmented, or was dropped and counted, or the call was interrupted:
+    /// another attempt may succeed.
     Nothing,
     /// No frame waits.
     Empty,
@@ -165,21 +183,54 @@ enum Read {
 
 impl TapRx {
     /// Reads a frame into an empty packet, and the part that does not fit into `spill`; returns its
-    /// length. Of a frame for which no buffer is large enough, the kernel copies only as much as is
-    /// needed to notice that.
-    fn read(&mut self, p: &mut Packet) -> io::Result<usize> {
+    /// length, and what is left to do. Of a frame for which no buffer is large enough, the kernel
+    /// copies only as much as is needed to notice that, unless it may have to be cut.
+    fn read(&mut self, p: &mut Packet) -> io::Result<(usize, VnetHeader)> {
         let room = p.tailroom();
-        let more = (self.pool.room().saturating_sub(room) + 1).min(self.spill.len());
-        // Without offloads it says nothing.
+        let usable = if self.tso { SPILL } else { self.pool.room().saturating_sub(room) + 1 };
         let mut header = [0u8; VNET_LEN];
         let iov = [
             iovec { iov_base: header.as_mut_ptr().cast(), iov_len: VNET_LEN },
             iovec { iov_base: p.data_mut().as_mut_ptr().cast(), iov_len: room },
-            iovec { iov_base: self.spill.as_mut_ptr().cast(), iov_len: more },
+            iovec { iov_base: self.spill.as_mut_ptr().cast(), iov_len: usable.min(SPILL) },
         ];
         // SAFETY: the pieces are writable for the lengths given.
         let n = unsafe { libc::readv(self.tap.fd.as_raw_fd(), iov.as_ptr(), iov.len() as c_int) };
-        Ok((check(n as c_int)? as usize).saturating_sub(VNET_LEN))
+        let len = (check(n as c_int)? as usize).saturating_sub(VNET_LEN);
+        Ok((len, VnetHeader::read(&header)))
+    }
+
+    /// Makes a packet of the frame of `len` bytes in `p` and `spill`, or begins to segment it. On
+    /// return `p` is empty, or the packet.
+    fn finish(&mut self, mut p: Packet, len: usize, h: &VnetHeader) -> Read {
+        let room = p.tailroom();
+        let result = if h.gso != 0 {
+            let _ = p.set_len(len.min(room));
+            let pieces = [p.data(), &self.spill[..len.saturating_sub(room)]];
+            let begun = self.cutting.begin(pieces, h, None);
+            let _ = p.set_len(0);
+            self.spare.push(p);
+            begun.map(|()| Read::Nothing)
+        } else {
+            let whole = if p.set_len(len) {
+                Ok(p)
+            } else {
+                let large = self.large(&mut p, len);
+                self.spare.push(p);
+                large
+            };
+            whole.and_then(|mut p| match complete(&mut p, h, None) {
+                Ok(()) => Ok(Read::Frame(p)),
+                Err(reason) => {
+                    self.pool.free(&[p]);
+                    Err(reason)
+                }
+            })
+        };
+        result.unwrap_or_else(|reason| {
+            self.stats.rx.drop(reason, 1);
+            Read::Nothing
+        })
     }
 
     /// A larger packet with the frame of `len` bytes, whose parts are in `p` and in `spill`.
@@ -213,22 +264,17 @@ impl TapRx {
         }
     }
 
+    /// Makes segments of the frame that is being segmented, until `out` has `end` packets.
+    fn segment(&mut self, end: usize, out: &mut Vec<Packet>) {
+        let buffers = (&mut self.spare, &*self.pool);
+        self.cutting.segment(end - out.len(), buffers, &self.stats, out);
+    }
+
     /// Attempts to read one frame. There is a spare packet.
     fn next(&mut self) -> Read {
         let Some(mut p) = self.spare.pop() else { return Read::Empty };
         let error = match self.read(&mut p) {
-            Ok(n) if p.set_len(n) => return Read::Frame(p),
-            Ok(n) => {
-                let large = self.large(&mut p, n);
-                self.spare.push(p);
-                return large.map_or_else(
-                    |reason| {
-                        self.stats.rx.drop(reason, 1);
-                        Read::Nothing
-                    },
-                    Read::Frame,
-                );
-            }
+            Ok((len, h)) => return self.finish(p, len, &h),
             Err(e) => e.raw_os_error().unwrap_or(0),
         };
         self.spare.push(p);
@@ -243,20 +289,25 @@ impl TapRx {
 }
 
 impl RxQueue for TapRx {
-    /// Makes at most `max` attempts, whatever their results.
+    /// Makes at most `max` attempts, whatever their results, and up to `max` packets.
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         if self.tap.gone.load(Ordering::Relaxed) {
             return 0;
         }
         let before = out.len();
+        let end = before + max;
+        self.segment(end, out);
         for attempt in 0..max {
+            if out.len() == end {
+                break;
+            }
             if self.spare.is_empty() && !self.pool.alloc(&mut self.spare, BURST) {
                 self.discard(max - attempt);
                 break;
             }
             match self.next() {
                 Read::Frame(p) => out.push(p),
-                Read::Nothing => {}
+                Read::Nothing => self.segment(end, out),
                 Read::Empty => {
                     // There may be thousands of ports: who waits for frames holds no buffers.
                     self.pool.free(&self.spare);

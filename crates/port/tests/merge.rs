@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use port::PortConfig;
 use std::process::Command;
 use wire::checksum::pseudo_v4;
 use wire::{Ipv4, Tcp, tcp_flags};
@@ -33,10 +34,15 @@ fn segment(i: usize, len: usize) -> Vec<u8> {
 
 /// Frames that the kernel has received on a device.
 fn received(device: &str) -> u64 {
+    counted(device, "rx")
+}
+
+/// Frames that the kernel has counted on a device, in direction `rx` or `tx`.
+fn counted(device: &str, direction: &str) -> u64 {
     let args = ["-s", "-j", "link", "show", "dev", device];
     let out = Command::new("ip").args(args).output().expect("ip runs");
     let text = String::from_utf8(out.stdout).expect("text");
-    let (_, rest) = text.split_once("\"rx\":{").expect("counters");
+    let (_, rest) = text.split_once(&format!("\"{direction}\":{{")).expect("counters");
     let (_, number) = rest.split_once("\"packets\":").expect("packets");
     number[..number.find(|c: char| !c.is_ascii_digit()).unwrap()].parse().unwrap()
 }
@@ -99,4 +105,48 @@ fn a_device_without_offloads_gets_segments() {
         assert!(out.status.success());
     };
     over_veth(off, 21);
+}
+
+/// Sends segments through a bridge of the kernel from a TAP to another one; how many frames the
+/// kernel gave the other one for them.
+fn bridged(userspace_tso: bool) -> Option<u64> {
+    if !namespace() {
+        return None;
+    }
+    let with = |name| PortConfig { userspace_tso, ..config(name, "tap") };
+    let (mut a, mut b) = (open_with(&with("tp0")), open_with(&with("tp1")));
+    let ip = |args: &str| {
+        let out = Command::new("ip").args(args.split(' ')).output().expect("ip runs");
+        assert!(out.status.success(), "ip {args}: {out:?}");
+    };
+    ip("link add br0 type bridge mcast_snooping 0");
+    ip("link set br0 up");
+    for (port, name) in [(&mut a, "tp0"), (&mut b, "tp1")] {
+        port.port.set_admin_up(true).unwrap();
+        ip(&format!("link set {name} master br0"));
+    }
+    let ours = |f: &[u8]| f[12..14] == [8, 0];
+    let sent: Vec<_> = (0..20).map(|i| segment(i, 1000)).collect();
+    // Until the bridge forwards.
+    while b.receive(1, ours).is_empty() {
+        a.send(&sent[..1]);
+    }
+    while !b.receive(1, ours).is_empty() {}
+    let before = counted("tp1", "tx");
+    a.send(&sent);
+    assert!(b.receive(sent.len(), ours) == sent, "frames changed, or their order");
+    let frames = counted("tp1", "tx") - before;
+    a.close();
+    b.close();
+    Some(frames)
+}
+
+#[test]
+fn a_tap_leaves_segments_to_the_switch_if_that_is_asked_for() {
+    assert!(bridged(true).is_none_or(|frames| (1..5).contains(&frames)));
+}
+
+#[test]
+fn a_tap_sends_segments_otherwise() {
+    assert!(bridged(false).is_none_or(|frames| frames >= 20));
 }

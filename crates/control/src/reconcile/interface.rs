@@ -173,6 +173,7 @@ pub(super) fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, c
 fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
     let local = (conf.name == br.name).then_some(mac);
     let mut config = ports::port_config(conf, local, s.dp.tx_threads());
+    config.userspace_tso = s.devices.userspace_tso;
     if !ports::takes_mtu(conf) {
         let iface = s.bridges.get(&br.name).and_then(|bridge| bridge.ifaces.get(&conf.name));
         let port = iface.and_then(|iface| s.dp.port(iface.dp_port?));
