@@ -235,6 +235,9 @@ fn places_at_a_listener_are_bounded() {
     assert_eq!(quiet.try_wait().unwrap(), None);
     quiet.kill().unwrap();
     quiet.wait().unwrap();
+    // Readers of a bridge without controllers are sent away at once.
+    let (_listener, target) = lab.listen("ctl");
+    lab.vsctl(&format!("set-controller br0 {target}"));
     let mut first = UnixStream::connect(lab.path("br0.snoop")).unwrap();
     let _snoops: Vec<_> =
         (0..MOST).map(|_| UnixStream::connect(lab.path("br0.snoop")).unwrap()).collect();

@@ -67,7 +67,7 @@ pub fn get_flow(s: &mut State, args: &[String]) -> Result<Job, String> {
     let is_ufid = want.split('-').map(str::len).eq([8, 4, 4, 4, 12])
         && want.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
     if !is_ufid {
-        return Err("ovs-vswitchd: parsing flow ufid".into());
+        return Err("ovs-vswitchd: parsing flow ufid (Invalid argument)".into());
     }
     let (names, style) = (dpctl::port_names(s), Style::default());
     let none = "ovs-vswitchd: getting flow (No such file or directory)";

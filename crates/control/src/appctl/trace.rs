@@ -5,8 +5,10 @@ use flow::{Key, at};
 use ofproto::{BridgeId, Options, TraceStyle};
 use openflow::Action;
 
-/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [--l7-len BYTES] [--names]
-/// [-generate | PACKET]`. A packet, given or made, teaches addresses as a real one does.
+/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [--l7 PAYLOAD]
+/// [--l7-len BYTES] [--names] [-generate | PACKET]`.
+///
+/// A packet, given or made, teaches addresses as a real one does.
 pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
     traced(s, args, None)
 }
@@ -79,7 +81,11 @@ impl Wanted<'_> {
                 "--names" => wanted.names = true,
                 "--no-names" => wanted.names = false,
                 "-consistent" | "--consistent" if packet_out => wanted.consistent = true,
-                // Of a packet that is made; no decision depends on it.
+                // Of a packet that is made; no decision depends on them.
+                "--l7" => {
+                    let text = all.next().ok_or("Missing argument for option --l7")?;
+                    is_hexadecimal(text).then_some(()).ok_or("Trailing garbage in packet data")?;
+                }
                 "--l7-len" => {
                     let text = all.next().ok_or("Missing argument for option --l7-len")?;
                     text.parse::<u16>().map_err(|_| format!("invalid L7 length {text}"))?;
@@ -191,6 +197,12 @@ fn packet_argument(words: &mut Vec<&str>) -> Option<Vec<u8>> {
     packet
 }
 
+/// Are these bytes in hexadecimal, possibly with blanks?
+fn is_hexadecimal(text: &str) -> bool {
+    let digits: String = text.split_ascii_whitespace().collect();
+    digits.len() % 2 == 0 && digits.chars().all(|c| c.is_ascii_hexdigit())
+}
+
 /// A packet in hexadecimal, possibly with blanks: at least an Ethernet header.
 pub fn hexadecimal(text: &str) -> Option<Vec<u8>> {
     let text: String = text.split_ascii_whitespace().collect();
@@ -202,7 +214,19 @@ pub fn hexadecimal(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_datapath_flow;
+    use super::{Wanted, is_datapath_flow};
+
+    #[test]
+    fn the_payload_of_a_packet_to_make_is_bytes() {
+        let of = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(|w| w.to_string()).collect();
+            Wanted::of(&words, false).map(|w| w.words.len())
+        };
+        assert_eq!(of(&["br0", "in_port=1", "--l7", "00 ff", "-generate"]), Ok(2));
+        assert!(of(&["br0", "in_port=1", "--l7", "0"]).is_err());
+        assert!(of(&["br0", "in_port=1", "--l7", "zz"]).is_err());
+        assert!(of(&["br0", "in_port=1", "--l7"]).is_err());
+    }
 
     #[test]
     fn flows_of_datapaths_and_of_openflow_are_not_confused() {
