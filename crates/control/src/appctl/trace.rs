@@ -1,7 +1,7 @@
 //! `ofproto/trace` and `ofproto/trace-packet-out`.
 
 use crate::state::State;
-use flow::{Key, at};
+use flow::{Key, at, flag};
 use ofproto::{BridgeId, Options, TraceStyle};
 use openflow::Action;
 
@@ -138,11 +138,11 @@ fn is_datapath_flow(text: &str) -> bool {
 
 /// Gives the key a packet's headers; what is not in a packet stays.
 fn take_headers(key: &mut Key, packet: &Key) {
-    let own = key.u8(at::FLAGS) & flow::flag::TUNNEL_ALL;
+    let own = key.u8(at::FLAGS) & flag::TUNNEL_ALL;
     for range in [at::ETH_DST..at::IN_PORT, at::PAYLOAD..at::TUN_DST] {
         key.bytes_mut()[range.clone()].copy_from_slice(&packet.bytes()[range]);
     }
-    key.set_u8(at::FLAGS, packet.u8(at::FLAGS) & !flow::flag::TUNNEL_ALL | own);
+    key.set_u8(at::FLAGS, packet.u8(at::FLAGS) & !flag::TUNNEL_ALL | own);
 }
 
 /// `in_port=1,tcp,...`, with port names allowed.
@@ -185,7 +185,22 @@ fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key, Options), Stri
         (bridge, iface.of_port.unwrap_or(0))
     };
     key.set_u32(at::OF_IN_PORT, of_port);
+    if s.dp.settings().vlan_limit == 1 {
+        hide_second_tag(&mut key);
+    }
     Ok((bridge, key, Options::Bytes(options)))
+}
+
+/// With `vlan-limit=1` nothing is known of what is behind the first of two tags.
+fn hide_second_tag(key: &mut Key) {
+    if key.u16(at::VLAN1) == 0 {
+        return;
+    }
+    let is_88a8 = key.u8(at::FLAGS) & flag::VLAN1_88A8 != 0;
+    key.set_u16(at::ETH_TYPE, if is_88a8 { wire::ETH_QINQ } else { wire::ETH_VLAN });
+    key.bytes_mut()[at::IP_SRC..at::VLAN1 + 2].fill(0);
+    key.bytes_mut()[at::IPV6_SRC..at::TUN_DST].fill(0);
+    key.set_u8(at::FLAGS, key.u8(at::FLAGS) & !flag::VLAN1_88A8);
 }
 
 /// The last word, when it is a packet in hexadecimal.
@@ -214,7 +229,22 @@ pub fn hexadecimal(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Wanted, is_datapath_flow};
+    use super::{Wanted, hide_second_tag, is_datapath_flow};
+
+    #[test]
+    fn what_is_behind_a_tag_too_many_is_not_known() {
+        let parse = |text: &str| flow::parse_odp(text, &|_| None).unwrap().0;
+        let ip = "encap(eth_type(0x0800),ipv4(src=1.1.1.1,proto=6,frag=no),tcp(src=1,dst=2))";
+        let one = format!("eth_type(0x8100),vlan(vid=1,pcp=0),{ip}");
+        let two = format!("eth_type(0x8100),vlan(vid=9,pcp=0),encap({one})");
+        let mut key = parse(&one);
+        hide_second_tag(&mut key);
+        assert_eq!(key, parse(&one));
+        let mut key = parse(&two);
+        hide_second_tag(&mut key);
+        let hidden = "eth_type(0x8100),vlan(vid=9,pcp=0),encap(eth_type(0x8100))";
+        assert_eq!(key, parse(hidden));
+    }
 
     #[test]
     fn the_payload_of_a_packet_to_make_is_bytes() {
