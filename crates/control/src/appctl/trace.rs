@@ -215,7 +215,7 @@ fn packet_argument(words: &mut Vec<&str>) -> Option<Vec<u8>> {
 /// Are these bytes in hexadecimal, possibly with blanks?
 fn is_hexadecimal(text: &str) -> bool {
     let digits: String = text.split_ascii_whitespace().collect();
-    digits.len() % 2 == 0 && digits.chars().all(|c| c.is_ascii_hexdigit())
+    digits.len().is_multiple_of(2) && digits.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 /// A packet in hexadecimal, possibly with blanks: at least an Ethernet header.

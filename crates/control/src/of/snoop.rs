@@ -20,7 +20,7 @@ pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
     stream: S,
     slot: ConnectionSlot,
 ) {
-    if !state.borrow().bridges.get(bridge).is_some_and(|b| !b.controllers.is_empty()) {
+    if state.borrow().bridges.get(bridge).is_none_or(|b| b.controllers.is_empty()) {
         vlog::info!(MODULE, "{bridge}: no controller connection to snoop");
         return;
     }
