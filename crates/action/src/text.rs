@@ -281,9 +281,14 @@ fn layer4(r: &Rewrite, part: Fill<'_>) -> (&'static str, String) {
         p.field("sll", at::ARP_SHA, 6, mac);
         p.field("tll", at::ARP_THA, 6, mac);
     };
+    let nd_ext = |p: &mut Part<'_>| {
+        p.field("nd_reserved", at::ND_RESERVED, 4, hex);
+        p.field("nd_options_type", at::ND_OPTIONS_TYPE, 1, decimal);
+    };
     match (r.key.u16(at::ETH_TYPE), r.key.u8(at::PROTO)) {
         (ETH_ARP | ETH_RARP | ETH_MPLS | ETH_MPLS_MCAST | ETH_NSH, _) => ("", String::new()),
         (ETH_IPV6, IP_ICMPV6) if !part(&nd).is_empty() => ("nd", part(&nd)),
+        (ETH_IPV6, IP_ICMPV6) if !part(&nd_ext).is_empty() => ("nd_ext", part(&nd_ext)),
         (ETH_IPV6, IP_ICMPV6) => ("icmpv6", part(&icmp)),
         (_, 1) => ("icmp", part(&icmp)),
         (_, 17) => ("udp", part(&ports)),

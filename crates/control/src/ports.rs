@@ -265,15 +265,25 @@ pub fn judge_mtu(conf: &IfaceConf) {
 /// The part of an interface's configuration that its port sees; `local`: the bridge's address, for
 /// its own port.
 pub fn port_config(conf: &IfaceConf, local: Option<[u8; 6]>, n_txq: usize) -> PortConfig {
+    let is_vhost = conf.kind.starts_with("dpdkvhostuser");
     PortConfig {
         name: conf.name.clone(),
         kind: conf.kind.clone(),
         options: conf.options.clone(),
         mtu_request: conf.mtu_request.map(|m| m.min(0xffff) as u16),
         mac: mac(conf, local),
-        n_txq,
+        n_txq: if is_vhost && tx_by_hash(conf) { n_txq.max(STEERED_QUEUES) } else { n_txq },
         userspace_tso: false,
     }
+}
+
+/// Handles of a guest's receive queues that packets are spread over; those beyond the guest's
+/// queues serve the first ones again.
+const STEERED_QUEUES: usize = 16;
+
+/// `tx-steering`: are packets spread over the port's queues by what they are about?
+pub fn tx_by_hash(conf: &IfaceConf) -> bool {
+    conf.other_config.get("tx-steering").is_some_and(|mode| mode == "hash")
 }
 
 /// `ingress_policing_*`.

@@ -264,7 +264,7 @@ fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> Interfac
 fn controller(c: &Controller, role: Option<Role>) -> ControllerStatus {
     let mut status = BTreeMap::new();
     let mut put = |key: &str, value: String| status.insert(key.to_string(), value);
-    let age = |t: Instant| t.elapsed().as_secs().to_string();
+    let age = |t: u64| (datapath::now_ms().saturating_sub(t) / 1000).to_string();
     if c.active() {
         put("state", if c.connected() { "ACTIVE" } else { "BACKOFF" }.into());
     } else if c.connections > 1 {
@@ -272,7 +272,7 @@ fn controller(c: &Controller, role: Option<Role>) -> ControllerStatus {
     }
     if c.active() || c.connections == 1 {
         c.connected_at.map(|t| put("sec_since_connect", age(t)));
-        c.left_at.map(|t| put("sec_since_disconnect", age(t)));
+        c.disconnected_at.map(|t| put("sec_since_disconnect", age(t)));
     }
     c.last_error.as_ref().map(|e| put("last_error", e.clone()));
     if let Some([misses, actions]) = c.held_back() {

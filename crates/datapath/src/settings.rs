@@ -130,6 +130,9 @@ pub struct FlowDebug {
     pub report_misses: bool,
 }
 
+/// Place of the validating mode's priority for lookups, behind those of the levels.
+pub const VALIDATING: usize = Level::ALL.len();
+
 /// Settings that can be changed while packets pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -167,7 +170,8 @@ pub struct Settings {
     /// The level of kernels; one that is [`crate::is_available`].
     pub level: Level,
     /// Priority of each level for lookup: the available level with the highest priority is used.
-    pub lookup_priority: [u8; Level::ALL.len()],
+    /// The last one is the validating mode's ([`Settings::lookups_validate`]).
+    pub lookup_priority: [u8; VALIDATING + 1],
     /// Compare kernels and programs with their twins, packet by packet.
     pub validate: bool,
     /// Level and `validate` of single PMD threads, by core.
@@ -196,6 +200,12 @@ impl Settings {
         let available = Level::ALL.into_iter().filter(|l| is_available(*l));
         let rank = |l: &Level| (self.lookup_priority[*l as usize], Reverse(*l));
         available.max_by_key(rank).unwrap_or_default()
+    }
+
+    /// Is the validating mode's priority above those of all levels?
+    pub fn lookups_validate(&self) -> bool {
+        let (levels, validating) = self.lookup_priority.split_at(VALIDATING);
+        levels.iter().all(|p| validating[0] > *p)
     }
 
     /// The level of the parse kernels of the PMD thread on a core, and whether it validates.
@@ -227,9 +237,10 @@ impl Default for Settings {
             rxq_isolate: true,
             auto_lb: AutoLb::default(),
             level: preferred_level(),
-            lookup_priority: Level::ALL.map(|l| match l {
-                _ if l == preferred_level() => 2,
-                Level::Scalar => 1,
+            lookup_priority: std::array::from_fn(|i| match Level::ALL.get(i) {
+                Some(l) if *l == preferred_level() => 2,
+                Some(Level::Scalar) => 1,
+                None if crate::verify::asked() => u8::MAX,
                 _ => 0,
             }),
             validate: crate::verify::asked(),
@@ -244,6 +255,22 @@ impl Default for Settings {
 /// queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RxAffinity(pub BTreeMap<usize, usize>);
+
+/// How a port is served.
+#[derive(Clone, Debug, Default)]
+pub struct PortService {
+    /// Where its receive queues are.
+    pub affinity: RxAffinity,
+    /// Packets are spread over the transmit queues by what they are about (`tx-steering=hash`), and
+    /// not by the thread that sends.
+    pub tx_by_hash: bool,
+}
+
+impl From<RxAffinity> for PortService {
+    fn from(affinity: RxAffinity) -> PortService {
+        PortService { affinity, tx_by_hash: false }
+    }
+}
 
 /// Limits of what a port may receive (`ingress_policing_*` of OVSDB's Interface table). A rate of
 /// zero is no limit; a burst of zero is OVS's default (8,000 kbit, 16,000 packets). Bytes are

@@ -36,7 +36,7 @@ proptest! {
 /// Rewrites fields, which the packet has or has not; sometimes it says what the packet is, as
 /// translation does.
 fn some_set(r: &mut Rng, packet: &Key) -> Op {
-    const FIELDS: [Field; 22] = [
+    const FIELDS: [Field; 24] = [
         Field::EthDst,
         Field::EthSrc,
         Field::VlanVid,
@@ -53,6 +53,8 @@ fn some_set(r: &mut Rng, packet: &Key) -> Op {
         Field::NdTarget,
         Field::ArpSha,
         Field::NdTll,
+        Field::NdReserved,
+        Field::NdOptionsType,
         Field::MplsLabel,
         Field::MplsTtl,
         Field::NshFlags,

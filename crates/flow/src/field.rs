@@ -95,6 +95,8 @@ fields! {
     NdTarget "nd_target" at::ND_TARGET, 16, 0, 128, Ipv6, true, true;
     NdSll "nd_sll" at::ARP_SHA, 6, 0, 48, Ethernet, true, true;
     NdTll "nd_tll" at::ARP_THA, 6, 0, 48, Ethernet, true, true;
+    NdReserved "nd_reserved" at::ND_RESERVED, 4, 0, 32, Decimal, false, true;
+    NdOptionsType "nd_options_type" at::ND_OPTIONS_TYPE, 1, 0, 8, Decimal, false, true;
     ArpOp "arp_op" at::PROTO, 1, 0, 8, Decimal, false, true;
     ArpSpa "arp_spa" at::IP_SRC, 4, 0, 32, Ipv4, true, true;
     ArpTpa "arp_tpa" at::IP_DST, 4, 0, 32, Ipv4, true, true;

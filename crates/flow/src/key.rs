@@ -39,9 +39,11 @@ pub mod at {
     pub const ETH_TYPE: usize = 12;
     /// Outer VLAN TCI; bit 0x1000 set: a tag is present; 0: none.
     pub const VLAN: usize = 14;
-    /// IPv4 source; ARP/RARP sender protocol address; top MPLS label stack entry.
+    /// IPv4 source; ARP/RARP sender protocol address; top MPLS label stack entry; of neighbour
+    /// discovery the word in front of the target.
     pub const IP_SRC: usize = 16;
     pub const MPLS: usize = 16;
+    pub const ND_RESERVED: usize = 16;
     /// IPv4 destination; ARP/RARP target protocol address; second MPLS label stack entry.
     pub const IP_DST: usize = 20;
     /// Flags, TTL, metadata type and next protocol of a network service header, a byte each.
@@ -63,8 +65,10 @@ pub mod at {
     pub const TTL: usize = 30;
     /// [`super::frag`] bits.
     pub const FRAG: usize = 31;
-    /// 12 bits of TCP flags.
+    /// 12 bits of TCP flags; of neighbour discovery in the low byte the type of the first option
+    /// with a link-layer address.
     pub const TCP_FLAGS: usize = 32;
+    pub const ND_OPTIONS_TYPE: usize = 33;
     /// Inner VLAN TCI of a double-tagged frame, same form.
     pub const VLAN1: usize = 34;
     /// Datapath input port.

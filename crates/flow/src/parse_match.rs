@@ -137,7 +137,7 @@ impl Parser<'_> {
             return Ok(());
         }
         let Some((_, eth_type, proto)) = SHORT_NAMES.iter().find(|(n, ..)| *n == name) else {
-            return err(format!("{name}: unknown word, or a field without a value"));
+            return err(format!("unknown field {name}"));
         };
         self.set(Field::EthType, u128::from(*eth_type), 0xffff);
         if *proto != 0 {

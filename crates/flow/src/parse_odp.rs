@@ -490,6 +490,8 @@ fn place(attribute: &str, name: &str) -> Option<(Field, Form)> {
         ("nd", "target") => (NdTarget, Form::Ip),
         ("nd", "sll") => (NdSll, Form::Ethernet),
         ("nd", "tll") => (NdTll, Form::Ethernet),
+        ("nd_ext", "nd_reserved") => (NdReserved, Form::Number),
+        ("nd_ext", "nd_options_type") => (NdOptionsType, Form::Number),
         ("ct_tuple4", "src") => (CtNwSrc, Form::Ip),
         ("ct_tuple4", "dst") => (CtNwDst, Form::Ip),
         ("ct_tuple6", "src") => (CtIpv6Src, Form::Ip),

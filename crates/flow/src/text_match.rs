@@ -555,6 +555,8 @@ impl<'a> Writer<'a> {
             self.ip("nd_target", Field::NdTarget);
             self.ethernet("nd_sll", Field::NdSll);
             self.ethernet("nd_tll", Field::NdTll);
+            self.number("nd_reserved", Field::NdReserved);
+            self.number("nd_options_type", Field::NdOptionsType);
         }
         if self.proto == 6 {
             self.flags("tcp_flags", Field::TcpFlags, TCP_FLAGS);

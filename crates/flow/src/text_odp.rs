@@ -466,6 +466,14 @@ impl Odp<'_> {
                     ("tll", self.get(Field::NdTll), Style::Ethernet),
                 ],
             );
+            let ext = [
+                ("nd_reserved", self.get(Field::NdReserved), Style::Hex),
+                ("nd_options_type", self.get(Field::NdOptionsType), Style::Decimal),
+            ];
+            // As in OVS there is nothing about it in the text of a flow where it is zero.
+            if ext.iter().any(|(_, m, _)| m.mask | m.value != 0) {
+                self.group("nd_ext", &ext);
+            }
         }
     }
 }

@@ -225,7 +225,7 @@ fn fields(eth_type: u128, proto: u128) -> Vec<Field> {
             6 => all.extend([TcpSrc, TcpDst, TcpFlags]),
             17 => all.extend([TcpSrc, TcpDst]),
             1 => all.extend([Icmpv4Type, Icmpv4Code]),
-            58 => all.extend([Icmpv6Type, Icmpv6Code, NdTarget, NdSll, NdTll]),
+            58 => all.extend([Icmpv6Type, Icmpv6Code, NdTarget, NdSll, NdTll, NdReserved]),
             _ => {}
         }
     }

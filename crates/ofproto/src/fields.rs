@@ -94,7 +94,7 @@ pub(crate) fn prereq(field: Field) -> Prereq {
         SctpSrc | SctpDst => Prereq::L4(132),
         Icmpv4Type | Icmpv4Code => Prereq::Icmpv4,
         Icmpv6Type | Icmpv6Code => Prereq::Icmpv6,
-        NdTarget => Prereq::Nd(None),
+        NdTarget | NdReserved | NdOptionsType => Prereq::Nd(None),
         NdSll => Prereq::Nd(Some(135)),
         NdTll => Prereq::Nd(Some(136)),
         ArpOp | ArpSpa | ArpTpa | ArpSha | ArpTha => Prereq::Arp,

@@ -386,20 +386,30 @@ impl MacTable {
         }
     }
 
-    /// Removes all entries of a port, and what was known of the port.
-    pub fn remove_port(&mut self, index: MacWriter<'_>, port: u32) {
+    /// Removes all entries of a port, and what was known of the port. Returns the learned ones.
+    pub fn remove_port(&mut self, index: MacWriter<'_>, port: u32) -> Vec<(u16, [u8; 6])> {
+        let mut learned = Vec::new();
         let mut next = self.ports.get(&port).map_or(NONE, |p| p.oldest);
         while next != NONE {
             let node = self.nodes.get(next);
             let e = node.entry;
             next = node.newer;
             self.remove(index, e.vlan, e.mac);
+            learned.push((e.vlan, e.mac));
         }
         let on =
             |(v, m): &&(u16, [u8; 6])| self.nodes.get(self.by_mac[&(*v, *m)]).entry.port == port;
         let fixed: Vec<_> = self.fixed.iter().filter(on).copied().collect();
         fixed.into_iter().for_each(|(vlan, mac)| _ = self.remove(index, vlan, mac));
         self.ports.remove(&port);
+        learned
+    }
+
+    /// Removes a learned entry; a static one stays. False: there is none.
+    pub fn remove_learned(&mut self, index: MacWriter<'_>, vlan: u16, mac: [u8; 6]) -> bool {
+        !self.fixed.contains(&(vlan, mac))
+            && self.by_mac.contains_key(&(vlan, mac))
+            && self.remove(index, vlan, mac)
     }
 
     /// Removes all learned entries, and returns them.

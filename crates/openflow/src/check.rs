@@ -116,6 +116,7 @@ pub fn wire_bits(field: Field) -> usize {
     match field {
         Field::TunId => 64,
         Field::ArpOp => 16,
+        Field::CtState => 32,
         Field::TunMetadata(_) => 8 * TUN_METADATA_MAX,
         f => f.bits(),
     }

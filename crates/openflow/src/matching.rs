@@ -121,7 +121,11 @@ pub fn encode_nx_match(m: &NxMatch, out: &mut Vec<u8>) -> usize {
 
 /// The entry's field, its value and its mask in the field's own width, checked.
 pub(crate) fn entry_value(entry: &OxmEntry) -> Result<(Oxm, u128, u128), OfError> {
-    let oxm = entry.header.oxm().ok_or(OfError::MatchBadField)?;
+    let unknown = match entry.header.is_private() {
+        true => OfError::RequestEperm,
+        false => OfError::MatchBadField,
+    };
+    let oxm = entry.header.oxm().ok_or(unknown)?;
     let full = oxm.wire_full();
     if !oxm.field.maskable() && entry.mask != full && entry.mask != 0 {
         return Err(OfError::MatchBadMask);
@@ -254,8 +258,15 @@ impl List<'_> {
 
     fn put_l4(&mut self) {
         const TCP: &[Field] = &[Field::TcpSrc, Field::TcpDst, Field::TcpFlags];
-        const ND: &[Field] =
-            &[Field::Icmpv6Type, Field::Icmpv6Code, Field::NdTarget, Field::NdSll, Field::NdTll];
+        const ND: &[Field] = &[
+            Field::Icmpv6Type,
+            Field::Icmpv6Code,
+            Field::NdReserved,
+            Field::NdTarget,
+            Field::NdOptionsType,
+            Field::NdSll,
+            Field::NdTll,
+        ];
         let fields: &[Field] = match self.m.key.u8(at::PROTO) {
             ip::TCP => TCP,
             ip::UDP => &[Field::UdpSrc, Field::UdpDst],

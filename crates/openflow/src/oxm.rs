@@ -25,6 +25,8 @@ pub enum Class {
     NxEt,
     /// NXOXM_NSH_* (experimenter 0x005ad650).
     NxNsh,
+    /// ERICOXM_OF_* (0x1000).
+    Ericsson,
 }
 
 const ONF: u32 = 0x4f4e_4600;
@@ -32,8 +34,14 @@ const NICIRA: u32 = 0x0000_2320;
 const NSH: u32 = 0x005a_d650;
 const EXPERIMENTER: u16 = 0xffff;
 const PACKET_REGISTERS: u16 = 0x8001;
+const ERICSSON: u16 = 0x1000;
 /// Number of `NXM_NX_COOKIE`, which is a field on the wire only.
 const COOKIE: u8 = 30;
+/// Numbers of `NXM_NX_DP_HASH` and `NXM_NX_RECIRC_ID`, which are named by table features, as by
+/// ovs-vswitchd, and may not be matched.
+const PRIVATE: [u8; 2] = [DP_HASH, RECIRC_ID];
+const DP_HASH: u8 = 35;
+const RECIRC_ID: u8 = 36;
 const XXREG0: u8 = 111;
 /// Numbers of tunnel options, whose length on the wire varies; with bare headers it is the
 /// greatest.
@@ -47,6 +55,7 @@ impl Class {
             Class::NxmNx => 1,
             Class::Oxm => 0x8000,
             Class::PktReg => PACKET_REGISTERS,
+            Class::Ericsson => ERICSSON,
             Class::Onf | Class::NxEt | Class::NxNsh => EXPERIMENTER,
         }
     }
@@ -67,6 +76,7 @@ impl Class {
             (1, _) => Class::NxmNx,
             (0x8000, _) => Class::Oxm,
             (PACKET_REGISTERS, _) => Class::PktReg,
+            (ERICSSON, _) => Class::Ericsson,
             (EXPERIMENTER, ONF) => Class::Onf,
             (EXPERIMENTER, NICIRA) => Class::NxEt,
             (EXPERIMENTER, NSH) => Class::NxNsh,
@@ -183,6 +193,8 @@ rows! {
     NdTarget 16: NxmNx 23 V10, Oxm 31 V12;
     NdSll 6: NxmNx 24 V10, Oxm 32 V12;
     NdTll 6: NxmNx 25 V10, Oxm 33 V12;
+    NdReserved 4: Ericsson 1 V10;
+    NdOptionsType 1: Ericsson 2 V10;
     NshFlags 1: NxNsh 1 V10;
     NshMdtype 1: NxNsh 2 V10;
     NshNp 1: NxNsh 3 V10;
@@ -196,8 +208,8 @@ rows! {
 }
 
 /// Row index + 1 by class and field number; 0: none. (All numbers are under 128: seven bits.)
-const INDEX: [[u8; 128]; 7] = {
-    let mut index = [[0; 128]; 7];
+const INDEX: [[u8; 128]; 8] = {
+    let mut index = [[0; 128]; 8];
     let mut i = 0;
     while i < ROWS.len() {
         index[ROWS[i].class as usize][ROWS[i].number as usize] = i as u8 + 1;
@@ -299,6 +311,13 @@ impl Oxm {
     }
 }
 
+/// Appends the headers of the fields that only ovs-vswitchd's own flows match; `masked`: the hash
+/// may have a mask.
+pub(crate) fn put_private_headers(masked: bool, out: &mut Vec<u8>) {
+    out.extend([0, 1, DP_HASH << 1 | u8::from(masked), 4 << u8::from(masked)]);
+    out.extend([0, 1, RECIRC_ID << 1, 4]);
+}
+
 /// Appends the entry of a tunnel option.
 pub fn put_tun_metadata(t: &TunMetadata, out: &mut Vec<u8>) {
     let masked = !t.is_exact() || t.mask.is_empty();
@@ -383,6 +402,11 @@ impl OxmHeader {
     /// Is it `NXM_NX_COOKIE`?
     pub fn is_cookie(&self) -> bool {
         self.class == 1 && self.number == COOKIE && self.payload == 8 << usize::from(self.masked)
+    }
+
+    /// Is it a field of ovs-vswitchd's own flows, which others' flows may not match?
+    pub fn is_private(&self) -> bool {
+        self.class == 1 && PRIVATE.contains(&self.number) && self.value_bytes() == 4
     }
 
     /// The field it names, if class, number and length are known.
@@ -485,6 +509,20 @@ mod tests {
         assert_eq!(class(Version::V13, Field::TcpFlags), Class::Onf);
         assert_eq!(class(Version::V15, Field::TcpFlags), Class::Oxm);
         assert_eq!(class(Version::V15, Field::IpTtl), Class::NxmNx);
+    }
+
+    #[test]
+    fn what_only_the_switch_matches_is_named_and_refused() {
+        let mut named = vec![];
+        put_private_headers(true, &mut named);
+        assert_eq!(named, [0, 1, 35 << 1 | 1, 8, 0, 1, 36 << 1, 4]);
+        for header in named.chunks(4) {
+            let header = OxmHeader::parse(header).unwrap();
+            assert!(header.is_private() && header.oxm().is_none());
+            let entry = [&[0, 1, header.number << 1, 4][..], &[0, 0, 0, 5]].concat();
+            let refused = crate::matching::decode_oxm_list(&entry);
+            assert_eq!(refused.map(|_| ()), Err(OfError::RequestEperm));
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub fn holds(field: Field, m: &Match) -> bool {
         NshFlags | NshTtl | NshMdtype | NshNp | NshSpi | NshSi | NshC1 | NshC2 | NshC3 | NshC4 => {
             eth_type(m) == eth::NSH
         }
-        NdTarget => is_nd(m, &[SOLICIT, ADVERT]),
+        NdTarget | NdReserved | NdOptionsType => is_nd(m, &[SOLICIT, ADVERT]),
         NdSll => is_nd(m, &[SOLICIT]),
         NdTll => is_nd(m, &[ADVERT]),
         ArpOp | ArpSpa | ArpTpa | ArpSha | ArpTha => {

@@ -95,6 +95,14 @@ pub trait TxQueue: Send {
     fn is_busy(&self) -> bool {
         false
     }
+    /// True if `tx` may take packets that it cannot send, and leaves them to `take_refused`.
+    fn refuses(&self) -> bool {
+        false
+    }
+    /// Appends packets that the last `tx` took and could not send: they are the caller's again.
+    fn take_refused(&mut self, to: &mut Vec<Packet>) {
+        let _ = to;
+    }
     /// Notifies the receiver, as [`RxQueue::notify`] does the sender.
     fn notify(&mut self, all: bool) {
         let _ = all;

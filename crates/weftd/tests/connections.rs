@@ -235,6 +235,8 @@ fn places_at_a_listener_are_bounded() {
     assert_eq!(quiet.try_wait().unwrap(), None);
     quiet.kill().unwrap();
     quiet.wait().unwrap();
+    // Readers of a bridge without controllers are sent away at once.
+    lab.vsctl("set-controller br0 tcp:127.0.0.1:9");
     let mut first = UnixStream::connect(lab.path("br0.snoop")).unwrap();
     let _snoops: Vec<_> =
         (0..MOST).map(|_| UnixStream::connect(lab.path("br0.snoop")).unwrap()).collect();

@@ -395,6 +395,11 @@ fn a_snoop_sees_both_directions() {
     }
     let ns = Netns::new().unwrap();
     let lab = Lab::new(&ns, "fail_mode=secure");
+    let mut early = std::os::unix::net::UnixStream::connect(lab.path("br0.snoop")).unwrap();
+    early.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    let read = std::io::Read::read(&mut early, &mut [0; 8]);
+    assert_eq!(read.unwrap(), 0, "there is no controller to listen to");
+    assert!(lab.sw.log().contains("br0: no controller connection to snoop"));
     let (listener, target) = lab.listen("ctl");
     lab.vsctl(&format!("set-controller br0 {target}"));
     let mut peer = Peer::accept(&listener, 4);

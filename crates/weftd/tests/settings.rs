@@ -43,7 +43,10 @@ const CASES: &[(&str, &str)] = &[
         "set open . other_config:shared-mempool-config=9000",
         "Open_vSwitch: other_config:shared-mempool-config",
     ),
-    ("set interface p1 other_config:tx-steering=hash", "interface p1: other_config:tx-steering"),
+    (
+        "set interface p1 other_config:tx-steering=maybe",
+        "interface p1: other_config:tx-steering=maybe",
+    ),
     ("set bridge br0 other_config:in-band-queue=no", "bridge br0: other_config:in-band-queue=no"),
     (
         "set controller br0 other_config:dscp=100",

@@ -37,8 +37,11 @@ fn hits_and_misses(s: &State) -> (u64, u64) {
     (hits, all.iter().map(|p| p.perf.misses).sum())
 }
 
-/// `dpif/show`.
+/// `dpif/show`. Without bridges there is no datapath, as in OVS.
 pub fn dpif_show(s: &mut State, _: &[String]) -> Result<String, String> {
+    if s.bridges.is_empty() {
+        return Ok(String::new());
+    }
     let (hit, missed) = hits_and_misses(s);
     let shown = shown_configs(s);
     let mut out = format!("{}: hit:{hit} missed:{missed}\n", name(s));

@@ -160,16 +160,23 @@ pub fn reconnect(s: &mut State, args: &[String]) -> Result<String, String> {
 pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<Job, String> {
     let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
     let id = bridge(s, name).map_err(|_| "Unknown bridge")?;
+    let offload = args.iter().any(|a| a == "--offload-stats");
+    let asked = s.applied.other_config.get("hw-offload").is_some_and(|on| on == "true");
+    if offload && asked {
+        return Err(
+            "what adapters forward is counted by megaflow (offload/show), not by flow".into()
+        );
+    }
     let mut dump = None;
     let turn = move |s: &mut State| match &mut dump {
         None => match s.ofproto.dump(id, &FlowSelect::default()) {
             Ok(begun) => {
                 dump = Some(begun);
-                (before_flows(s, id), true)
+                (before_flows(s, id, offload), true)
             }
             Err(e) => (format!("{e}\n"), false),
         },
-        Some(dump) => next_flows(s, dump),
+        Some(dump) => next_flows(s, dump, offload),
     };
     Ok(Box::new(move |state, reply| {
         Box::pin(async move {
@@ -181,22 +188,22 @@ pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<Job, String> 
 }
 
 /// What comes before the flows that controllers see.
-fn before_flows(s: &State, id: BridgeId) -> String {
+fn before_flows(s: &State, id: BridgeId, offload: bool) -> String {
     let mut out = String::new();
     if s.ofproto.bridge_config(id).is_some_and(|c| c.fail_open) {
         out.push_str("duration=0s, n_packets=0, n_bytes=0, priority=15790320,actions=NORMAL\n");
     }
     for (priority, f) in s.ofproto.hidden_flows(id, s.now_ns()) {
-        write_flow(priority, &f, &mut out);
+        write_flow(priority, &f, offload, &mut out);
     }
     out
 }
 
 /// Some of the next flows; true: there are more.
-fn next_flows(s: &State, dump: &mut ofproto::Dump) -> (String, bool) {
+fn next_flows(s: &State, dump: &mut ofproto::Dump, offload: bool) -> (String, bool) {
     let (mut out, mut more, now) = (String::new(), true, s.now_ns());
     for _ in 0..PIECE_PARTS_MAX {
-        let each = &mut |f: FlowStats| write_flow(f.priority.into(), &f, &mut out);
+        let each = &mut |f: FlowStats| write_flow(f.priority.into(), &f, offload, &mut out);
         more = s.ofproto.dump_next(dump, PART_FLOWS, now, each);
         if !more || out.is_empty() || out.len() >= PIECE_BYTES {
             break;
@@ -205,10 +212,13 @@ fn next_flows(s: &State, dump: &mut ofproto::Dump) -> (String, bool) {
     (out, more)
 }
 
-fn write_flow(priority: u32, f: &FlowStats, out: &mut String) {
+/// `offload`: what adapters forward is asked for, and none does.
+fn write_flow(priority: u32, f: &FlowStats, offload: bool, out: &mut String) {
     let seconds = f.duration_ns / 1_000_000_000;
     let (packets, bytes, line) = (f.packets, f.bytes, flow_line(priority, f));
-    let _ = writeln!(out, "duration={seconds}s, n_packets={packets}, n_bytes={bytes}, {line}");
+    let offload = if offload { "n_offload_packets=0, n_offload_bytes=0, " } else { "" };
+    let _ =
+        writeln!(out, "duration={seconds}s, n_packets={packets}, n_bytes={bytes}, {offload}{line}");
 }
 
 /// The priority that is not printed.

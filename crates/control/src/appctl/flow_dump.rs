@@ -63,11 +63,13 @@ pub fn of_bridge(s: &mut State, args: &[String]) -> Result<Job, String> {
 pub fn get_flow(s: &mut State, args: &[String]) -> Result<Job, String> {
     let (want, rest) = args.split_last().ok_or("no flow named")?;
     dpctl::check_name(s, rest)?;
+    let named = want.starts_with("ufid:");
     let want = want.strip_prefix("ufid:").unwrap_or(want).to_string();
     let is_ufid = want.split('-').map(str::len).eq([8, 4, 4, 4, 12])
         && want.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
     if !is_ufid {
-        return Err("ovs-vswitchd: parsing flow ufid".into());
+        let why = if named { " (Invalid argument)" } else { "" };
+        return Err(format!("ovs-vswitchd: parsing flow ufid{why}"));
     }
     let (names, style) = (dpctl::port_names(s), Style::default());
     let none = "ovs-vswitchd: getting flow (No such file or directory)";

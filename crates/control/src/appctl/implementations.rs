@@ -3,7 +3,7 @@
 
 use super::perf::number;
 use crate::state::State;
-use datapath::{Level, PmdInfo, Settings, WorkerId};
+use datapath::{Level, PmdInfo, Settings, VALIDATING, WorkerId};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ const FEATURES: &[Feature] = &[
     ("ct_state_nat", "CT state NAT", "Yes"),
     ("ct_orig_tuple", "CT orig tuple", "Yes"),
     ("ct_orig_tuple6", "CT orig tuple for IPv6", "Yes"),
-    ("nd_ext", "IPv6 ND Extension", "No"),
+    ("nd_ext", "IPv6 ND Extension", "Yes"),
 ];
 
 /// `dpif/show-dp-features BRIDGE`.
@@ -258,27 +258,29 @@ pub fn lookup(s: &mut State, _: &[String]) -> Result<String, String> {
         let count = if used { subtables } else { 0 };
         let _ = writeln!(out, "  {name} (Use count: {count}, Priority: {priority})");
     };
-    line(VALIDATOR, now.validate, if now.validate { u8::MAX } else { 0 });
+    line(VALIDATOR, now.validate, now.lookup_priority[VALIDATING]);
     for level in Level::ALL.into_iter().filter(|l| datapath::is_available(*l)) {
         line(lookup_name(level), level == used, now.lookup_priority[level as usize]);
     }
     Ok(out)
 }
 
-/// `dpif-netdev/subtable-lookup-prio-set NAME PRIORITY`. The validating mode is on when
-/// `autovalidator` has a priority above all others.
+/// `dpif-netdev/subtable-lookup-prio-set NAME PRIORITY`. The validating mode begins when
+/// `autovalidator` gets a priority above all others, and ends when another one is as high.
 pub fn set_lookup(s: &mut State, args: &[String]) -> Result<String, String> {
     let priority = u8::try_from(number(&args[1]))
         .map_err(|_| "error converting priority, use integer in range 0-255\n")?;
     let mut settings = s.dp.settings().clone();
+    let validated = settings.lookups_validate();
     let level =
         Level::ALL.into_iter().find(|l| lookup_name(*l) == args[0] && datapath::is_available(*l));
     match level {
         Some(level) => settings.lookup_priority[level as usize] = priority,
-        None if args[0] == VALIDATOR => {
-            settings.validate = settings.lookup_priority.iter().all(|p| priority > *p);
-        }
+        None if args[0] == VALIDATOR => settings.lookup_priority[VALIDATING] = priority,
         None => return Err("error, subtable lookup function not found\n".into()),
+    }
+    if settings.lookups_validate() != validated {
+        settings.validate = !validated;
     }
     let before = (s.dp.settings().lookup_level(), s.dp.settings().validate);
     let changed = (settings.lookup_level(), settings.validate) != before;

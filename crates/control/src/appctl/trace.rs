@@ -1,12 +1,14 @@
 //! `ofproto/trace` and `ofproto/trace-packet-out`.
 
 use crate::state::State;
-use flow::{Key, at};
+use flow::{Key, at, flag};
 use ofproto::{BridgeId, Options, TraceStyle};
 use openflow::Action;
 
-/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [--l7-len BYTES] [--names]
-/// [-generate | PACKET]`. A packet, given or made, teaches addresses as a real one does.
+/// `ofproto/trace {[DP] ODP_FLOW | BRIDGE BR_FLOW} [--ct-next STATE]... [--l7 PAYLOAD]
+/// [--l7-len BYTES] [--names] [-generate | PACKET]`.
+///
+/// A packet, given or made, teaches addresses as a real one does.
 pub fn trace(s: &mut State, args: &[String]) -> Result<String, String> {
     traced(s, args, None)
 }
@@ -79,7 +81,11 @@ impl Wanted<'_> {
                 "--names" => wanted.names = true,
                 "--no-names" => wanted.names = false,
                 "-consistent" | "--consistent" if packet_out => wanted.consistent = true,
-                // Of a packet that is made; no decision depends on it.
+                // Of a packet that is made; no decision depends on them.
+                "--l7" => {
+                    let text = all.next().ok_or("Missing argument for option --l7")?;
+                    is_hexadecimal(text).then_some(()).ok_or("Trailing garbage in packet data")?;
+                }
                 "--l7-len" => {
                     let text = all.next().ok_or("Missing argument for option --l7-len")?;
                     text.parse::<u16>().map_err(|_| format!("invalid L7 length {text}"))?;
@@ -132,11 +138,11 @@ fn is_datapath_flow(text: &str) -> bool {
 
 /// Gives the key a packet's headers; what is not in a packet stays.
 fn take_headers(key: &mut Key, packet: &Key) {
-    let own = key.u8(at::FLAGS) & flow::flag::TUNNEL_ALL;
+    let own = key.u8(at::FLAGS) & flag::TUNNEL_ALL;
     for range in [at::ETH_DST..at::IN_PORT, at::PAYLOAD..at::TUN_DST] {
         key.bytes_mut()[range.clone()].copy_from_slice(&packet.bytes()[range]);
     }
-    key.set_u8(at::FLAGS, packet.u8(at::FLAGS) & !flow::flag::TUNNEL_ALL | own);
+    key.set_u8(at::FLAGS, packet.u8(at::FLAGS) & !flag::TUNNEL_ALL | own);
 }
 
 /// `in_port=1,tcp,...`, with port names allowed.
@@ -179,7 +185,22 @@ fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key, Options), Stri
         (bridge, iface.of_port.unwrap_or(0))
     };
     key.set_u32(at::OF_IN_PORT, of_port);
+    if s.dp.settings().vlan_limit == 1 {
+        hide_second_tag(&mut key);
+    }
     Ok((bridge, key, Options::Bytes(options)))
+}
+
+/// With `vlan-limit=1` nothing is known of what is behind the first of two tags.
+fn hide_second_tag(key: &mut Key) {
+    if key.u16(at::VLAN1) == 0 {
+        return;
+    }
+    let is_88a8 = key.u8(at::FLAGS) & flag::VLAN1_88A8 != 0;
+    key.set_u16(at::ETH_TYPE, if is_88a8 { wire::ETH_QINQ } else { wire::ETH_VLAN });
+    key.bytes_mut()[at::IP_SRC..at::VLAN1 + 2].fill(0);
+    key.bytes_mut()[at::IPV6_SRC..at::TUN_DST].fill(0);
+    key.set_u8(at::FLAGS, key.u8(at::FLAGS) & !(flag::VLAN1_88A8 | flag::L4));
 }
 
 /// The last word, when it is a packet in hexadecimal.
@@ -189,6 +210,12 @@ fn packet_argument(words: &mut Vec<&str>) -> Option<Vec<u8>> {
         words.pop();
     }
     packet
+}
+
+/// Are these bytes in hexadecimal, possibly with blanks?
+fn is_hexadecimal(text: &str) -> bool {
+    let digits: String = text.split_ascii_whitespace().collect();
+    digits.len().is_multiple_of(2) && digits.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 /// A packet in hexadecimal, possibly with blanks: at least an Ethernet header.
@@ -202,7 +229,36 @@ pub fn hexadecimal(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_datapath_flow;
+    use super::{Wanted, hide_second_tag, is_datapath_flow};
+    use flow::at;
+
+    #[test]
+    fn what_is_behind_a_tag_too_many_is_not_known() {
+        let parse = |text: &str| flow::parse_odp(text, &|_| None).unwrap().0;
+        let ip = "encap(eth_type(0x0800),ipv4(src=1.1.1.1,proto=6,frag=no),tcp(src=1,dst=2))";
+        let one = format!("eth_type(0x8100),vlan(vid=1,pcp=0),{ip}");
+        let two = format!("eth_type(0x8100),vlan(vid=9,pcp=0),encap({one})");
+        let mut key = parse(&one);
+        hide_second_tag(&mut key);
+        assert_eq!(key, parse(&one));
+        let mut key = parse(&two);
+        hide_second_tag(&mut key);
+        let mut hidden = parse("eth_type(0x8100),vlan(vid=9,pcp=0),encap(eth_type(0x1234))");
+        hidden.set_u16(at::ETH_TYPE, wire::ETH_VLAN);
+        assert_eq!(key, hidden);
+    }
+
+    #[test]
+    fn the_payload_of_a_packet_to_make_is_bytes() {
+        let of = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(|w| w.to_string()).collect();
+            Wanted::of(&words, false).map(|w| w.words.len())
+        };
+        assert_eq!(of(&["br0", "in_port=1", "--l7", "00 ff", "-generate"]), Ok(2));
+        assert!(of(&["br0", "in_port=1", "--l7", "0"]).is_err());
+        assert!(of(&["br0", "in_port=1", "--l7", "zz"]).is_err());
+        assert!(of(&["br0", "in_port=1", "--l7"]).is_err());
+    }
 
     #[test]
     fn flows_of_datapaths_and_of_openflow_are_not_confused() {

@@ -289,7 +289,7 @@ const INTERFACE: &[Knob] = &[
     ("other_config:lacp-port-id", Works, ""),
     ("other_config:lacp-port-priority", Works, ""),
     ("other_config:pmd-rxq-affinity", Works, ""),
-    ("other_config:tx-steering", No(&["thread"]), "every thread has its queue"),
+    ("other_config:tx-steering", Only(&["thread", "hash"]), "changing it opens the port again"),
 ];
 
 /// `Interface.options` by types of interfaces, separated by blanks.

@@ -14,6 +14,7 @@ use super::io::Backlog;
 use super::open_bundles::OpenBundles;
 use super::snoops::Snoops;
 use super::table_features;
+use crate::vlog;
 
 /// Identifies a connection while the daemon lives.
 pub type ConnId = u64;
@@ -173,8 +174,15 @@ impl Conn {
     /// Sends a piece of a multipart reply; `more`: others follow.
     pub fn reply_part(&mut self, to: ReplyTo, part: &MultipartReply, more: bool) {
         let Some(dialect) = self.dialect else { return };
-        for bytes in codec::encode_part(dialect, to, part, more) {
-            self.send(bytes);
+        let (messages, left_out) = codec::encode_part(dialect, to, part, more);
+        messages.into_iter().for_each(|bytes| self.send(bytes));
+        if left_out > 0 {
+            // In ovs-vswitchd's words: only flows have so many actions.
+            vlog::warn!(
+                "ofp_flow",
+                "Flow exceeded the maximum flow statistics reply size and was excluded from the \
+                 response set"
+            );
         }
     }
 

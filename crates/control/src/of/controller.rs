@@ -13,10 +13,12 @@ pub struct Controller {
     pub connections: usize,
     /// Since when the row is there: the start of an absence before the first connection.
     pub(crate) started: Instant,
-    /// When the last connection came up.
-    pub connected_at: Option<Instant>,
-    /// When the last connection ended.
-    pub left_at: Option<Instant>,
+    /// When the last connection came up, by the daemon's clock, milliseconds.
+    pub connected_at: Option<u64>,
+    /// When the last connection ended, by the same clock.
+    pub disconnected_at: Option<u64>,
+    /// When that was by a clock that is not put forward: connections wait for others by this one.
+    pub(crate) left_at: Option<Instant>,
     /// What went wrong last.
     pub last_error: Option<String>,
     /// Packet-ins held back by the rate limit: misses, others.
@@ -39,6 +41,7 @@ impl Controller {
             connections: 0,
             started: Instant::now(),
             connected_at: None,
+            disconnected_at: None,
             left_at: None,
             last_error,
             limits: Default::default(),

@@ -4,18 +4,26 @@ use super::io::{Backlog, Task, write};
 use super::snoops::Snoop;
 use crate::listener::ConnectionSlot;
 use crate::state::Shared;
+use crate::vlog;
 use openflow::codec;
 use std::rc::Rc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc;
 
-/// Serves a reader: a hello, then copies as long as it stays.
+const MODULE: &str = "connmgr";
+
+/// Serves a reader: a hello, then copies as long as it stays. A bridge without controllers has
+/// nothing to show: its readers are sent away, so that they do not wait for nothing.
 pub fn serve<S: AsyncRead + AsyncWrite + 'static>(
     state: &Shared,
     bridge: &str,
     stream: S,
     slot: ConnectionSlot,
 ) {
+    if state.borrow().bridges.get(bridge).is_none_or(|b| b.controllers.is_empty()) {
+        vlog::info!(MODULE, "{bridge}: no controller connection to snoop");
+        return;
+    }
     let (reader, writer) = tokio::io::split(stream);
     let (out, queue) = mpsc::unbounded_channel();
     let backlog = Rc::new(Backlog::default());

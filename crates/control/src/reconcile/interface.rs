@@ -8,6 +8,7 @@ use crate::ports::{self, Iface};
 use crate::state::{Shared, State};
 use crate::tunnel_options::is_tunnel;
 use crate::{tunnels, vlog};
+use datapath::PortService;
 use openflow::OfPort;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -96,7 +97,8 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     let old = &iface.conf;
     let patch = new.kind == "patch" && new.options.get("peer").is_some_and(|p| *p != new.name);
     let same_options = patch || !iface.is_virtual() || old.options == new.options;
-    old.kind == new.kind && same_options
+    let same_queues = ports::tx_by_hash(old) == ports::tx_by_hash(new);
+    old.kind == new.kind && same_options && same_queues
 }
 
 pub(super) fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
@@ -268,11 +270,20 @@ fn attach(
         let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
         // A TAP keeps its addresses over a crash or restart of the daemon.
         let _ = opened.set_persistent(true);
-        let affinity = ports::affinity(conf);
+        let tx_by_hash = ports::tx_by_hash(conf);
+        let by_hash = tx_by_hash && opened.n_txq() > 1;
+        let service = PortService { affinity: ports::affinity(conf), tx_by_hash };
         let added = match is_dummy.then(|| dummy_number(s, &conf.name)).flatten() {
-            Some(no) => s.dp.add_port_at(no, opened, affinity),
-            None => s.dp.add_port(opened, affinity),
+            Some(no) => s.dp.add_port_at(no, opened, service),
+            None => s.dp.add_port(opened, service),
         };
+        if by_hash {
+            vlog::info!(
+                "dpif_netdev",
+                "{}: Tx packet steering mode has been set to 'hash'.",
+                conf.name
+            );
+        }
         Some(added.map_err(|e| e.to_string())?)
     };
     s.police(conf, dp_port);

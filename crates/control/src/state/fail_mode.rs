@@ -26,7 +26,7 @@ impl State {
     pub fn controller_joined(&mut self, bridge: &str, target: &str) {
         if let Some(c) = self.controller(bridge, target) {
             c.connections += 1;
-            c.connected_at = Some(Instant::now());
+            c.connected_at = Some(datapath::now_ms());
             vlog::info!("rconn", "{bridge}<->{target}: connected");
         }
         self.run_fail_mode();
@@ -36,6 +36,7 @@ impl State {
     pub fn controller_left(&mut self, bridge: &str, target: &str) {
         if let Some(c) = self.controller(bridge, target) {
             c.connections = c.connections.saturating_sub(1);
+            c.disconnected_at = Some(datapath::now_ms());
             c.left_at = Some(Instant::now());
         }
     }

@@ -102,6 +102,9 @@ pub(crate) fn apply(p: &mut Packet, place: &Place<'_>, rw: &Rewrite) -> Result<(
     if any(&rw.mask, 24..28) {
         ports(d, place, rw)?;
     }
+    if is_extended(rw) {
+        neighbour_extension(d, place, rw)?;
+    }
     if hw {
         neighbour(d, place, rw)?;
     }
@@ -271,14 +274,41 @@ fn nsh(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
-/// Sets the ND target and the link-layer address options; an absent option stays absent.
-fn neighbour(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+/// Does it set the fields of neighbour discovery that share places with those of other packets?
+fn is_extended(rw: &Rewrite) -> bool {
+    let named = rw.key.u16(at::ETH_TYPE) == IPV6 && rw.key.u8(at::PROTO) == ICMPV6;
+    named && (rw.mask.u32(at::ND_RESERVED) != 0 || rw.mask.u8(at::ND_OPTIONS_TYPE) != 0)
+}
+
+/// Sets the word in front of the ND target, and the type of the first option if there is one.
+fn neighbour_extension(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    let (l4, end) = nd_message(d, place)?;
+    let (k, m) = (rw.key.bytes(), rw.mask.bytes());
+    let reserved = at::ND_RESERVED..at::ND_RESERVED + 4;
+    let mut delta = blend(&mut d[l4 + 4..l4 + 8], &k[reserved.clone()], &m[reserved]);
+    if end >= l4 + 32 {
+        // A sum is of pairs of bytes.
+        let kind = [k[at::ND_OPTIONS_TYPE], 0];
+        delta += blend(&mut d[l4 + 24..l4 + 26], &kind, &[m[at::ND_OPTIONS_TYPE], 0]);
+    }
+    fix(d, l4 + 2, delta);
+    Ok(())
+}
+
+/// Where a message of neighbour discovery begins and ends.
+fn nd_message(d: &[u8], place: &Place<'_>) -> Result<(usize, usize), Drop> {
     let l4 = place.l4().ok_or(Drop::BadAction)?;
     let end = place.layout.end as usize;
     let nd = place.proto() == ICMPV6 && place.eth_type() == IPV6 && end >= l4 + 24;
     if !nd || !matches!(d[l4], 135 | 136) {
         return Err(Drop::BadAction);
     }
+    Ok((l4, end))
+}
+
+/// Sets the ND target and the link-layer address options; an absent option stays absent.
+fn neighbour(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
+    let (l4, end) = nd_message(d, place)?;
     let (k, m) = (rw.key.bytes(), rw.mask.bytes());
     let mut delta = blend(&mut d[l4 + 8..l4 + 24], &k[96..112], &m[96..112]);
     let mut o = l4 + 24;
@@ -357,4 +387,39 @@ pub(crate) fn pop_mpls(p: &mut Packet, place: &Place<'_>, ethertype: u16) -> Res
     d.copy_within(0..l3, 4);
     let _ = p.pull_front(4);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::keys::Ext;
+    use crate::parse::scalar::parse;
+    use packet::{HeapPool, Pool};
+
+    /// The option that was of the target's address is of the sender's afterwards; the checksum is
+    /// right as of a packet that is made so.
+    #[test]
+    fn the_extension_of_neighbour_discovery_is_written() {
+        let key = |ext: &str, macs: &str| {
+            let text = format!(
+                "eth(src=50:54:00:00:00:09,dst=50:54:00:00:00:0a),eth_type(0x86dd),\
+                 ipv6(src=fe80::1,dst=fe80::2,label=0,proto=58,tclass=0,hlimit=255,frag=no),\
+                 icmpv6(type=136,code=0),nd(target=fe80::3,{macs}),nd_ext({ext})"
+            );
+            flow::parse_odp(&text, &|_| None).unwrap().0
+        };
+        let old = key("nd_reserved=0xe0000000,nd_options_type=2", "tll=50:54:00:00:00:06");
+        let new = key("nd_reserved=0x60000001,nd_options_type=1", "sll=50:54:00:00:00:06");
+        let mut rw = Rewrite { key: new, mask: Key::ZERO };
+        rw.mask.set(at::ND_RESERVED, [0xff; 4]);
+        rw.mask.set_u8(at::ND_OPTIONS_TYPE, 0xff);
+        let (mut line, mut ext): (Line, Ext) = ([0; 8], [[0; 8]; 3]);
+        let frame = crate::compose(&old, 0);
+        let layout = parse(&frame, 0, 1, &mut line, &mut ext).unwrap();
+        let pool = HeapPool::new();
+        let mut p = pool.packet(&frame).unwrap();
+        apply(&mut p, &Place { line: &line, layout }, &rw).unwrap();
+        assert_eq!(p.data(), crate::compose(&new, 0));
+        pool.free(&[p]);
+    }
 }

@@ -6,6 +6,7 @@ use crate::police::Policer;
 use crate::settings::*;
 use crate::stats::clock::{cycles, nanoseconds};
 use crate::stats::port::{PortCell, PortStats};
+use crate::tx::steered::Steered;
 use flow::PortNo;
 use port::Port;
 use std::collections::BTreeMap;
@@ -13,9 +14,13 @@ use std::sync::Arc;
 
 impl Datapath {
     /// Adds a port under the lowest free number.
-    pub fn add_port(&mut self, port: Box<dyn Port>, pins: RxAffinity) -> Result<PortNo, Error> {
+    pub fn add_port(
+        &mut self,
+        port: Box<dyn Port>,
+        service: impl Into<PortService>,
+    ) -> Result<PortNo, Error> {
         let free = (0..flow::BOND_NO_MIN).find(|n| !self.ports.contains_key(n));
-        self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, pins)
+        self.add_port_at(free.ok_or(Error::PortsExhausted)?, port, service)
     }
 
     /// True if there is a port with this number.
@@ -28,12 +33,16 @@ impl Datapath {
         &mut self,
         no: PortNo,
         mut port: Box<dyn Port>,
-        affinity: RxAffinity,
+        service: impl Into<PortService>,
     ) -> Result<PortNo, Error> {
+        let PortService { affinity, tx_by_hash } = service.into();
         if no >= flow::BOND_NO_MIN || self.ports.contains_key(&no) {
             return Err(Error::PortInUse(no));
         }
-        let txqs: Vec<_> = (0..port.n_txq()).filter_map(|i| port.take_tx(i)).collect();
+        let mut txqs: Vec<_> = (0..port.n_txq()).filter_map(|i| port.take_tx(i)).collect();
+        if tx_by_hash && txqs.len() > 1 {
+            txqs = vec![Box::new(Steered::new(txqs))];
+        }
         let rxs: Vec<_> = (0..port.n_rxq()).map_while(|i| port.take_rx(i)).collect();
         let name = || port.name().to_string();
         if txqs.is_empty() {

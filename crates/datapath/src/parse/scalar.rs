@@ -251,16 +251,19 @@ fn l4(h: &[u8], proto: u8, out: &mut Out<'_>) {
         ICMP | IGMP if eth_type == IPV4 && h.len() >= 8 => out.ports([0, h[0]], [0, h[1]]),
         ICMPV6 if eth_type == IPV6 && h.len() >= 8 => {
             out.ports([0, h[0]], [0, h[1]]);
-            if matches!(h[0], 135 | 136) && h[1] == 0 && h.len() >= 24 {
-                neighbour(h, out);
+            if matches!(h[0], 135 | 136) && h[1] == 0 {
+                out.put::<4>(at::ND_RESERVED, &h[4..]);
+                if h.len() >= 24 {
+                    neighbour(h, out);
+                }
             }
         }
         _ => {}
     }
 }
 
-/// Fields of neighbour discovery: target and link-layer address options. A repeated option clears
-/// all three.
+/// Fields of neighbour discovery: target, link-layer address options, and which of these is first.
+/// A repeated option clears all but the last.
 fn neighbour(h: &[u8], out: &mut Out<'_>) {
     let mut macs = [[0u8; 6]; 2];
     let mut o = &h[24..];
@@ -270,6 +273,9 @@ fn neighbour(h: &[u8], out: &mut Out<'_>) {
             break;
         }
         if len == 8 && matches!(o[0], 1 | 2) {
+            if out.l0[at::ND_OPTIONS_TYPE] == 0 {
+                out.l0[at::ND_OPTIONS_TYPE] = o[0];
+            }
             let mac = &mut macs[o[0] as usize - 1];
             if *mac != [0; 6] {
                 return;

@@ -76,6 +76,11 @@ impl Bond {
     }
 }
 
+/// The bucket of a packet by its connection, of 256.
+pub(crate) fn connection_bucket(packet: &[u8]) -> u8 {
+    (mix(connection_hash(packet), 0) >> 56) as u8
+}
+
 fn mix(h: u64, v: u64) -> u64 {
     let x = (h ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)

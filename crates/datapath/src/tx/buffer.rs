@@ -47,6 +47,8 @@ pub(super) struct TxPort {
     pub(super) passed: usize,
     /// Burst size: this many buffered packets are sent at once. A power of two.
     pub(super) full: usize,
+    /// The queue may refuse packets that it took ([`port::TxQueue::refuses`]).
+    pub(super) refuses: bool,
     /// The port is in [`super::waiting::Waiting::ports`].
     pub(super) listed: bool,
     /// The queue took less than it was given, and has not had room for a whole vector since.
@@ -129,6 +131,8 @@ impl TxPort {
             self.buf.drain(..n);
             self.bytes -= bytes_of(&self.buf);
         }
+        let n = n - if self.refuses { self.take_refused(to_free) } else { 0 };
+        let Route::Queue(q) = &mut self.route else { return FlushOutcome::Stays };
         self.stats.tx_packets.add(n as u64);
         self.stats.tx_bytes.add(self.bytes);
         self.stats.tx_bursts.add(1);
@@ -141,6 +145,17 @@ impl TxPort {
         }
         let left = if q.is_busy() { Drop::TxBusy } else { Drop::TxFull };
         FlushOutcome::Taken { left, notifies: q.notifies() }
+    }
+
+    /// Drops what the queue took and could not send; returns how many packets that are.
+    #[cold]
+    fn take_refused(&mut self, to_free: &mut Vec<Packet>) -> usize {
+        let Route::Queue(q) = &mut self.route else { return 0 };
+        let before = to_free.len();
+        q.take_refused(to_free);
+        let refused = &to_free[before..];
+        self.count_dropped(Drop::TxFull, refused);
+        refused.len()
     }
 
     /// Drops frames longer than the port takes.

@@ -10,6 +10,7 @@ mod punts;
 mod setup;
 mod sink;
 mod slow;
+pub(crate) mod steered;
 mod waiting;
 
 use crate::actions::copies::CopiesAccount;

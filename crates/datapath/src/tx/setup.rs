@@ -50,6 +50,7 @@ impl TxState {
             policer: None,
             passed: 0,
             full: BURST,
+            refuses: false,
             listed: false,
             was_full: false,
             promised: 0,
@@ -96,6 +97,7 @@ impl TxState {
             Route::Queue(q) if q.has_phases() => PHASED_BURST_PACKETS,
             _ => BURST,
         };
+        port.refuses = matches!(&route, Route::Queue(q) if q.refuses());
         match std::mem::replace(&mut port.route, route) {
             Route::Queue(q) => Some(q),
             _ => None,

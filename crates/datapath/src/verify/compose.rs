@@ -114,17 +114,23 @@ fn l4(key: &Key, payload: usize) -> Vec<u8> {
         (IGMP, IPV4) => icmp(8),
         (ICMPV6, IPV6) if ECHO[1].contains(&src[1]) && dst[1] == 0 => [icmp(8), data].concat(),
         (ICMPV6, IPV6) if SOLICIT_OR_ADVERT.contains(&src[1]) && dst[1] == 0 => {
-            [icmp(8), neighbour(key)].concat()
+            let reserved = key.get::<4>(at::ND_RESERVED);
+            [&icmp(4)[..], &reserved, &neighbour(key)].concat()
         }
         (ICMPV6, IPV6) => icmp(8),
         _ => Vec::new(),
     }
 }
 
-/// The body of a neighbour message: target and link-layer address options.
+/// The body of a neighbour message: target and link-layer address options, of which one may be said
+/// to be the first.
 fn neighbour(key: &Key) -> Vec<u8> {
     let mut out = key.get::<16>(at::ND_TARGET).to_vec();
-    for (kind, place) in [(1, at::ARP_SHA), (2, at::ARP_THA)] {
+    let mut options = [(1, at::ARP_SHA), (2, at::ARP_THA)];
+    if key.u8(at::ND_OPTIONS_TYPE) == 2 {
+        options.reverse();
+    }
+    for (kind, place) in options {
         let mac = key.get::<6>(place);
         if mac != [0; 6] {
             out.extend([kind, 1]);
@@ -185,7 +191,11 @@ mod tests {
         "eth_type(0x86dd),ipv6(src=fe80::1,dst=fe80::2,label=0,proto=6,tclass=0,hlimit=64,frag=first),\
          tcp(src=1,dst=2),tcp_flags(0)",
         "eth_type(0x86dd),ipv6(src=fe80::1,dst=fe80::2,label=0,proto=58,tclass=0,hlimit=255,frag=no),\
-         icmpv6(type=135,code=0),nd(target=fe80::3,sll=50:54:00:00:00:05)",
+         icmpv6(type=135,code=0),nd(target=fe80::3,sll=50:54:00:00:00:05),\
+         nd_ext(nd_reserved=0,nd_options_type=1)",
+        "eth_type(0x86dd),ipv6(src=fe80::1,dst=fe80::2,label=0,proto=58,tclass=0,hlimit=255,frag=no),\
+         icmpv6(type=136,code=0),nd(target=fe80::3,sll=50:54:00:00:00:05,tll=50:54:00:00:00:06),\
+         nd_ext(nd_reserved=0xe0000000,nd_options_type=2)",
         "eth_type(0x86dd),ipv6(src=fe80::1,dst=fe80::2,label=0,proto=58,tclass=0,hlimit=255,frag=no),\
          icmpv6(type=128,code=0)",
         "eth_type(0x8847),mpls(label=7,tc=1,ttl=64,bos=1)",

@@ -316,6 +316,7 @@ fn l4(c: &mut Cursor<'_>, proto: u8, version: u8, k: &mut Key) -> Option<()> {
     let flags = k.u8(at::FLAGS) | flow::flag::L4;
     k.set_u8(at::FLAGS, flags);
     if version == 6 && proto == 58 && (src == 135 || src == 136) && dst == 0 {
+        Field::NdReserved.set(k, num(&all[4..8]));
         return nd(&mut Cursor(&all[8..]), k);
     }
     Some(())
@@ -335,6 +336,9 @@ fn nd(c: &mut Cursor<'_>, k: &mut Key) -> Option<()> {
         }
         let Some(o) = c.take(len) else { break };
         if len == 8 && (kind == 1 || kind == 2) {
+            if Field::NdOptionsType.get(k) == 0 {
+                Field::NdOptionsType.set(k, kind.into());
+            }
             let s = &mut seen[kind as usize - 1];
             if *s != 0 {
                 return None;

@@ -157,6 +157,8 @@ fn nxm_name(f: Field) -> String {
         NdTarget => "NXM_NX_ND_TARGET",
         NdSll => "NXM_NX_ND_SLL",
         NdTll => "NXM_NX_ND_TLL",
+        NdReserved => "ERICOXM_OF_ICMPV6_ND_RESERVED",
+        NdOptionsType => "ERICOXM_OF_ICMPV6_ND_OPTIONS_TYPE",
         ArpOp => "NXM_OF_ARP_OP",
         ArpSpa => "NXM_OF_ARP_SPA",
         ArpTpa => "NXM_OF_ARP_TPA",
@@ -193,16 +195,9 @@ fn nxm_name(f: Field) -> String {
         ConjId => "NXM_NX_CONJ_ID",
         ActsetOutput => "ONFOXM_ET_ACTSET_OUTPUT",
         PacketType => "OXM_OF_PACKET_TYPE",
-        NshFlags => "NXOXM_NSH_FLAGS",
-        NshMdtype => "NXOXM_NSH_MDTYPE",
-        NshNp => "NXOXM_NSH_NP",
-        NshSpi => "NXOXM_NSH_SPI",
-        NshSi => "NXOXM_NSH_SI",
-        NshC1 => "NXOXM_NSH_C1",
-        NshC2 => "NXOXM_NSH_C2",
-        NshC3 => "NXOXM_NSH_C3",
-        NshC4 => "NXOXM_NSH_C4",
-        NshTtl => "NXOXM_NSH_TTL",
+        NshFlags | NshTtl | NshMdtype | NshNp | NshSpi | NshSi | NshC1 | NshC2 | NshC3 | NshC4 => {
+            return format!("NXOXM_{}", f.name().to_uppercase());
+        }
         Reg(i) => return format!("NXM_NX_REG{i}"),
         TunMetadata(i) => return format!("NXM_NX_TUN_METADATA{i}"),
         Xreg(i) => return format!("OXM_OF_PKT_REG{i}"),

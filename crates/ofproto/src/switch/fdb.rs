@@ -6,6 +6,9 @@ use crate::mac_table::{Learned, MacEntry, MacStats};
 use crate::types::*;
 use openflow::OfPort;
 
+/// Addresses of a port that is gone which each other bridge forgets.
+const MOVED_MACS_MAX: usize = 1024;
+
 impl Switch {
     pub(crate) fn learn(&mut self, bridge: u32, vlan: u16, mac: [u8; 6], port: OfPort, now: u64) {
         let Some(Some(b)) = self.bridges.get_mut(bridge as usize) else { return };
@@ -121,6 +124,20 @@ impl Switch {
         let was = b.macs.remove(b.mac_index.writer(guard), vlan, mac);
         self.outbox.macs.push(id.0, vlan, Mac::Known(mac));
         Ok(was)
+    }
+
+    /// Has all other bridges forget addresses that were learned behind a port that is gone. Of a
+    /// port with more addresses than a guest has they forget some only, which bounds the work.
+    pub(crate) fn forget_moved(&mut self, gone_from: BridgeId, macs: &[(u16, [u8; 6])]) {
+        let others = self.bridges.iter_mut().flatten().filter(|b| b.id != gone_from.0);
+        for b in others {
+            let index = b.mac_index.writer(self.writer.pin());
+            for (vlan, mac) in macs.iter().take(MOVED_MACS_MAX) {
+                if b.macs.remove_learned(index, *vlan, *mac) {
+                    self.outbox.macs.push(b.id, *vlan, Mac::Known(*mac));
+                }
+            }
+        }
     }
 
     /// Removes addresses that are too old, at most `n`; returns how many.

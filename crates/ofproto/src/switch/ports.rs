@@ -131,11 +131,14 @@ impl Switch {
         Ok(!spec.differs_in_link_only(old) || old.live() != spec.live() && asked())
     }
 
-    /// Removes a port and addresses learned behind it. Flows that refer to it stay.
+    /// Removes a port and addresses learned behind it; other bridges, which may have learned them
+    /// behind patch ports, forget them, too: a guest that goes may come back elsewhere. Flows that
+    /// refer to it stay.
     pub fn remove_port(&mut self, id: BridgeId, of_port: OfPort) -> Result<(), ConfigError> {
         let (b, guard) = self.bridge_pinned(id)?;
         let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
-        b.macs.remove_port(b.mac_index.writer(guard), of_port);
+        let learned = b.macs.remove_port(b.mac_index.writer(guard), of_port);
+        self.forget_moved(id, &learned);
         self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
         self.forget_neighbours(&[&spec.name]);
         self.forget_mcast(id, of_port);

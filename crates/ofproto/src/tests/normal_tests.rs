@@ -118,3 +118,30 @@ fn a_third_tag_hides_none() {
     let other = "pop_vlan,push_vlan(vid=7,pcp=0)";
     assert_eq!(text, format!("clone({new},13),{new},{other},12,pop_vlan,14"));
 }
+
+#[test]
+fn addresses_of_a_port_that_goes_are_forgotten_by_all_bridges() {
+    let mut lab = Lab::new();
+    let other = lab.sw.add_bridge("br1", BridgeConfig::default(), 0).unwrap();
+    let patch = |of_port| PortSpec {
+        of_port,
+        name: format!("q{of_port}"),
+        bundle: format!("q{of_port}"),
+        ..PortSpec::default()
+    };
+    [7, 8].into_iter().for_each(|n| lab.sw.add_port(other, patch(n)).unwrap());
+    let [guest, kept, fixed] = [1, 2, 3].map(|n| [2, 0, 0, 0, 0, n]);
+    for mac in [guest, kept, fixed] {
+        lab.sw.learn(other.0, 5, mac, 7, 0);
+    }
+    lab.sw.fdb_add(other, 8, 5, fixed, 0).unwrap();
+    lab.sw.learn(lab.br.0, 5, guest, 1, 0);
+    lab.sw.learn(lab.br.0, 5, fixed, 1, 0);
+    lab.sw.learn(lab.br.0, 5, kept, 2, 0);
+    lab.sw.remove_port(lab.br, 1).unwrap();
+    let mut known: Vec<_> = lab.sw.fdb(other).unwrap().iter().map(|e| e.mac).collect();
+    known.sort_unstable();
+    assert_eq!(known, [kept, fixed]);
+    let here: Vec<_> = lab.sw.fdb(lab.br).unwrap().iter().map(|e| e.mac).collect();
+    assert_eq!(here, [kept]);
+}

@@ -20,6 +20,7 @@ const ARP: Group =
     &[(at::IP_SRC, 4), (at::IP_DST, 4), (at::PROTO, 1), (at::ARP_SHA, 6), (at::ARP_THA, 6)];
 const L4: Group = &[(at::TP_SRC, 2), (at::TP_DST, 2)];
 const ND: Group = &[(at::ND_TARGET, 16), (at::ARP_SHA, 6), (at::ARP_THA, 6)];
+const ND_EXT: Group = &[(at::ND_RESERVED, 4), (at::ND_OPTIONS_TYPE, 1)];
 const MPLS: Group = &[(at::MPLS, 4)];
 const NSH: Group =
     &[(at::NSH_FLAGS, 1), (at::NSH_TTL, 1), (at::NSH_SPI, 3), (at::NSH_SI, 1), (at::NSH_C, 16)];
@@ -38,6 +39,7 @@ impl Xlate<'_, '_> {
         if self.key.words[..32] == self.base.words[..32] && !self.wants_ethernet() {
             return;
         }
+        let unwritten = self.has_no_protocol();
         let is_nsh = self.key.u16(at::ETH_TYPE) == ETH_NSH && self.set_nsh();
         self.commit_addresses();
         match self.key.u16(at::ETH_TYPE) {
@@ -53,16 +55,17 @@ impl Xlate<'_, '_> {
         };
         if fields::is_ip(self.key.u16(at::ETH_TYPE)) {
             self.set_group(L4);
-            if self.key.u8(at::PROTO) == 58 {
+            if self.key.u16(at::ETH_TYPE) == ETH_IPV6 && self.key.u8(at::PROTO) == 58 {
+                // An option's type first: it says whose address the other group sets.
+                self.set_group(ND_EXT);
                 self.set_group(ND);
             }
         }
         self.commit_vlan();
         self.commit_queue();
-        let unwritten = self.key.u16(at::ETH_TYPE) == ETH_ARP && self.key.u8(at::PROTO) == 0;
         let before = self.base;
         self.committed();
-        if unwritten {
+        if unwritten && self.key.u16(at::ETH_TYPE) == ETH_ARP {
             for &(at, len) in ARP {
                 self.base.bytes_mut()[at..at + len].copy_from_slice(&before.bytes()[at..at + len]);
             }
@@ -73,11 +76,14 @@ impl Xlate<'_, '_> {
     /// protocol or the ARP operation is 0, which is what packets have that are cut short. An ARP
     /// operation that is set later has everything written.
     fn set_network(&mut self, group: Group) -> bool {
-        if !self.differs(group) {
-            return false;
-        }
-        self.wc.set_u8(at::PROTO, 0xff);
-        self.key.u8(at::PROTO) != 0 && self.set_group(group)
+        !self.has_no_protocol() && self.set_group(group)
+    }
+
+    /// Is the protocol or operation known to be 0? It is where the decision looks at it: at a field
+    /// that is set ([`fields::look_to_write`]), not at one that is moved or popped to. So packets
+    /// of one decision are written alike.
+    fn has_no_protocol(&self) -> bool {
+        self.wc.u8(at::PROTO) == 0xff && self.key.u8(at::PROTO) == 0
     }
 
     fn differs(&self, group: Group) -> bool {
@@ -185,7 +191,7 @@ impl Xlate<'_, '_> {
         }
         // Not written: it says which fields these are (IPv4, ARP, MPLS and NSH share places).
         set.key.set_u16(at::ETH_TYPE, self.key.u16(at::ETH_TYPE));
-        if matches!(group[0].0, at::TP_SRC | at::ND_TARGET) {
+        if matches!(group, L4 | ND | ND_EXT) {
             self.wc.set_u8(at::PROTO, 0xff);
             set.key.set_u8(at::PROTO, self.key.u8(at::PROTO));
         }

@@ -67,6 +67,7 @@ impl<'a> Xlate<'a, '_> {
         let (bridge, number) = (self.bridge, self.in_port());
         let input = self.input();
         if input.is_none() && !matches!(number, port::CONTROLLER | port::ANY) {
+            self.trace_refusal(|| format!("received packet on unknown port {number}"));
             return self.trace_warning(|| "no input bundle, dropping".into());
         }
         let dst: [u8; 6] = self.key.get(at::ETH_DST);

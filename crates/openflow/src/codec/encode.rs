@@ -11,20 +11,21 @@ use crate::{MultipartReply, Reply, Version, error_code};
 pub fn encode(dialect: impl Into<Dialect>, to: impl Into<ReplyTo>, reply: &Reply) -> Vec<Vec<u8>> {
     let (dialect, to) = (dialect.into(), to.into());
     match reply {
-        Reply::Multipart(reply) => multipart::encode(dialect, to, reply, false),
+        Reply::Multipart(reply) => multipart::encode(dialect, to, reply, false).0,
         Reply::MonitorUpdate(updates) => monitor::encode_updates(dialect, to, updates),
         _ => vec![finish(single(dialect, to, reply))],
     }
 }
 
 /// Encodes part of a multipart reply; `more` says that further parts follow (so that a caller can
-/// give a million flows in pieces).
+/// give a million flows in pieces). Returns also how many entries are left out, as they are longer
+/// than a message may be.
 pub fn encode_part(
     dialect: impl Into<Dialect>,
     to: impl Into<ReplyTo>,
     reply: &MultipartReply,
     more: bool,
-) -> Vec<Vec<u8>> {
+) -> (Vec<Vec<u8>>, usize) {
     multipart::encode(dialect.into(), to.into(), reply, more)
 }
 

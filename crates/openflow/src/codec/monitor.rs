@@ -114,7 +114,7 @@ pub(super) fn encode_updates(
         _ => 16,
     };
     let parts = Parts::new(dialect.version, to, kind);
-    parts.each(updates, |u, m| put(dialect.version, to, false, u, m)).finish(false)
+    parts.each(updates, |u, m| put(dialect.version, to, false, u, m)).finish(false).0
 }
 
 /// One update; `initial`: in the reply to the request.

@@ -145,6 +145,8 @@ pub(super) struct Parts {
     flags_at: usize,
     current: Vec<u8>,
     done: Vec<Vec<u8>>,
+    /// Entries that fit in no message.
+    left_out: usize,
 }
 
 impl Parts {
@@ -162,7 +164,7 @@ impl Parts {
             m.u32(kind);
             m.pad(if version == Version::V10 { 4 } else { 0 });
         }
-        Parts { flags_at: 10, current: m.clone(), header: m, done: Vec::new() }
+        Parts { flags_at: 10, current: m.clone(), header: m, done: Vec::new(), left_out: 0 }
     }
 
     /// Adds one entry, which stays in one message. An entry that fits in none is left out.
@@ -174,6 +176,7 @@ impl Parts {
         }
         let entry = self.current.split_off(start);
         if self.header.len() + entry.len() > MAX_LEN {
+            self.left_out += 1;
             return;
         }
         let mut next = self.header.clone();
@@ -189,11 +192,11 @@ impl Parts {
         self.done.push(finish(m));
     }
 
-    /// The messages; `more`: further replies follow.
-    pub fn finish(mut self, more: bool) -> Vec<Vec<u8>> {
+    /// The messages, and how many entries fit in none; `more`: further replies follow.
+    pub fn finish(mut self, more: bool) -> (Vec<Vec<u8>>, usize) {
         let last = std::mem::take(&mut self.current);
         self.push(last, more);
-        self.done
+        (self.done, self.left_out)
     }
 
     /// One entry for each item.
@@ -238,8 +241,14 @@ fn number(to: ReplyTo, reply: &Reply) -> u32 {
     }
 }
 
-/// Encodes a reply, in as many messages as it takes; `more`: further parts follow.
-pub(super) fn encode(dialect: Dialect, to: ReplyTo, reply: &Reply, more: bool) -> Vec<Vec<u8>> {
+/// Encodes a reply, in as many messages as it takes; `more`: further parts follow. Returns also how
+/// many entries fit in no message.
+pub(super) fn encode(
+    dialect: Dialect,
+    to: ReplyTo,
+    reply: &Reply,
+    more: bool,
+) -> (Vec<Vec<u8>>, usize) {
     let version = dialect.version;
     let nicira = to.form == Form::Nicira;
     let mut parts = Parts::new(version, to, number(to, reply));

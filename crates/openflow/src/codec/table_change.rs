@@ -81,9 +81,9 @@ fn decode_properties(version: Version, table: u8, mut rd: Rd<'_>) -> Result<Opti
             }
             // Any action: tables can do more than all that there are numbers for.
             4..=7 => ids(body, |_| Ok(()))?,
-            8 => able &= fields(body, true, |f, masked| !masked || f.maskable())?,
+            8 => able &= fields(body, true, |f, masked| !masked || f.is_none_or(Field::maskable))?,
             10 => able &= fields(body, false, |_, _| true)?,
-            12..=15 => able &= fields(body, false, |f, _| f.writable())?,
+            12..=15 => able &= fields(body, false, |f, _| f.is_some_and(Field::writable))?,
             _ => return Err(body.unknown_property(kind, EXPERIMENTER)),
         }
     }
@@ -119,12 +119,16 @@ fn ids(mut list: Rd<'_>, mut each: impl FnMut(u16) -> Result<()>) -> Result<()> 
     Ok(())
 }
 
-/// Is every field of a list, which may have `masks`, an `able` one?
-fn fields(list: Rd<'_>, masks: bool, able: impl Fn(Field, bool) -> bool) -> Result<bool> {
+/// Is every field of a list, which may have `masks`, an `able` one? None: it is one that our own
+/// replies name and that is no flow's.
+fn fields(list: Rd<'_>, masks: bool, able: impl Fn(Option<Field>, bool) -> bool) -> Result<bool> {
     let (mut rest, mut all, mut masked) = (list.0, true, false);
     while !rest.is_empty() {
         let header = OxmHeader::parse(rest)?;
-        let field = header.oxm().ok_or(OfError::MatchBadField)?.field;
+        let field = header.oxm().map(|oxm| oxm.field);
+        if field.is_none() && !header.is_private() {
+            return Err(OfError::MatchBadField);
+        }
         all &= able(field, header.masked);
         masked |= header.masked;
         rest = &rest[header.size..];

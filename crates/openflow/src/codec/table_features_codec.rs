@@ -1,7 +1,7 @@
 //! Table features (1.3+): what each table can match and do. All tables here can do the same.
 
 use crate::buf::Put;
-use crate::oxm::{Oxm, ROWS};
+use crate::oxm::{Oxm, ROWS, put_private_headers};
 use crate::{TableStats, Version};
 use flow::{FIELDS, Field, TUN_METADATAS};
 use std::sync::OnceLock;
@@ -29,10 +29,13 @@ impl Ids {
     fn of(version: Version) -> &'static Ids {
         static IDS: [OnceLock<Ids>; Version::V15 as usize + 1] =
             [const { OnceLock::new() }; Version::V15 as usize + 1];
-        IDS[version as usize].get_or_init(|| Ids {
-            named: list(version, fields(), |_| false),
-            matched: list(version, fields(), Field::maskable),
-            written: list(version, fields().filter(|f| f.writable()), |_| false),
+        IDS[version as usize].get_or_init(|| {
+            let mut named = list(version, fields(), |_| false);
+            let mut matched = list(version, fields(), Field::maskable);
+            put_private_headers(false, &mut named);
+            put_private_headers(true, &mut matched);
+            let written = list(version, fields().filter(|f| f.writable()), |_| false);
+            Ids { named, matched, written }
         })
     }
 }
