@@ -208,6 +208,7 @@ impl Switch {
         let mcast = config.mcast;
         b.config = config;
         b.forget_names();
+        b.forget_victims();
         let misses = b.miss_base..b.miss_base + N_TABLES as u32;
         self.configure_mcast(id, mcast);
         self.publish();
