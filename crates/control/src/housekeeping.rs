@@ -26,8 +26,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Effects of decisions, and packets, that are taken in before connections have their turn: some
 /// milliseconds' work. Each changes one address or two, which become one region each (`ofproto`'s
-/// limit is twice as high).
+/// limit is twice as high). A flow that is learned counts as [`LEARNED_FLOW_EVENTS`].
 const TURN_EVENTS_MAX: usize = 1024;
+/// A new flow takes some 15 us, an address some 2.
+const LEARNED_FLOW_EVENTS: usize = 8;
 /// How often timeouts and rates are looked at.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -170,20 +172,25 @@ fn turn(s: &mut State, most: usize) -> bool {
     offload::turn(s, now);
     let mut punts = Vec::new();
     let (ofproto, export) = (&mut s.ofproto, &mut s.observers.export);
-    let more = s.dp.drain_events(most, &mut |event| match event {
-        Event::Punt(p) => match p.punt.context.downcast_ref::<SampleContext>() {
-            Some(sample) => export.sampled(&p, sample, now),
-            None => punts.push(p),
-        },
-        Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
-        Event::Suspicious(worker, one) => suspicious(worker, &one),
-        Event::Decided { effects, alone } => {
-            export.decided(&effects, alone, now);
-            ofproto.effects(&effects, now * 1_000_000);
+    let more = s.dp.drain_events(most, &mut |event| {
+        let mut flows = 0;
+        match event {
+            Event::Punt(p) => match p.punt.context.downcast_ref::<SampleContext>() {
+                Some(sample) => export.sampled(&p, sample, now),
+                None => punts.push(p),
+            },
+            Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
+            Event::Suspicious(worker, one) => suspicious(worker, &one),
+            Event::Decided { effects, alone } => {
+                export.decided(&effects, alone, now);
+                flows = ofproto.effects(&effects, now * 1_000_000);
+            }
+            Event::PassedOver { port, n } => ofproto.passed_over(port, n),
         }
-        Event::PassedOver { port, n } => ofproto.passed_over(port, n),
+        1 + flows * LEARNED_FLOW_EVENTS
     });
     let flows = slice_flows(s.watches_of_any());
+    let flows = flows.min(most / LEARNED_FLOW_EVENTS);
     let more = more | s.ofproto.learn_deferred(flows) | s.ofproto.notify_buckets();
     links::look_at_guests(s);
     crate::vhost_async::tick(s);

@@ -308,9 +308,9 @@ impl Switch {
     }
 
     /// Processes the effects of a decision that was made, or whose megaflow had traffic again
-    /// (`used`, ns).
-    pub fn effects(&mut self, effects: &Arc<dyn Any + Send + Sync>, used: u64) {
-        let Some(e) = effects.downcast_ref::<Effects>() else { return };
+    /// (`used`, ns). Returns how many flows it teaches.
+    pub fn effects(&mut self, effects: &Arc<dyn Any + Send + Sync>, used: u64) -> usize {
+        let Some(e) = effects.downcast_ref::<Effects>() else { return 0 };
         for l in &e.learns {
             self.learn(l.bridge, l.vlan, l.mac, l.port, used);
         }
@@ -318,6 +318,7 @@ impl Switch {
         e.fins.iter().for_each(|f| self.fin(f));
         e.hops.iter().for_each(|h| self.hop(h, used));
         e.snooped.iter().for_each(|s| self.snooped(s, used));
+        e.flows.len()
     }
 
     pub(crate) fn bridge(&self, id: BridgeId) -> Result<&Bridge, ConfigError> {
