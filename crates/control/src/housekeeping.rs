@@ -5,7 +5,7 @@ use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage, flow_log};
 use crate::oam::{self, bfd, cfm, lldp};
 use crate::of::change::{SLICE_FLOWS_MAX, begin_forgetting, forget_now, slice_flows};
-use crate::of::open_bundles::Bundle;
+use crate::of::open_bundles::{Bundle, TURN_BUNDLES_MAX};
 use crate::of::{async_msgs, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bonds, in_band, links, offload, polling_log, trees, underlay, vlog};
@@ -54,6 +54,9 @@ pub async fn run_each_second(state: Shared) {
         collect(&state).await;
         links::look_at_all(&state).await;
         each_second(&mut state.borrow_mut());
+        while give_up_bundles(&mut state.borrow_mut()) {
+            tokio::task::yield_now().await;
+        }
         begin_forgetting(&state);
         timeouts(&state).await;
     }
@@ -269,6 +272,7 @@ pub fn tick(s: &mut State) {
     s.collect();
     links::look(s);
     each_second(s);
+    while give_up_bundles(s) {}
     forget_now(s);
     crate::export::tick(s);
     while expire(s) {}
@@ -276,9 +280,8 @@ pub fn tick(s: &mut State) {
 }
 
 fn each_second(s: &mut State) {
-    let now = s.now_ns();
     s.run_fail_mode();
-    bundles(s, now);
+    table_features_requests(s);
     s.settle_accounts();
     in_band::follow_local(s);
     s.flush_changes();
@@ -318,15 +321,24 @@ fn limited(s: &mut State) {
     }
 }
 
-/// Gives up bundles and table features requests that were left alone for too long.
-fn bundles(s: &mut State, now: u64) {
-    let timeout = s.of.bundle_timeout;
+/// Gives up bundles that were left alone for too long, some at a time. True: there are more.
+fn give_up_bundles(s: &mut State) -> bool {
+    let (now, timeout) = (s.now_ns(), s.of.bundle_timeout);
+    let mut left = TURN_BUNDLES_MAX;
     for conn in s.conns.values_mut() {
-        while let Some(Bundle { opening: data, .. }) = conn.bundles.next_idle(now, timeout) {
+        while let Some(Bundle { opening: data, .. }) =
+            conn.bundles.next_idle(now, timeout, &mut left)
+        {
             let xid = data.get(4..8).map_or(0, |x| u32::from_be_bytes([x[0], x[1], x[2], x[3]]));
             conn.reply(xid, &Reply::Error { error: OfError::BundleTimeout, data });
         }
     }
+    left == 0
+}
+
+/// Gives up table features requests that were left alone for too long.
+fn table_features_requests(s: &mut State) {
+    let (now, timeout) = (s.now_ns(), s.of.bundle_timeout);
     for conn in s.conns.values_mut() {
         if let Some((xid, data)) = table_features::expire(&mut conn.table_features, now, timeout) {
             conn.reply(xid, &Reply::Error { error: OfError::MultipartRequestTimeout, data });
