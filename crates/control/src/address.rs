@@ -15,7 +15,7 @@ const LOOKUPS_MAX: usize = 32;
 
 static LOOKUPS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(LOOKUPS_MAX)));
 
-/// Does what takes long for a name, when its turn has come; it goes on if nobody waits for it any
+/// Does what takes long for a name, when its turn has come; it goes on if no task waits for it any
 /// more.
 async fn in_turn<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let turn = LOOKUPS.clone().acquire_owned().await.map_err(io::Error::other)?;
@@ -100,7 +100,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
 
-    /// Nobody waits for some of them, as when their controllers are not configured any more.
+    /// No task waits for some of them, as when their controllers are not configured any more.
     #[test]
     fn few_names_are_looked_up_at_once() {
         static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);

@@ -79,8 +79,9 @@ impl CopiesAccount {
         self.debts.of(port).is_some_and(|ns| ns > BURST_NS)
     }
 
-    /// Charges the port with a packet of so many copies. `again`: only the first one
-    /// is free. False: it is not to be executed. All ports that owe something share the burst of an iteration.
+    /// Charges the port with a packet of so many copies. `again`: only the first one is free.
+    /// False: it is not to be executed. All ports that owe something share the burst of an
+    /// iteration.
     pub fn admit(&mut self, port: PortNo, copies: usize, again: bool) -> bool {
         let free = if again { 1 } else { self.free };
         let excess = copies.saturating_sub(free) as u64;

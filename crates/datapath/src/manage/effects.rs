@@ -57,8 +57,8 @@ impl EffectQueue {
         effects
     }
 
-    /// Hands over the counts of dropped effects, and effects until they cost `most`, as `each` says:
-    /// one at least. True: there are more.
+    /// Hands over the counts of dropped effects, and effects until they cost `most`, as `each`
+    /// says, one at least. True: there are more.
     pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event) -> usize) -> bool {
         for (port, n) in std::mem::take(&mut self.lost) {
             each(Event::PassedOver { port, n });
