@@ -5,7 +5,7 @@ use crate::appctl::usage::Sample;
 use crate::appctl::{capture, coverage, flow_log};
 use crate::oam::{self, bfd, cfm, lldp};
 use crate::of::change::{SLICE_FLOWS_MAX, begin_forgetting, forget_now, slice_flows};
-use crate::of::open_bundles::Bundle;
+use crate::of::open_bundles::{Bundle, TURN_BUNDLES_MAX};
 use crate::of::{async_msgs, table_features};
 use crate::state::{Shared, State, collect};
 use crate::{bonds, in_band, links, offload, polling_log, trees, underlay, vlog};
@@ -26,8 +26,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Effects of decisions, and packets, that are taken in before connections have their turn: some
 /// milliseconds' work. Each changes one address or two, which become one region each (`ofproto`'s
-/// limit is twice as high).
+/// limit is twice as high). A flow that is learned counts as [`LEARNED_FLOW_EVENTS`].
 const TURN_EVENTS_MAX: usize = 1024;
+/// A new flow takes some 15 us, an address some 2.
+const LEARNED_FLOW_EVENTS: usize = 8;
 /// How often timeouts and rates are looked at.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -52,6 +54,9 @@ pub async fn run_each_second(state: Shared) {
         collect(&state).await;
         links::look_at_all(&state).await;
         each_second(&mut state.borrow_mut());
+        while give_up_bundles(&mut state.borrow_mut()) {
+            tokio::task::yield_now().await;
+        }
         begin_forgetting(&state);
         timeouts(&state).await;
     }
@@ -170,20 +175,25 @@ fn turn(s: &mut State, most: usize) -> bool {
     offload::turn(s, now);
     let mut punts = Vec::new();
     let (ofproto, export) = (&mut s.ofproto, &mut s.observers.export);
-    let more = s.dp.drain_events(most, &mut |event| match event {
-        Event::Punt(p) => match p.punt.context.downcast_ref::<SampleContext>() {
-            Some(sample) => export.sampled(&p, sample, now),
-            None => punts.push(p),
-        },
-        Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
-        Event::Suspicious(worker, one) => suspicious(worker, &one),
-        Event::Decided { effects, alone } => {
-            export.decided(&effects, alone, now);
-            ofproto.effects(&effects, now * 1_000_000);
+    let more = s.dp.drain_events(most, &mut |event| {
+        let mut flows = 0;
+        match event {
+            Event::Punt(p) => match p.punt.context.downcast_ref::<SampleContext>() {
+                Some(sample) => export.sampled(&p, sample, now),
+                None => punts.push(p),
+            },
+            Event::Differs(how) => vlog::err!(MODULE, "validation: {how}"),
+            Event::Suspicious(worker, one) => suspicious(worker, &one),
+            Event::Decided { effects, alone } => {
+                export.decided(&effects, alone, now);
+                flows = ofproto.effects(&effects, now * 1_000_000);
+            }
+            Event::PassedOver { port, n } => ofproto.passed_over(port, n),
         }
-        Event::PassedOver { port, n } => ofproto.passed_over(port, n),
+        1 + flows * LEARNED_FLOW_EVENTS
     });
     let flows = slice_flows(s.watches_of_any());
+    let flows = flows.min(most / LEARNED_FLOW_EVENTS);
     let more = more | s.ofproto.learn_deferred(flows) | s.ofproto.notify_buckets();
     links::look_at_guests(s);
     crate::vhost_async::tick(s);
@@ -262,6 +272,7 @@ pub fn tick(s: &mut State) {
     s.collect();
     links::look(s);
     each_second(s);
+    while give_up_bundles(s) {}
     forget_now(s);
     crate::export::tick(s);
     while expire(s) {}
@@ -269,9 +280,8 @@ pub fn tick(s: &mut State) {
 }
 
 fn each_second(s: &mut State) {
-    let now = s.now_ns();
     s.run_fail_mode();
-    bundles(s, now);
+    table_features_requests(s);
     s.settle_accounts();
     in_band::follow_local(s);
     s.flush_changes();
@@ -311,15 +321,24 @@ fn limited(s: &mut State) {
     }
 }
 
-/// Gives up bundles and table features requests that were left alone for too long.
-fn bundles(s: &mut State, now: u64) {
-    let timeout = s.of.bundle_timeout;
+/// Gives up bundles that were left alone for too long, some at a time. True: there are more.
+fn give_up_bundles(s: &mut State) -> bool {
+    let (now, timeout) = (s.now_ns(), s.of.bundle_timeout);
+    let mut left = TURN_BUNDLES_MAX;
     for conn in s.conns.values_mut() {
-        while let Some(Bundle { opening: data, .. }) = conn.bundles.next_idle(now, timeout) {
+        while let Some(Bundle { opening: data, .. }) =
+            conn.bundles.next_idle(now, timeout, &mut left)
+        {
             let xid = data.get(4..8).map_or(0, |x| u32::from_be_bytes([x[0], x[1], x[2], x[3]]));
             conn.reply(xid, &Reply::Error { error: OfError::BundleTimeout, data });
         }
     }
+    left == 0
+}
+
+/// Gives up table features requests that were left alone for too long.
+fn table_features_requests(s: &mut State) {
+    let (now, timeout) = (s.now_ns(), s.of.bundle_timeout);
     for conn in s.conns.values_mut() {
         if let Some((xid, data)) = table_features::expire(&mut conn.table_features, now, timeout) {
             conn.reply(xid, &Reply::Error { error: OfError::MultipartRequestTimeout, data });

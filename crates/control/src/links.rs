@@ -35,10 +35,16 @@ pub async fn run(state: Shared) {
         Err(e) => return vlog::err!("netdev_linux", "the kernel's links cannot be followed: {e}"),
     };
     loop {
-        if let Ok(mut ready) = watch.readable().await {
-            ready.clear_ready();
-        }
-        let events = watch.get_mut().events();
+        let events = match watch.readable_mut().await {
+            Ok(mut ready) => {
+                let (events, more) = ready.get_inner_mut().events();
+                if !more {
+                    ready.clear_ready();
+                }
+                events
+            }
+            Err(_) => Vec::new(),
+        };
         let all = changed(&state.borrow(), &events);
         look_in_turns(&state, &all).await;
         tokio::time::sleep(rest(all.len())).await;

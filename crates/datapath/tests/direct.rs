@@ -139,6 +139,7 @@ fn differences_found(b: &mut Bed) -> Vec<String> {
         if let Event::Differs(how) = e {
             found.push(how.to_string());
         }
+        1
     });
     found
 }

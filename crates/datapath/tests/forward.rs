@@ -439,6 +439,7 @@ fn punts_recirculation_and_injection() {
             assert_eq!(p.punt.context.downcast_ref(), Some(&77u32));
             n += 1;
         }
+        1
     });
     assert_eq!(n, 10);
     let c = b.credits();
@@ -468,6 +469,7 @@ fn sampled(rest: Vec<Op>) -> (usize, usize, [usize; 2]) {
                 assert_eq!((p.packet.len(), p.total_len), (20, 64));
                 samples += 1;
             }
+            1
         });
     }
     b.assert_balanced();

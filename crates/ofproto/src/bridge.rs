@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use sync::Domain;
 
 /// Counters of one flow table, and what controllers configured for it.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct TableRec {
     pub active: u32,
     pub matched: u64,
@@ -32,8 +32,8 @@ pub(crate) struct TableRec {
     /// True: free places have fallen below the lower threshold, so the next event is that they rise
     /// above the upper one.
     pub scarce: bool,
-    /// Flows that are evicted next.
-    pub victims: Victims,
+    /// The flows that may be evicted, if the table was full since it evicts.
+    pub victims: Option<Box<Victims>>,
 }
 
 /// The Geneve options of a bridge, as the fields `tun_metadataN`.
@@ -124,6 +124,18 @@ impl Bridge {
     pub fn evicts(&self, table: u8) -> bool {
         self.config.tables.get(&table).is_some_and(|t| t.evict)
             || self.table_recs[usize::from(table)].evict
+    }
+
+    /// Forgets which flows may be evicted in tables that do not evict, or by other groups.
+    pub fn forget_victims(&mut self) {
+        for table in 0..N_TABLES as u8 {
+            let evicts = self.evicts(table);
+            let groups = self.config.tables.get(&table).map_or(&[][..], |t| &t.groups);
+            let victims = &mut self.table_recs[usize::from(table)].victims;
+            if !victims.as_ref().is_some_and(|v| evicts && v.fields() == groups) {
+                *victims = None;
+            }
+        }
     }
 
     /// The groups as the open change has left them, to be changed further.

@@ -37,6 +37,9 @@ pub enum LinkEvent {
     Lost,
 }
 
+/// Messages that one look reads: 1 ms. Who changes links all the time has more come meanwhile.
+const MESSAGES_MAX: usize = 512;
+
 /// A subscription to link events.
 pub struct LinkWatch(Netlink);
 
@@ -49,21 +52,22 @@ impl LinkWatch {
         Netlink::open(GROUP_LINK).map(LinkWatch)
     }
 
-    /// All events that wait. Never blocks.
-    pub fn events(&mut self) -> Vec<LinkEvent> {
+    /// Events that wait, the first ones if there are many. Never blocks. True: there are more.
+    pub fn events(&mut self) -> (Vec<LinkEvent>, bool) {
         let mut out = Vec::new();
-        loop {
+        for _ in 0..MESSAGES_MAX {
             let got = self.0.receive(|_, message| out.extend(event(message)));
             match got.map_err(|e| e.raw_os_error()) {
                 Ok(()) | Err(Some(libc::EINTR)) => {}
-                Err(Some(libc::EAGAIN)) => return out,
+                Err(Some(libc::EAGAIN)) => return (out, false),
                 Err(Some(libc::ENOBUFS)) => out.push(LinkEvent::Lost),
                 Err(_) => {
                     out.push(LinkEvent::Lost);
-                    return out;
+                    return (out, false);
                 }
             }
         }
+        (out, true)
     }
 }
 

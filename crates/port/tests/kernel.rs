@@ -515,13 +515,33 @@ fn link_events() {
         return;
     }
     let mut watch = LinkWatch::new().unwrap();
-    assert_eq!(watch.events(), []);
+    assert_eq!(watch.events(), (vec![], false));
     veth();
     let up = |e: &LinkEvent| matches!(e, LinkEvent::Changed(s) if s.name == "v0" && s.up);
     await_event(&mut watch, up);
     ip("link del v0");
     let gone = |e: &LinkEvent| matches!(e, LinkEvent::Gone { name, .. } if name == "v0");
     await_event(&mut watch, gone);
+}
+
+#[test]
+fn a_look_at_link_events_is_no_longer_than_some_of_them() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let mut watch = LinkWatch::new().unwrap();
+    let file = std::env::temp_dir().join(format!("weft-links-{}", std::process::id()));
+    let flaps = ["link set v0 mtu 1400\n", "link set v0 mtu 1300\n"].concat();
+    std::fs::write(&file, flaps.repeat(400)).unwrap();
+    ip(&format!("-batch {}", file.display()));
+    std::fs::remove_file(&file).unwrap();
+    let (first, more) = watch.events();
+    assert!(first.len() <= 512 && more, "{} {more}", first.len());
+    let (rest, more) = watch.events();
+    let lost = |all: &[LinkEvent]| all.contains(&LinkEvent::Lost);
+    assert!(first.len() + rest.len() >= 800 || lost(&first) || lost(&rest));
+    assert!(!more || !watch.events().1);
 }
 
 /// More changes than the queue of events holds, while none is read: later ones are heard of.
@@ -573,7 +593,7 @@ fn await_event(watch: &mut LinkWatch, want: impl Fn(&LinkEvent) -> bool) {
     while !seen.iter().any(&want) {
         assert!(Instant::now() < end, "not among {seen:?}");
         wait(watch.as_raw_fd(), 100);
-        seen.extend(watch.events());
+        seen.extend(watch.events().0);
     }
 }
 

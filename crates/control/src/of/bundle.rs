@@ -240,9 +240,10 @@ mod tests {
         assert!(each <= CHUNK.start() + 400, "{each}");
         // Bundle 0 is used again, so that it is idle last.
         add(&mut conn, 0, 3, &adding(100), max.into()).unwrap();
-        let idle = std::iter::from_fn(|| conn.bundles.next_idle(100, 10));
+        let mut left = usize::MAX;
+        let idle = std::iter::from_fn(|| conn.bundles.next_idle(100, 10, &mut left));
         assert_eq!(idle.map(|b| b.used).collect::<Vec<_>>(), (1..90).collect::<Vec<_>>());
-        while conn.bundles.next_idle(u64::MAX, 10).is_some() {}
+        while conn.bundles.next_idle(u64::MAX, 10, &mut left).is_some() {}
         assert_eq!((conn.bundles.count(), conn.held()), (0, CONNECTION_BYTES_MIN));
     }
 }

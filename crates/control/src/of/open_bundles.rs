@@ -3,6 +3,11 @@
 use super::bundle::Messages;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Bundles that are given up in a turn because they are idle: 1 ms.
+pub const TURN_BUNDLES_MAX: usize = 4096;
+/// Bytes that take as long to free as a small bundle takes to be given up.
+const BUNDLE_BYTES: usize = 32 << 10;
+
 /// An open bundle.
 pub struct Bundle {
     /// `OFPBF_*` of the message that opened it: whether it is atomic and ordered.
@@ -61,12 +66,38 @@ impl OpenBundles {
         Some(bundle)
     }
 
-    /// Takes out the bundle that is idle for longest, if that is more than `timeout` ns.
-    pub fn next_idle(&mut self, now: u64, timeout: u64) -> Option<Bundle> {
+    /// Takes out the bundle that is idle for longest, if that is more than `timeout` ns, and if
+    /// some of this turn's bundles are left ([`TURN_BUNDLES_MAX`]).
+    pub fn next_idle(&mut self, now: u64, timeout: u64, left: &mut usize) -> Option<Bundle> {
         let (used, id) = *self.by_use.first()?;
-        if now.saturating_sub(used) <= timeout {
+        if *left == 0 || now.saturating_sub(used) <= timeout {
             return None;
         }
-        self.remove(id)
+        let bundle = self.remove(id)?;
+        *left = left.saturating_sub(1 + bundle.held() / BUNDLE_BYTES);
+        Some(bundle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(bundles: &mut OpenBundles, id: u32, bytes: usize) {
+        let (messages, opening) = (Messages::default(), vec![0; bytes]);
+        bundles.insert(id, Bundle { flags: 0, closed: false, messages, used: 5, opening });
+    }
+
+    #[test]
+    fn few_idle_bundles_are_given_up_in_a_turn_however_many_there_are() {
+        let mut all = OpenBundles::default();
+        (0..10_000).for_each(|id| open(&mut all, id, 16));
+        let turn = |all: &mut OpenBundles, now| {
+            let mut left = TURN_BUNDLES_MAX;
+            std::iter::from_fn(|| all.next_idle(now, 10, &mut left)).count()
+        };
+        assert_eq!([15, 16, 16, 16].map(|now| turn(&mut all, now)), [0, 4096, 4096, 1808]);
+        (0..100).for_each(|id| open(&mut all, id, TURN_BUNDLES_MAX / 4 * BUNDLE_BYTES));
+        assert_eq!((turn(&mut all, 16), all.count()), (4, 96), "large ones");
     }
 }

@@ -95,7 +95,7 @@ impl Actions {
                     run
                 }
                 Kind::TunnelPushOutput => self.encapsulate_run(batch, program.out, n, tx),
-                Kind::Copies if !tx.copies.admit(batch.in_port[n], program.weight.into()) => {
+                Kind::Copies if !admit(batch, n, program, tx) => {
                     tx.dropped(batch.in_port[n], Drop::ActionTime);
                     // SAFETY: as above.
                     tx.free(unsafe { batch.packets[n].duplicate() });
@@ -321,6 +321,14 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
             tx.free(p);
         }
     }
+}
+
+/// True if a packet's program of many copies may be executed, for which its port is charged.
+fn admit(batch: &Batch, n: usize, program: &Program, tx: &mut TxState) -> bool {
+    let port = batch.in_port[n];
+    let again = n < batch.waited && batch.columns.depth[n] > 0
+        || tx.copies.owes_too_much(port) && program.recirculates();
+    tx.copies.admit(port, program.weight.into(), again)
 }
 
 /// How many of the first entries are equal; at least one.

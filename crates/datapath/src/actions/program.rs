@@ -44,8 +44,9 @@ pub(crate) enum Kind {
     Sampled,
     /// Everything else, by the interpreter.
     Generic,
-    /// Operations that send more copies of a packet than [`KERNEL_FREE_COPIES_MAX`], for which the
-    /// packet's input port is charged: a sequence, or by the interpreter.
+    /// Operations that send more copies of a packet than [`KERNEL_FREE_COPIES_MAX`], or have one of
+    /// several looked up again, for which the packet's input port is charged: a sequence, or by the
+    /// interpreter.
     Copies,
 }
 
@@ -115,12 +116,17 @@ impl Program {
             p.out = *port;
         }
         p.kind = p.compile(ops, why);
-        if matches!(p.kind, Kind::Sequence | Kind::Generic)
-            && usize::from(p.weight) > KERNEL_FREE_COPIES_MAX
-        {
+        let most = if recirculates(ops) { 1 } else { KERNEL_FREE_COPIES_MAX };
+        if matches!(p.kind, Kind::Sequence | Kind::Generic) && usize::from(p.weight) > most {
             p.kind = Kind::Copies;
         }
         p
+    }
+
+    /// True if the program has packets looked up again.
+    #[cold]
+    pub fn recirculates(&self) -> bool {
+        recirculates(&self.ops)
     }
 
     /// Finds the kind of these operations, and fills in the fields that it needs.
@@ -183,6 +189,16 @@ fn weight(ops: &[Op]) -> usize {
         ops.iter().map(one).sum()
     }
     parts(ops) / CHANGES_PER_COPY
+}
+
+/// True if some of these operations have the packet looked up again.
+fn recirculates(ops: &[Op]) -> bool {
+    ops.iter().any(|op| match op {
+        Op::Recirc(_) | Op::TunnelPop { .. } => true,
+        Op::CheckLen { more, others, .. } => recirculates(more) || recirculates(others),
+        Op::Clone(ops) | Op::Sample { ops, .. } => recirculates(ops),
+        _ => false,
+    })
 }
 
 /// True if these operations compile to a kind that needs no interpreter and takes one packet at a
@@ -360,7 +376,9 @@ mod tests {
             (out(4), false),
             (out(5), true),
             ([changes.clone(), out(1)].concat(), false),
-            (vec![Op::Recirc(1); 5], true),
+            (vec![Op::Recirc(1); 2], true),
+            (vec![Op::PopVlan, Op::Recirc(1)], false),
+            (vec![Op::Clone(vec![Op::Recirc(1)].into()), Op::Output(1)], true),
             (vec![Op::PopVlan; 80], true),
         ] {
             assert_eq!(Program::new(&ops, None).kind == Kind::Copies, long, "{ops:?}");

@@ -172,9 +172,9 @@ impl Datapath {
         }
     }
 
-    /// Hands over events since the last call: at most `most` effects of decisions, ports in turn,
-    /// and as many packets, workers in turn. True: there are more.
-    pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
+    /// Hands over events since the last call: effects of decisions until they cost `most`, as
+    /// `each` says, ports in turn, and `most` packets, workers in turn. True: there are more.
+    pub fn drain_events(&mut self, most: usize, each: &mut dyn FnMut(Event) -> usize) -> bool {
         self.read_all_reports();
         let more = self.events.drain(most, each);
         let mut left = most;

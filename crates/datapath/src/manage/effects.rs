@@ -57,14 +57,16 @@ impl EffectQueue {
         effects
     }
 
-    /// Hands over the counts of dropped effects, and at most `most` effects. True: there are more.
-    pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
+    /// Hands over the counts of dropped effects, and effects until they cost `most`, as `each`
+    /// says, one at least. True: there are more.
+    pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event) -> usize) -> bool {
         for (port, n) in std::mem::take(&mut self.lost) {
             each(Event::PassedOver { port, n });
         }
-        for _ in 0..most {
+        let mut n = 0;
+        while n < most {
             let Some((effects, alone)) = self.pop() else { return false };
-            each(Event::Decided { effects, alone });
+            n += each(Event::Decided { effects, alone }).max(1);
         }
         !self.turn.is_empty()
     }
@@ -83,7 +85,7 @@ pub(crate) struct EventQueue {
 
 impl EventQueue {
     /// Hands over all events, of effects at most `most`. True: there are more effects.
-    pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event)) -> bool {
+    pub fn drain(&mut self, most: usize, each: &mut dyn FnMut(Event) -> usize) -> bool {
         for how in self.differences.drain(..) {
             each(Event::Differs(how));
         }
@@ -101,10 +103,13 @@ mod tests {
 
     fn taken(d: &mut EffectQueue, most: usize) -> (Vec<u32>, BTreeMap<PortNo, u64>, bool) {
         let (mut out, mut lost) = (Vec::new(), BTreeMap::new());
-        let more = d.drain(most, &mut |e| match e {
-            Event::Decided { effects, .. } => out.extend(effects.downcast_ref::<u32>()),
-            Event::PassedOver { port, n } => _ = lost.insert(port, n),
-            _ => {}
+        let more = d.drain(most, &mut |e| {
+            match e {
+                Event::Decided { effects, .. } => out.extend(effects.downcast_ref::<u32>()),
+                Event::PassedOver { port, n } => _ = lost.insert(port, n),
+                _ => {}
+            }
+            1
         });
         (out, lost, more)
     }
@@ -120,5 +125,15 @@ mod tests {
         let (rest, lost, more) = taken(&mut d, usize::MAX);
         assert_eq!((rest.len(), more), (PORT_EFFECTS_MAX - 2, false));
         assert!(lost.is_empty() && d.queues.is_empty(), "reported once, nothing left");
+    }
+
+    #[test]
+    fn few_effects_that_cost_much_are_handed_over_at_once() {
+        let mut d = EffectQueue::default();
+        (0..20u32).for_each(|i| d.push(1, Arc::new(i), None));
+        for left in [16, 12, 8, 4, 0] {
+            assert_eq!(d.drain(10, &mut |_| 3), left > 0);
+            assert_eq!(d.queues.get(&1).map_or(0, VecDeque::len), left);
+        }
     }
 }

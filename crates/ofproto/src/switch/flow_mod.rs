@@ -48,7 +48,11 @@ impl Switch {
         }
         let Ok(b) = self.bridge_mut(bridge) else { return };
         let step = |n: &mut u32| *n = if added { *n + 1 } else { n.saturating_sub(1) };
-        step(&mut b.table_recs[usize::from(table)].active);
+        let rec = &mut b.table_recs[usize::from(table)];
+        step(&mut rec.active);
+        if rec.victims.is_some() {
+            self.note_victim(bridge, table, flow.id, added);
+        }
         self.note_learning(bridge, table, flow, added);
         let Ok(b) = self.bridge_mut(bridge) else { return };
         flow.meter.iter().for_each(|m| b.meters.users.note(*m, flow.id, added));

@@ -99,7 +99,9 @@ impl Switch {
         shrink(f.idle, &mut rec.idle);
         shrink(f.hard, &mut rec.hard);
         if before != (rec.idle, rec.hard) {
+            let (bridge, table) = (BridgeId(rec.bridge), rec.table);
             self.set_timer(f.rule);
+            self.note_victim(bridge, table, f.rule, true);
         }
     }
 

@@ -208,6 +208,7 @@ impl Switch {
         let mcast = config.mcast;
         b.config = config;
         b.forget_names();
+        b.forget_victims();
         let misses = b.miss_base..b.miss_base + N_TABLES as u32;
         self.configure_mcast(id, mcast);
         self.publish();
@@ -307,9 +308,9 @@ impl Switch {
     }
 
     /// Processes the effects of a decision that was made, or whose megaflow had traffic again
-    /// (`used`, ns).
-    pub fn effects(&mut self, effects: &Arc<dyn Any + Send + Sync>, used: u64) {
-        let Some(e) = effects.downcast_ref::<Effects>() else { return };
+    /// (`used`, ns). Returns how many flows it teaches.
+    pub fn effects(&mut self, effects: &Arc<dyn Any + Send + Sync>, used: u64) -> usize {
+        let Some(e) = effects.downcast_ref::<Effects>() else { return 0 };
         for l in &e.learns {
             self.learn(l.bridge, l.vlan, l.mac, l.port, used);
         }
@@ -317,6 +318,7 @@ impl Switch {
         e.fins.iter().for_each(|f| self.fin(f));
         e.hops.iter().for_each(|h| self.hop(h, used));
         e.snooped.iter().for_each(|s| self.snooped(s, used));
+        e.flows.len()
     }
 
     pub(crate) fn bridge(&self, id: BridgeId) -> Result<&Bridge, ConfigError> {

@@ -223,6 +223,7 @@ impl Switch {
             (rec.evict, rec.vacancy) = (evict, vacancy);
             rec.scarce = vacancy.is_some_and(|[_, up]| free < up);
         }
+        b.forget_victims();
         b.vacancies = (0..N_TABLES as u8)
             .filter(|t| b.table_recs[usize::from(*t)].vacancy.is_some())
             .collect();
