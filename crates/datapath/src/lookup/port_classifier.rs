@@ -14,18 +14,16 @@ use flow::PortNo;
 /// Masks that one port may have, besides the full mask, while few ports share a table: other ports
 /// find some left.
 pub(super) const PORT_MASKS_MAX: usize = MASKS / 4 * 3;
-/// Masks that every port may have, however many ports share a table.
-const PORT_MASKS_MIN: usize = 4;
-
 /// Subtables in which a packet is looked up, the most hit ones of its port, besides predicted ones.
 /// With 8 masks and no signature cache a packet takes 133 and 137 cycles, 165 and 169 with 8
 /// subtables; an access list of 10,000 rules 165 and 183, 182 and 215 with 16. With one, two masks
 /// take up to 284 and not 120 (`bench/micro/datapath/miss.rs`).
 pub(super) const SUBTABLES_PROBED_MAX: usize = 4;
 
-/// Masks that each of `ports` ports may have.
+/// Masks that each of `ports` ports may have: an even share, and as many as a packet is looked up
+/// in at least.
 pub(super) fn port_masks_max(ports: usize) -> usize {
-    ((MASKS - 1) / ports.max(1)).clamp(PORT_MASKS_MIN, PORT_MASKS_MAX)
+    ((MASKS - 1) / ports.max(1)).clamp(SUBTABLES_PROBED_MAX, PORT_MASKS_MAX)
 }
 
 /// One input port's part of a worker's table.

@@ -9,6 +9,8 @@
 //! wants, and with a sixteenth of the rest.
 
 use crate::debts::{Debts, SHARE_SHIFT};
+use crate::miss::policy::RETRY_INTERVALS;
+use crate::miss::rates::INTERVAL_MS;
 use flow::PortNo;
 
 /// Steps that a miss may take ([`action::Decision::steps`]).
@@ -17,9 +19,7 @@ const MISS_STEPS_MAX: u32 = 256;
 /// slower.
 const STEP_NS: u64 = if cfg!(debug_assertions) { 1_000 } else { 64 };
 /// A port whose last expensive miss is longer ago is like others again, milliseconds.
-const WATCHED_MS: u64 = 10_000;
-/// Packets of a worker that wait because their ports have debts. They take part in each vector.
-pub(super) const WAITING_COUNT_MAX: usize = 16;
+const WATCHED_MS: u64 = RETRY_INTERVALS as u64 * INTERVAL_MS;
 
 /// The ports of a worker that had an expensive miss lately, and what they owe.
 #[derive(Default)]

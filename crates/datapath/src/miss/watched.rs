@@ -1,8 +1,9 @@
 //! Misses of ports that had expensive ones: which these are, and how their packets are decided
-//! about one by one ([`costly`] has the account of their work).
+//! about one by one (`costly.rs` has the account of their work).
 
+use crate::miss::rates::RESOLVE_PACKETS_MAX;
 use crate::miss::resolve_batch::ResolveBatch;
-use crate::miss::{Misses, Scope, costly, is_in_filled};
+use crate::miss::{Misses, Scope, is_in_filled};
 use packet::VECTOR;
 use telemetry::Drop;
 
@@ -14,7 +15,8 @@ impl Misses {
     }
 
     /// Decides about missed packets of ports that had expensive misses lately, one by one, and
-    /// removes them from `missed`. Those of ports that have debts wait or are dropped.
+    /// removes them from `missed`. Of those of ports that have debts as many wait as are asked
+    /// about at once, and the others are dropped.
     #[cold]
     #[inline(never)]
     pub(super) fn resolve_costly(
@@ -42,7 +44,7 @@ impl Misses {
                 asked.add(i, &v.batch.keys.get(i));
                 self.ask(v, &mut asked);
                 filled.extend(self.apply_decision(v, &mut asked, 0));
-            } else if waiting < costly::WAITING_COUNT_MAX {
+            } else if waiting < RESOLVE_PACKETS_MAX {
                 waiting += 1;
                 postponed[i] = true;
             } else {

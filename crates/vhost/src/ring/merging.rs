@@ -15,7 +15,7 @@ const BUFFER_BYTES_USUAL: usize = 1024;
 impl Ring {
     /// Does what [`Ring::enqueue`] does, and merges segments. A frame for which the guest has no
     /// buffers is sent as its segments. A call reads twice [`steps_max`] descriptors at most.
-    #[cold]
+    #[inline(never)] // Few guests take this way.
     pub(super) fn enqueue_merging(
         &mut self,
         batch: &mut Batch,

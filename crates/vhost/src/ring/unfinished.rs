@@ -41,7 +41,7 @@ struct Out<'a> {
 impl Ring {
     /// Does what [`Ring::dequeue`] does, of a guest that leaves checksums and segments to the
     /// device.
-    #[cold]
+    #[inline(never)] // Few guests take this way.
     pub(super) fn dequeue_unfinished(
         &mut self,
         batch: &mut Batch,
