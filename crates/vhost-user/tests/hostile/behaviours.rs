@@ -44,6 +44,21 @@ fn a_front_end_that_never_reads_delays_nothing() {
     assert!(sent > 50, "{sent}");
 }
 
+/// Checksums and segments may be left to the switch where it offers that, and nowhere else.
+#[test]
+fn offloads_are_taken_where_they_are_offered() {
+    let _alone = alone();
+    for offloads in [false, true] {
+        let _port = open_with("offloads", Mode::Server, offloads);
+        let mut frontend = Frontend(UnixStream::connect(path("offloads")).unwrap());
+        frontend.send(GET_FEATURES, &[], &[]).unwrap();
+        let offered = u64::from_le_bytes(frontend.reply().unwrap().try_into().unwrap());
+        assert_eq!(offered & OFFLOADS, if offloads { OFFLOADS } else { 0 });
+        frontend.send(SET_FEATURES, &words(&[VERSION_1 | OFFLOADS]), &[]).unwrap();
+        assert_eq!(frontend.settle().is_ok(), offloads);
+    }
+}
+
 /// A connection that sends half a message, or none, keeps no place of a server's socket: when all
 /// places are taken, the oldest connection that is not served ends.
 #[test]

@@ -26,7 +26,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testkit::Noise;
-use vhost_user::{Claim, Config, Mode, Rx, Seat, SeatState, Socket, Tx, Violation};
+use vhost_user::{Claim, Config, Mode, OFFLOADS, Rx, Seat, SeatState, Socket, Tx, Violation};
 
 /// Longer than a busy machine takes for anything here.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
@@ -66,12 +66,16 @@ fn path(name: &str) -> String {
 }
 
 fn open(name: &str, mode: Mode) -> Port {
+    open_with(name, mode, false)
+}
+
+fn open_with(name: &str, mode: Mode, offloads: bool) -> Port {
     let config = Config {
         path: path(name),
         mode,
         n_txq: 1,
         tx_retries: 8,
-        offloads: false,
+        offloads,
         on_change: None,
         warn: Some(Arc::new(|line| println!("log: {line}"))),
         info: None,
