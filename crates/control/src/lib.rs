@@ -47,6 +47,7 @@ mod tunnel_ports;
 mod tunnels;
 mod underlay;
 pub mod unixctl;
+mod userspace_tso;
 mod vhost_async;
 pub mod vlog;
 

@@ -349,11 +349,6 @@ fn devices(pools: Arc<dpdk::Pools>, desired: &Desired) -> port_dpdk::Devices {
     let mut devices = port_dpdk::Devices::new(pools, dir);
     devices.vhost_iommu = text("vhost-iommu-support") == "true";
     devices.vhost_postcopy = text("vhost-postcopy-support") == "true";
-    devices.userspace_tso = text("userspace-tso-enable") == "true";
-    if devices.userspace_tso {
-        let text = "Userspace TCP Segmentation Offloading support enabled";
-        vlog::info!("userspace_tso", "{text}");
-    }
     devices
 }
 

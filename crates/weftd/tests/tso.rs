@@ -64,8 +64,6 @@ fn guests_leave_segments_to_the_switch() {
     peer.ip("addr add 10.0.0.3/24 dev eth0").unwrap();
     let sw = start_with_bridge(&ns);
     vsctl(&sw, "set open . other_config:userspace-tso-enable=true");
-    sw.kill_daemon();
-    sw.start_daemon().unwrap();
     vsctl(&sw, "add-port br0 v1");
     let sockets = [1, 2].map(|i| sw.dir().join(format!("guest{i}")));
     for (i, socket) in sockets.iter().enumerate() {

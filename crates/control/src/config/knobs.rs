@@ -110,7 +110,11 @@ const OPEN_VSWITCH: &[Knob] = &[
     ("other_config:stats-update-interval", Works, ""),
     ("other_config:tc-policy", No(&["none"]), NO_OFFLOAD),
     ("other_config:tx-flush-interval", Works, ""),
-    ("other_config:userspace-tso-enable", Works, "takes effect at the next start"),
+    (
+        "other_config:userspace-tso-enable",
+        Works,
+        "of ports that are added afterwards; false takes effect at the next start",
+    ),
     ("other_config:vhost-async-support", Works, "takes effect at once"),
     ("other_config:vhost-iommu-support", Works, ""),
     ("other_config:vhost-postcopy-support", Works, ""),

@@ -35,6 +35,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         s.ofproto.take_reconfigured();
         settings::apply(&mut s, desired);
         crate::vhost_async::apply(&mut s, desired);
+        crate::userspace_tso::apply(&mut s, desired);
         crate::ct_timeouts::apply(&mut s, desired);
         await_flows(&mut s, desired);
         log_notices(&mut s, desired);
