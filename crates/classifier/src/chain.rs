@@ -37,9 +37,6 @@ impl<'a, T> Handle<'a, T> {
     /// # Safety
     ///
     /// As [`Handle`] demands.
-    ///
-    /// # Safety
-    /// As the type says.
     #[inline]
     pub unsafe fn new(rule: *mut Rule<T>) -> Option<Self> {
         Some(Handle { rule: NonNull::new(rule)?, alive: PhantomData })
@@ -94,9 +91,6 @@ pub(crate) fn chain<'a, T: 'a>(head: Option<Handle<'a, T>>) -> impl Iterator<Ite
 /// # Safety
 ///
 /// `head` is null or a linked rule; the caller is the only writer.
-///
-/// # Safety
-/// `head` is null or a linked rule; the caller is the only writer.
 pub(crate) unsafe fn link<T>(head: *mut Rule<T>, rule: Arc<Rule<T>>) -> *mut Rule<T> {
     let priority = rule.priority();
     let new = Arc::into_raw(rule).cast_mut();
@@ -120,9 +114,6 @@ pub(crate) unsafe fn link<T>(head: *mut Rule<T>, rule: Arc<Rule<T>>) -> *mut Rul
 ///
 /// # Safety
 ///
-/// As [`link`].
-///
-/// # Safety
 /// As [`link`].
 #[allow(clippy::type_complexity)]
 pub(crate) unsafe fn unlink<T>(
@@ -150,9 +141,6 @@ pub(crate) unsafe fn unlink<T>(
 ///
 /// # Safety
 ///
-/// `head` is null or a linked rule; no thread reads or writes the chain any more.
-///
-/// # Safety
 /// `head` is null or a linked rule; no thread reads or writes the chain any more.
 pub(crate) unsafe fn give_up<T>(head: *mut Rule<T>) {
     let mut rule = head;

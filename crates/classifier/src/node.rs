@@ -551,9 +551,6 @@ unsafe fn owned<T>(word: *mut Block<T>) -> Option<Box<[Block<T>]>> {
 /// # Safety
 ///
 /// No thread reads or writes the nodes any more, except to drop them.
-///
-/// # Safety
-/// No thread reads or writes the nodes any more, but to drop them.
 pub(crate) unsafe fn give_up<T: 'static>(node: &Node<T>) {
     // SAFETY: the caller's promise; a linked rule holds one strong count.
     unsafe {

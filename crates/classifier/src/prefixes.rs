@@ -41,9 +41,6 @@ impl Tries {
     /// # Safety
     ///
     /// The caller is the only writer.
-    ///
-    /// # Safety
-    /// The caller is the only writer.
     pub unsafe fn insert(&self, key: &Key, lengths: Lengths, first: bool) {
         for ((trie, at), len) in self.each.iter().zip(FIELDS).zip(lengths) {
             // SAFETY: only the writer publishes.
@@ -67,9 +64,6 @@ impl Tries {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer.
-    ///
-    /// # Safety
     /// The caller is the only writer.
     pub unsafe fn remove(&self, key: &Key, lengths: Lengths, domain: &Domain) {
         for ((trie, at), len) in self.each.iter().zip(FIELDS).zip(lengths) {

@@ -113,9 +113,6 @@ impl<T> Slots<T> {
     /// # Safety
     ///
     /// The caller is the only writer.
-    ///
-    /// # Safety
-    /// The caller is the only writer.
     pub unsafe fn locate(&self, hash: u64, same: impl Fn(&Rule<T>) -> bool) -> Found<T> {
         let mask = self.slots.len() - 1;
         let tag = Self::tag(hash);

@@ -97,9 +97,6 @@ impl Trie {
     /// # Safety
     ///
     /// The caller is the only writer.
-    ///
-    /// # Safety
-    /// The caller is the only writer.
     pub unsafe fn make(&self, value: u32, len: u8) -> &Count {
         let value = value & upper(len);
         // SAFETY: linked nodes live until the writer unlinks them.
@@ -173,9 +170,6 @@ impl Trie {
     /// # Safety
     ///
     /// The caller is the only writer.
-    ///
-    /// # Safety
-    /// The caller is the only writer.
     pub unsafe fn trim(&self, value: u32, len: u8, domain: &Domain) {
         // SAFETY: only the writer unlinks, below.
         let guard = unsafe { Guard::unprotected() };
@@ -192,9 +186,6 @@ impl Trie {
 ///
 /// # Safety
 ///
-/// The caller is the only writer; `link` belongs to a node that is not freed.
-///
-/// # Safety
 /// The caller is the only writer; `link` belongs to a node that is not freed.
 unsafe fn splice(link: &Link<Node>, domain: &Domain) {
     let at = link.load();
@@ -291,9 +282,6 @@ impl Counted {
     /// # Safety
     ///
     /// The caller is the only writer.
-    ///
-    /// # Safety
-    /// The caller is the only writer.
     pub unsafe fn insert(&self, value: u32, len: u8) -> bool {
         // SAFETY: the caller's promise.
         let known = unsafe { self.trie.make(value, len) }.0.fetch_add(1, Ordering::Release) > 0;
@@ -304,9 +292,6 @@ impl Counted {
     ///
     /// # Safety
     ///
-    /// The caller is the only writer.
-    ///
-    /// # Safety
     /// The caller is the only writer.
     pub unsafe fn remove(&self, value: u32, len: u8, domain: &Domain) {
         // SAFETY: the caller's promise.

@@ -29,7 +29,7 @@ pub(crate) struct Victims {
 }
 
 impl Victims {
-    /// Those of a table of which no flow was looked at yet.
+    /// An index that groups flows by these fields, and has looked at no flow of its table yet.
     pub fn by(fields: &[Subfield]) -> Victims {
         Victims { fields: fields.to_vec(), ..Victims::default() }
     }

@@ -109,9 +109,6 @@ impl Packet {
     /// # Safety
     ///
     /// One of the two handles is not used any more, except to be overwritten or forgotten.
-    ///
-    /// # Safety
-    /// One of the two is not used any more, but to be overwritten or forgotten.
     #[inline]
     pub unsafe fn duplicate(&self) -> Packet {
         Packet(self.0)
@@ -289,9 +286,6 @@ impl Packet {
 /// # Safety
 ///
 /// The caller does not use `from` any more, except to overwrite or forget it.
-///
-/// # Safety
-/// `from` is not used any more, but to be overwritten or forgotten.
 #[inline]
 pub unsafe fn append(to: &mut Vec<Packet>, from: &[Packet]) {
     // SAFETY: the caller's promise.

@@ -331,9 +331,6 @@ pub fn shown_queues(n_rxq: usize, n_txq: usize) -> BTreeMap<String, String> {
 /// # Errors
 ///
 /// Texts that ovs-vsctl's users know, fit for `Interface.error`.
-///
-/// # Errors
-/// In the words that ovs-vsctl's users know, fit for `Interface.error`.
 pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Box<dyn Port>, PortError> {
     match config.kind.as_str() {
         "" | "system" => Ok(Box::new(system::SystemPort::open(config, pool)?)),

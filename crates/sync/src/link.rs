@@ -40,9 +40,6 @@ impl<T> Link<T> {
     /// # Errors
     ///
     /// There is a value already; the new one is returned.
-    ///
-    /// # Errors
-    /// There is one.
     pub fn fill(&self, value: Box<T>) -> Result<(), Box<T>> {
         let new = Box::into_raw(value);
         let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -58,9 +55,6 @@ impl<T> Link<T> {
     /// # Safety
     ///
     /// No other link points at the value, and its readers' guards are of this domain.
-    ///
-    /// # Safety
-    /// No other link points at the value, and the guards of who reads it are of this domain.
     pub unsafe fn retire(&self, domain: &Domain) -> bool
     where
         T: Send + 'static,
@@ -95,9 +89,6 @@ impl<T> Link<T> {
     /// # Safety
     ///
     /// No other link points at the value.
-    ///
-    /// # Safety
-    /// No other link points at the value.
     pub unsafe fn take_mut(&mut self) -> Option<Box<T>> {
         let old = std::mem::replace(self.0.get_mut(), null_mut());
         // SAFETY: a box by `fill` or `store`, and no other link's.
@@ -131,9 +122,6 @@ impl<T> Slot<T> {
     /// # Errors
     ///
     /// There is a value already; the new one is returned.
-    ///
-    /// # Errors
-    /// There is one.
     pub fn fill(&self, value: Box<T>) -> Result<(), Box<T>> {
         self.link.fill(value)
     }

@@ -75,9 +75,6 @@ impl Domain {
     /// # Panics
     ///
     /// The domain has a writer already.
-    ///
-    /// # Panics
-    /// When the domain has a writer already.
     pub fn writer(&self) -> Writer {
         let taken = self.inner.written.swap(true, Ordering::AcqRel);
         assert!(!taken, "a domain has one writer");
@@ -234,9 +231,6 @@ impl Reader {
     /// # Panics
     ///
     /// The reader is offline.
-    ///
-    /// # Panics
-    /// While offline.
     #[inline]
     pub fn pin(&self) -> Guard<'_> {
         assert!(self.is_online(), "an offline reader reads");

@@ -178,9 +178,6 @@ impl Desc {
     /// # Safety
     ///
     /// 16 bytes at `at` are valid for reads, and aligned to eight.
-    ///
-    /// # Safety
-    /// 16 bytes at `at` are valid for reads, and aligned to eight.
     #[inline]
     pub(crate) unsafe fn read(at: *const u8) -> Desc {
         let at = at.cast::<u64>();

@@ -20,9 +20,6 @@ pub(crate) trait Copier {
     /// # Safety
     ///
     /// Both ranges are valid and do not overlap, until the copy was made.
-    ///
-    /// # Safety
-    /// Both ranges are valid and do not overlap, until what was listed is done.
     unsafe fn copy(&mut self, from: *const u8, to: *mut u8, len: usize);
     /// Gives the next buffer back with `len` bytes written.
     fn write_used(&mut self, layout: &mut Layout, id: u16, descs: u16, len: u32);

@@ -14,9 +14,6 @@ pub trait Engine: Send {
     ///
     /// Both ends of each copy are valid until the copy is reported, or [`Engine::stop`] has
     /// returned.
-    ///
-    /// # Safety
-    /// Both ends of each copy are valid until it is reported, or [`Engine::stop`] has returned.
     unsafe fn copy(&mut self, jobs: &[Job]) -> usize;
     /// Makes the engine begin with the copies that it was given.
     fn submit(&mut self);

@@ -49,9 +49,6 @@ pub(crate) unsafe fn store64(at: *mut u8, value: u64) {
 /// # Safety
 ///
 /// Both ranges are valid and do not overlap.
-///
-/// # Safety
-/// Both ranges are valid and do not overlap.
 #[inline]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller vouches for the ranges; in each case the parts, which may overlap each
@@ -90,9 +87,6 @@ unsafe fn block<const N: usize>(from: *const u8, to: *mut u8) {
 ///
 /// # Safety
 ///
-/// `at` is valid for writes of 12 bytes if `long`, else of 10.
-///
-/// # Safety
 /// `at` is valid for writes of 12 bytes if `long`, else of 10.
 #[inline]
 pub(crate) unsafe fn header(at: *mut u8, long: bool, buffers: u16) {

@@ -39,9 +39,6 @@ impl Mark {
 /// # Safety
 ///
 /// As for [`crate::Ring::new`].
-///
-/// # Safety
-/// As for [`crate::Ring::new`].
 pub unsafe fn resumed_base(setup: &RingSetup, memory: &Memory) -> u16 {
     let size = usize::from(setup.size);
     let [desc, _, used] = setup.areas;

@@ -174,13 +174,6 @@ impl Ring {
     /// # Errors
     ///
     /// The setup does not describe a ring inside that memory.
-    ///
-    /// # Safety
-    /// Each region of `memory` is mapped where it says, for reading and writing, and stays so while
-    /// the ring is used.
-    ///
-    /// # Errors
-    /// The setup does not make a ring inside that memory.
     pub unsafe fn new(setup: &RingSetup, memory: Arc<Memory>) -> Result<Ring, SetupError> {
         let RingSetup { features, size, areas, base } = *setup;
         let has = |bits: u64| features & bits != 0;
