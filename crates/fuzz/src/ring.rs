@@ -110,7 +110,7 @@ fn take(ring: &mut Ring, most: usize) {
 
 fn give(ring: &mut Ring, n: usize) {
     let (pool, mut moved) = (HeapPool::new(), Moved::default());
-    let frames = guest::stream(n.is_multiple_of(2), 7, &vec![64; n]);
+    let frames = testkit::tcp_stream(n.is_multiple_of(2), 7, &vec![64; n]);
     let packets: Vec<Packet> = frames.iter().map(|f| pool.packet(f).expect("a buffer")).collect();
     BATCH.with_borrow_mut(|batch| {
         let before = ring.steps();

@@ -17,6 +17,7 @@ mod probe;
 mod repair;
 mod rng;
 pub mod strategy;
+mod stream;
 mod switch;
 
 pub use frame::{Ext, Frame, L4, Net, V4, V6, hex, to_hex};
@@ -25,6 +26,7 @@ pub use noise::Noise;
 pub use probe::{Probe, Raw};
 pub use repair::fix_checksums;
 pub use rng::Rng;
+pub use stream::tcp_stream;
 pub use switch::{Switch, SwitchConfig};
 
 /// What a helper gives back: the text of an error says what was tried.

@@ -207,42 +207,8 @@ mod tests {
         pub static SUMMED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// A stream's segments: these lengths of payload, with right checksums.
     fn stream(v6: bool, lens: &[usize]) -> Vec<Vec<u8>> {
-        let mut seq = u32::MAX - 1000;
-        let mut frames = Vec::new();
-        for (i, len) in lens.iter().enumerate() {
-            let mut f = vec![2u8; 12];
-            let l4 = if v6 { 54 } else { 34 };
-            f.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
-            f.resize(l4 + 32, 0);
-            f.extend((0..*len).map(|b| (b + i) as u8));
-            let l4_len = f.len() - l4;
-            let sum = if v6 {
-                let mut ip = Ipv6::init(&mut f[14..]).unwrap();
-                ip.set_payload_len(l4_len as u16);
-                ip.set_next(crate::IP_TCP);
-                pseudo_v6(&ip.src(), &ip.dst(), crate::IP_TCP, l4_len)
-            } else {
-                let mut ip = Ipv4::init(&mut f[14..], 20).unwrap();
-                ip.set_total_len((20 + l4_len) as u16);
-                ip.set_proto(crate::IP_TCP);
-                ip.set_id(0xffffu16.wrapping_add(i as u16));
-                ip.fill_checksum();
-                pseudo_v4(ip.src(), ip.dst(), crate::IP_TCP, l4_len)
-            };
-            f[l4 + 12] = 0x80;
-            let mut tcp = Tcp::new(&mut f[l4..]).unwrap();
-            tcp.set_seq(seq);
-            let push = if i + 1 == lens.len() { tcp_flags::PSH } else { 0 };
-            tcp.set_ctl(0x8000 | tcp_flags::ACK | push);
-            tcp.set_checksum(0);
-            let sum = sum.bytes(&f[l4..]).finish();
-            Tcp::new(&mut f[l4..]).unwrap().set_checksum(sum);
-            seq = seq.wrapping_add(*len as u32);
-            frames.push(f);
-        }
-        frames
+        testkit::tcp_stream(v6, u32::MAX - 1000, lens)
     }
 
     fn merge(frames: &[Vec<u8>]) -> Option<Merged> {

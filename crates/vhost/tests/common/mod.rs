@@ -6,8 +6,6 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::sync::Arc;
 use vhost::{Memory, Region, Ring, RingSetup, SetupError, feature};
-use wire::checksum::{pseudo_v4, pseudo_v6};
-use wire::{ETH_LEN, IP_TCP, IPV6_LEN, Ipv4, Ipv6, Tcp, tcp_flags};
 
 /// Bytes of memory: two regions, adjacent for the guest and apart for us.
 pub const BYTES: u64 = 0x10_0000;
@@ -342,40 +340,3 @@ pub const LAYOUTS: [u64; 5] = [
 pub const TAKES: u64 = feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6;
 /// Features of a guest that leaves checksums and segments to the device.
 pub const LEAVES: u64 = feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6;
-
-/// Segments of a connection, with payloads of these lengths and right checksums.
-pub fn stream(v6: bool, mut seq: u32, lens: &[usize]) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    for (i, len) in lens.iter().enumerate() {
-        let l4 = if v6 { ETH_LEN + IPV6_LEN } else { 34 };
-        let mut f = vec![2u8; 12];
-        f.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
-        f.resize(l4 + 20, 0);
-        f.extend((0..*len).map(|b| (b * 7 + i) as u8));
-        let tcp_len = f.len() - l4;
-        let sum = if v6 {
-            let mut ip = Ipv6::init(&mut f[ETH_LEN..]).unwrap();
-            ip.set_payload_len(tcp_len as u16);
-            ip.set_next(IP_TCP);
-            pseudo_v6(&ip.src(), &ip.dst(), IP_TCP, tcp_len)
-        } else {
-            let mut ip = Ipv4::init(&mut f[ETH_LEN..], 20).unwrap();
-            ip.set_total_len((20 + tcp_len) as u16);
-            ip.set_proto(IP_TCP);
-            ip.set_id(0xfff8u16.wrapping_add(i as u16));
-            ip.fill_checksum();
-            pseudo_v4(ip.src(), ip.dst(), IP_TCP, tcp_len)
-        };
-        f[l4 + 12] = 0x50;
-        let push = if i + 1 == lens.len() { tcp_flags::PSH } else { 0 };
-        let mut tcp = Tcp::new(&mut f[l4..]).unwrap();
-        tcp.set_seq(seq);
-        tcp.set_ctl(0x5000 | tcp_flags::ACK | push);
-        tcp.set_checksum(0);
-        let sum = sum.bytes(&f[l4..]).finish();
-        Tcp::new(&mut f[l4..]).unwrap().set_checksum(sum);
-        seq = seq.wrapping_add(*len as u32);
-        frames.push(f);
-    }
-    frames
-}
