@@ -142,8 +142,12 @@ impl RxQueue for Source {
             let mut p = unsafe { self.ring[self.at].duplicate() };
             self.at = (self.at + 1) % self.ring.len();
             let (connection, phase) = match established {
-                // Neighbours in time are not neighbours in memory.
-                true => (k.wrapping_mul(0x9e37_79b1) % self.connections, 2 + (k & 1) as usize),
+                // Neighbours in time are not neighbours in memory, and directions are mixed.
+                true => {
+                    let mixed = (k ^ k >> 7).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let direction = (mixed ^ mixed << 29).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63;
+                    (k.wrapping_mul(0x9e37_79b1) % self.connections, 2 + direction as usize)
+                }
                 false => {
                     let (block, k) = (k / (3 * OPENED_TOGETHER), k % (3 * OPENED_TOGETHER));
                     (block * OPENED_TOGETHER + k % OPENED_TOGETHER, (k / OPENED_TOGETHER) as usize)

@@ -212,15 +212,12 @@ impl<'a> Entry<'a> {
     /// [`Entry::matches`] of an entry that is not IPv6's and a tuple of TCP or UDP.
     #[inline]
     pub fn matches_v4(&self, addrs: u64, ports: u32, rest: u32) -> Option<bool> {
-        let word = self.hot[PORTS].load(Relaxed);
-        if word as u32 != rest {
-            return None;
-        }
-        if word >> 32 == ports.into() && self.hot[ADDRS].load(Relaxed) == addrs {
-            return Some(false);
-        }
-        let reply_ports = self.hot[REPLY_PORTS].load(Relaxed) as u32;
-        (reply_ports == ports && self.hot[REPLY_ADDRS].load(Relaxed) == addrs).then_some(true)
+        let word = |at: usize| self.hot[at].load(Relaxed);
+        let (first, answers) = (word(PORTS), word(REPLY_PORTS) as u32);
+        let sent = ((first >> 32) ^ u64::from(ports)) | (word(ADDRS) ^ addrs);
+        let answered = u64::from(answers ^ ports) | (word(REPLY_ADDRS) ^ addrs);
+        // The least of both, as a branch for each direction would be predicted wrongly.
+        (first as u32 == rest && sent.min(answered) == 0).then_some(sent != 0)
     }
 
     /// Addresses and ports of the first packet, or of answers, the source's in the upper half.

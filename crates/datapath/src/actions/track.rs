@@ -79,23 +79,50 @@ pub(super) fn run(
 /// Executes the programs of a group that was read; its first packet is `n`.
 #[inline]
 fn track_group(batch: &mut Batch, ways: Ways<'_>, n: usize, tx: &mut TxState, group: &Group) {
-    let (mut id, mut program) = (u32::MAX, None);
-    for k in 0..group.count {
-        let i = n + k;
-        if std::mem::replace(&mut id, batch.keys.program[i]) != batch.keys.program[i] {
-            program = Some(ways.programs.get(id));
-        }
-        let Some(program) = program else { break };
+    let mut k = 0;
+    while k < group.count {
+        let id = batch.keys.program[n + k];
+        let program = ways.programs.get(id);
         let Some(Op::Ct(ct)) = program.ops.first() else { unreachable!("it was read by its ct") };
-        match group.ahead[k] {
-            Ahead::Fast => track_fast(batch, (program, ct, ways), i, &group.fast[k], tx),
-            Ahead::Read(_) => track(batch, (program, ct), i, Some(&group.seen[k]), tx),
-            Ahead::Known => track(batch, (program, ct), i, None, tx),
-            Ahead::Other => {
-                // SAFETY: the batch forgets its own handle at the end of the pass.
-                let p = unsafe { batch.packets[i].duplicate() };
-                interpret_one(batch, program, i, p, tx);
-            }
+        let recirc = match program.ops.last() {
+            Some(Op::Recirc(id)) => Some(*id),
+            _ => None,
+        };
+        let shared = Shared { ways, program, ct, recirc };
+        while k < group.count && batch.keys.program[n + k] == id {
+            track_one(batch, &shared, (n, k), tx, group);
+            k += 1;
+        }
+    }
+}
+
+/// What packets with one program share.
+struct Shared<'a> {
+    ways: Ways<'a>,
+    program: &'a Program,
+    ct: &'a Ct,
+    /// With which id packets are looked up again; None: the program sends them.
+    recirc: Option<u32>,
+}
+
+/// Executes the program of packet `k` of a group whose first packet is `n`.
+#[inline(always)]
+fn track_one(
+    batch: &mut Batch,
+    shared: &Shared<'_>,
+    (n, k): (usize, usize),
+    tx: &mut TxState,
+    group: &Group,
+) {
+    let (i, program) = (n + k, (shared.program, shared.ct));
+    match group.ahead[k] {
+        Ahead::Fast => track_fast(batch, shared, i, &group.fast[k], tx),
+        Ahead::Read(_) => track(batch, program, i, Some(&group.seen[k]), tx),
+        Ahead::Known => track(batch, program, i, None, tx),
+        Ahead::Other => {
+            // SAFETY: the batch forgets its own handle at the end of the pass.
+            let p = unsafe { batch.packets[i].duplicate() };
+            interpret_one(batch, shared.program, i, p, tx);
         }
     }
 }
@@ -249,11 +276,12 @@ fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, 
 #[inline]
 fn track_fast(
     batch: &mut Batch,
-    (program, ct, ways): (&Program, &Ct, Ways<'_>),
+    shared: &Shared<'_>,
     i: usize,
     fast: &FastPacket,
     tx: &mut TxState,
 ) {
+    let (program, ct) = (shared.program, shared.ct);
     let p = &mut batch.packets[i];
     let Some(tracked) = tx.ct.worker.track_fast(ct, fast, p.data_mut(), tx.now_ms) else {
         return track_first(batch, (program, ct), i, fast, tx);
@@ -261,10 +289,10 @@ fn track_fast(
     if i >= batch.waited {
         batch.columns.depth[i] = 0;
     }
-    if let Some(Op::Recirc(id)) = program.ops.last()
+    if let Some(id) = shared.recirc
         && batch.columns.depth[i] < RECIRC_LIMIT
         && tx.recirculated.is_empty()
-        && take_prediction(batch, (ct, *id, ways), i, &tracked, tx)
+        && take_prediction(batch, (ct, id, shared.ways), i, &tracked, tx)
     {
         return;
     }
