@@ -32,16 +32,19 @@ impl Secret {
     /// Of a tuple or its reverse: the same.
     #[inline]
     pub fn of(&self, t: &Tuple) -> u32 {
+        let (proto, zone) = (u64::from(t.proto), u64::from(t.zone));
         let a = (t.src, t.sport);
         let b = (t.dst, t.dport);
         let (a, b) = if a <= b { (a, b) } else { (b, a) };
-        let ports = u64::from(a.1) << 32 | u64::from(b.1) << 48;
-        let rest = ports | u64::from(t.zone) << 8 | u64::from(t.proto);
-        let mut sum = self.pair(a.0 as u64, b.0 as u64, 0).wrapping_add(self.pair(rest, 0, 2));
-        if t.v6 {
-            let high = self.pair((a.0 >> 64) as u64, (b.0 >> 64) as u64, 4);
-            sum = sum.wrapping_add(high);
+        if !t.v6 {
+            let end = |(addr, port): (u128, u16)| (addr as u64) << 16 | u64::from(port);
+            return self.of_ends(end(a), end(b), zone, proto);
         }
+        let ports = u64::from(a.1) << 32 | u64::from(b.1) << 48;
+        let sum = self
+            .pair(a.0 as u64, b.0 as u64, 0)
+            .wrapping_add(self.pair(ports | zone << 8 | proto, 0, 2))
+            .wrapping_add(self.pair((a.0 >> 64) as u64, (b.0 >> 64) as u64, 4));
         (self.fold(sum) >> 32) as u32
     }
 
@@ -49,14 +52,15 @@ impl Secret {
     /// source's in the upper half; zone and protocol.
     #[inline(always)]
     pub fn of_v4(&self, addrs: u64, ports: u32, rest: u32) -> u32 {
-        let (a, b) = (
-            addrs >> 32 << 16 | u64::from(ports >> 16),
-            addrs << 32 >> 16 | u64::from(ports & 0xffff),
-        );
-        let (a, b) = (a.min(b), a.max(b));
-        let rest = (a & 0xffff) << 32 | b << 48 | u64::from(rest >> 8);
-        let sum = self.pair(a >> 16, b >> 16, 0).wrapping_add(self.pair(rest, 0, 2));
-        (self.fold(sum) >> 32) as u32
+        let a = addrs >> 32 << 16 | u64::from(ports >> 16);
+        let b = addrs << 32 >> 16 | u64::from(ports & 0xffff);
+        self.of_ends(a.min(b), a.max(b), u64::from(rest >> 16), u64::from(rest >> 8 & 0xff))
+    }
+
+    /// Of the ends of an IPv4 tuple, each an address and a port, the lesser one first.
+    #[inline(always)]
+    fn of_ends(&self, a: u64, b: u64, zone: u64, proto: u64) -> u32 {
+        (self.fold(self.pair(a << 16 | zone, b << 16 | proto, 0)) >> 32) as u32
     }
 
     /// Of a tuple in its direction.
