@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Operations of a bridge's packets each millisecond, and at once.
-const OPS_PER_MS: i64 = 128;
+const OPS_PER_MS: i64 = 64;
 const OPS_BURST: i64 = 8192;
 
 /// What each bridge's packets may still do, and when that was reckoned.
@@ -56,7 +56,7 @@ mod tests {
             |all: &mut Injected, bridge, at| (0..99).filter(|_| send(all, bridge, at)).count();
         assert_eq!([sent(&mut all, a, now), sent(&mut all, b, now)], [2, 2]);
         assert_eq!(sent(&mut all, a, ms(1)), 1, "as soon as a part of it may be sent");
-        assert_eq!([sent(&mut all, a, ms(32)), sent(&mut all, a, ms(33))], [0, 1]);
+        assert_eq!([sent(&mut all, a, ms(64)), sent(&mut all, a, ms(65))], [0, 1]);
         assert_eq!(sent(&mut all, a, ms(100_000)), 2, "no more for having waited for long");
     }
 }

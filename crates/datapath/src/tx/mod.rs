@@ -272,10 +272,10 @@ impl TxState {
         port.drop_buffered(left, &mut self.buffers.to_free);
     }
 
-    /// Ends an iteration that took this many cycles.
+    /// Ends an iteration that took this many cycles. `idle`: it had no packets.
     #[inline]
-    pub fn end_iteration(&mut self, took: u64) {
-        self.slow.end_iteration(took);
+    pub fn end_iteration(&mut self, took: u64, idle: bool) {
+        self.slow.end_iteration(took, idle);
     }
 
     /// Cycles that sending to a port took since the last call beyond what packets may take.
