@@ -118,7 +118,7 @@ fn headers_v6() -> Vec<u8> {
     p
 }
 
-/// Of an IPv4 packet that is an empty segment of TCP.
+/// Fills the checksums of an IPv4 packet that is an empty segment of TCP.
 fn fill_checksums(d: &mut [u8]) {
     (d[16..18]).copy_from_slice(&40u16.to_be_bytes());
     d[24..26].fill(0);

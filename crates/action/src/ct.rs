@@ -15,8 +15,8 @@ pub struct Ct {
     /// Only with `commit`: a connection that the packet answers ends, and the packet begins
     /// another.
     pub force: bool,
-    /// Of the connection's mark, the bits of the second number become those of the first. Takes
-    /// effect with `commit`.
+    /// Value and mask of the connection's mark: masked bits become those of the value. Takes effect
+    /// with `commit`.
     pub mark: (u32, u32),
     /// Value and mask of the bits of the label to set.
     pub label: (u128, u128),

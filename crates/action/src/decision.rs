@@ -161,7 +161,7 @@ impl Region {
 pub struct PortSet(Vec<PortNo>);
 
 impl PortSet {
-    /// Is the port one of them?
+    /// True if the port is one of these ports.
     pub fn contains(&self, port: PortNo) -> bool {
         self.0.binary_search(&port).is_ok()
     }

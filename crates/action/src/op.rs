@@ -66,7 +66,8 @@ pub enum Op {
     /// Remove the network service header and what is in front of it. What is behind is a frame, or
     /// a packet without an Ethernet header, as the removed header says.
     PopNsh {
-        /// Is there an Ethernet header in front that is not only in memory?
+        /// True if the packet begins with an Ethernet header; false: the header exists in memory
+        /// only.
         framed: bool,
     },
     /// Parse and look the packet up again with this recirculation id.
@@ -82,9 +83,9 @@ pub enum Op {
     CheckLen {
         /// Bytes.
         size: u16,
-        /// For packets of more bytes.
+        /// Operations on packets of more bytes.
         more: Box<[Op]>,
-        /// For all others.
+        /// Operations on all other packets.
         others: Box<[Op]>,
     },
     /// Send the packet through connection tracking; it goes on with what that says in its key.
@@ -109,8 +110,8 @@ pub enum Op {
         port: PortNo,
         /// What the header is.
         kind: TunnelKind,
-        /// Of Geneve options, those whose values matter (class and type, ascending): packets that
-        /// differ in others only are treated alike.
+        /// Geneve options whose values matter (class and type, ascending): packets that differ in
+        /// other options only are treated alike.
         options: Arc<[u32]>,
     },
     /// End here, for a named reason.
@@ -142,7 +143,7 @@ impl Hash for Rewrite {
 pub enum PuntClass {
     /// Controllers'.
     Controller,
-    /// Of a protocol that the switch speaks itself.
+    /// The packet is of a protocol that the switch speaks itself.
     Protocol,
     /// Taken as a sample.
     Sample,
@@ -154,17 +155,17 @@ pub enum PuntClass {
 pub struct Punt {
     /// The class whose share of packets it takes.
     pub class: PuntClass,
-    /// At most this many bytes of the packet are copied (0xffff: all).
+    /// Bytes of the packet that are copied, at most (0xffff: all).
     pub max_len: u16,
-    /// Does the control side want such packets now? Where it does not, they are not handed over.
-    /// None: always.
+    /// True while the control side wants such packets; others are not handed over. None: the
+    /// control side wants all of them.
     pub wanted: Option<Arc<AtomicBool>>,
     /// What the control side wants to know again (reason, table, registers, ...); it downcasts.
     pub context: Box<dyn Any + Send + Sync>,
 }
 
 impl Punt {
-    /// Is the packet to be handed over?
+    /// True if the packet is to be handed over.
     pub fn is_wanted(&self) -> bool {
         self.wanted.as_ref().is_none_or(|w| w.load(Ordering::Relaxed))
     }

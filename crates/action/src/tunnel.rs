@@ -28,13 +28,14 @@ pub enum TunnelKind {
 }
 
 impl TunnelKind {
-    /// Is its header behind IP a GRE header (else UDP)?
+    /// True if the header behind IP is a GRE header; false: it is a UDP header.
     #[inline]
     pub fn is_gre(self) -> bool {
         matches!(self, TunnelKind::Gre | TunnelKind::Erspan)
     }
 
-    /// Does it carry frames behind UDP, with nothing of a packet's own but lengths and checksums?
+    /// True if the tunnel carries frames behind UDP, and nothing in its headers depends on the
+    /// packet but lengths and checksums.
     #[inline]
     pub fn has_template(self) -> bool {
         matches!(self, TunnelKind::Vxlan | TunnelKind::VxlanGbp | TunnelKind::Geneve)
@@ -132,7 +133,7 @@ pub mod erspan {
 }
 
 impl TunnelPush {
-    /// Is the outer packet IPv6 (else IPv4)?
+    /// True if the outer packet is IPv6; false: it is IPv4.
     #[inline]
     pub fn is_ipv6(&self) -> bool {
         self.be16(12) == ETH_IPV6
@@ -144,7 +145,7 @@ impl TunnelPush {
         ETHERNET + if self.is_ipv6() { 40 } else { 20 }
     }
 
-    /// Does the UDP or GRE header get a checksum?
+    /// True if the UDP or GRE header gets a checksum.
     #[inline]
     pub fn checksum(&self) -> bool {
         match self.kind {
@@ -153,14 +154,14 @@ impl TunnelPush {
         }
     }
 
-    /// Is it a VXLAN header that says what the payload is?
+    /// True if the header is VXLAN's and names the type of its payload (GPE).
     #[inline]
     pub fn is_gpe(&self) -> bool {
         let is_vxlan = matches!(self.kind, TunnelKind::Vxlan | TunnelKind::VxlanGbp);
         is_vxlan && self.be32(self.l4() + 8) & vxlan::GPE != 0
     }
 
-    /// Does the GRE header get a sequence number?
+    /// True if the GRE header gets a sequence number.
     #[inline]
     pub fn sequence(&self) -> bool {
         self.kind.is_gre() && self.be16(self.l4()) & gre::SEQUENCE != 0

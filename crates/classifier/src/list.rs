@@ -15,7 +15,7 @@ const PIECE_ENTRIES_MAX: usize = 64;
 
 /// A subtable, or the prefix trie, as an entry of the list.
 pub(crate) struct Listed<T: Send + Sync + 'static> {
-    /// At least the highest priority of its rules.
+    /// An upper bound of the priorities of its rules.
     pub max_priority: u16,
     /// None: the prefix trie.
     pub subtable: Option<Arc<Subtable<T>>>,

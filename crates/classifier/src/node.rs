@@ -256,11 +256,11 @@ pub(crate) struct Node<T> {
     /// The blocks; the upper bits of the pointer are their number.
     body: AtomicPtr<Block<T>>,
     children: Link<Children<T>>,
-    /// For a destination's node with many rules: a trie of its rules by source.
+    /// A trie of the rules by source, of a destination's node with many rules.
     source_trie: Link<Node<T>>,
-    /// At least the highest priority of the rules here.
+    /// An upper bound of the priorities of the rules here.
     max: AtomicU16,
-    /// At least the highest priority of the rules in children and the source trie.
+    /// An upper bound of the priorities of the rules in children and the source trie.
     reach: AtomicU16,
     /// Number of rules here; then the number of lanes that were ever used.
     live: AtomicU8,
@@ -289,13 +289,13 @@ impl<T: 'static> Node<T> {
         }
     }
 
-    /// At least the highest priority of the rules here.
+    /// An upper bound of the priorities of the rules here.
     #[inline]
     pub fn max(&self) -> u16 {
         self.max.load(Ordering::Acquire)
     }
 
-    /// At least the highest priority of the rules here, in children, and in the source trie.
+    /// An upper bound of the priorities of the rules here, in children, and in the source trie.
     #[inline]
     pub fn reach(&self) -> u16 {
         self.reach.load(Ordering::Acquire)

@@ -14,7 +14,7 @@ struct Shared {
     lookups: AtomicU64,
 }
 
-/// Of an access list or not.
+/// Key and mask of a rule; `listed`: of an access list.
 fn exact(i: u32, listed: bool) -> (Key, Mask) {
     let (mut key, mut mask) = (Key::ZERO, Key::ZERO);
     Field::EthType.set(&mut key, 0x0800);

@@ -93,8 +93,8 @@ impl<R> Default for Meta<R> {
 pub struct Known<R> {
     /// Which.
     pub at: R,
-    /// Does the packet answer?
+    /// True if the packet has the direction of answers.
     pub reply: bool,
-    /// Is it an ICMP error about the connection?
+    /// True if the packet is an ICMP error about the connection.
     pub related: bool,
 }

@@ -30,7 +30,7 @@ pub struct Place {
     pub l4: usize,
     /// The end of the IP packet; padding follows.
     pub end: usize,
-    /// Of the packet inside an ICMP error: IP header and what is behind it.
+    /// Where the packet inside an ICMP error has its IP header, and what is behind it.
     pub inner: (usize, usize),
 }
 

@@ -29,9 +29,9 @@ pub struct Filter {
     pub zone: Option<u16>,
     /// IP protocol.
     pub proto: Option<u8>,
-    /// Of the tuple of the first packet.
+    /// What the tuple of the first packet has to be.
     pub orig: TupleFilter,
-    /// Of the tuple of answers.
+    /// What the tuple of answers has to be.
     pub reply: TupleFilter,
 }
 

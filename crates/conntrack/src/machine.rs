@@ -60,9 +60,9 @@ pub type Peers = [Peer; 2];
 pub enum Segment {
     /// TCP.
     Tcp(TcpSegment),
-    /// ICMP or ICMPv6: may a message of this type be the first one?
+    /// ICMP or ICMPv6.
     Icmp {
-        /// A request?
+        /// True if the message is a request, which may begin a connection.
         request: bool,
     },
     /// Anything else.
@@ -109,7 +109,7 @@ pub enum Note {
     Flags,
 }
 
-/// May a connection begin with it?
+/// True if a connection may begin with this segment.
 pub fn may_begin(segment: &Segment) -> bool {
     match segment {
         Segment::Tcp(t) => flags_fit(t.flags) && t.flags & (SYN | ACK) != (SYN | ACK),
@@ -127,8 +127,9 @@ pub fn begin(segment: &Segment) -> (Peers, Class) {
     }
 }
 
-/// Takes note of a packet; `reply`: of the second end's. The class is that of the timeout that
-/// starts now; None: it goes on. `check`: are sequence numbers checked?
+/// Changes the ends of a connection as a packet makes them; `reply`: the second end sent the
+/// packet. The class names the timeout that starts now; None: the present one goes on. `check`:
+/// sequence numbers are checked.
 #[inline]
 pub fn update(
     peers: &mut Peers,
@@ -226,8 +227,9 @@ struct Checked {
     end: u32,
     ack: u32,
     window: u32,
-    /// By how much the windows of sender and receiver are scaled.
+    /// How many bits the sender's window is shifted by.
     src_scale: u8,
+    /// How many bits the receiver's window is shifted by.
     dst_scale: u8,
     /// How far the acknowledgement is behind what the other end sent.
     skew: i32,

@@ -26,8 +26,8 @@ pub trait Store {
     fn find(&mut self, tuple: &Tuple, now: u64) -> Option<(Self::Ref, bool)>;
     /// A connection; None: it has ended.
     fn read(&mut self, at: Self::Ref, now: u64) -> Option<Conn>;
-    /// Has `change` say what becomes of the connection's ends and which timeout starts; possibly
-    /// several times, of which the last one counts. None: it has ended.
+    /// Calls `change`, which says what becomes of the connection's ends and which timeout starts;
+    /// possibly several times, of which the last one counts. None: the connection has ended.
     fn update(
         &mut self,
         at: Self::Ref,
@@ -49,11 +49,11 @@ pub trait Store {
     fn name(&self, at: Self::Ref) -> u64;
     /// The connection of that name, if it has not ended.
     fn parent(&mut self, name: u64, now: u64) -> Option<Conn>;
-    /// Has another connection announced one that begins with this tuple?
+    /// The announced connection that begins with this tuple, if there is one.
     fn expected(&mut self, tuple: &Tuple, now: u64) -> Option<Expected>;
     /// Announces a connection; false: there are too many, or another one announced it.
     fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool;
-    /// By how much sequence numbers of a direction differ.
+    /// How far sequence numbers of a direction are moved.
     fn skew(&mut self, at: Self::Ref, reply: bool) -> Skew;
     /// Sets by how much sequence numbers of a direction differ.
     fn set_skew(&mut self, at: Self::Ref, reply: bool, skew: Skew);
@@ -61,7 +61,7 @@ pub trait Store {
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64;
     /// A random number.
     fn random(&mut self) -> u32;
-    /// Are sequence numbers of TCP checked?
+    /// True if sequence numbers of TCP are checked.
     fn checks_sequence(&self) -> bool;
     /// Counts something.
     fn count(&mut self, what: Count);
@@ -231,7 +231,7 @@ impl<R> Default for Found<R> {
     }
 }
 
-/// Does this `ct` translate packets of a connection that had this state before, in its zone?
+/// True if this `ct` translates packets of a connection that had this state before in its zone.
 fn translates(ct: &Ct, conn: &Conn, before: u8) -> bool {
     let done = before & (state::SNAT | state::DNAT) != 0;
     ct.nat.is_some() && conn.nat != Translation::None && !done
@@ -316,8 +316,8 @@ fn note<S: Store>(store: &mut S, note: Note) {
     }
 }
 
-/// By the packet's tuple. A packet that this zone translated before has the tuple that answers are
-/// the reverse of.
+/// Finds the connection by the packet's tuple. A packet that this zone translated before has the
+/// tuple that answers are the reverse of.
 fn look_up<S: Store>(
     store: &mut S,
     seen: &Seen,

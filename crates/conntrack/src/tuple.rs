@@ -18,14 +18,14 @@ pub struct Tuple {
     pub proto: u8,
     /// ICMP type; 0 with other protocols.
     pub icmp_type: u8,
-    /// IPv6?
+    /// True: IPv6; false: IPv4.
     pub v6: bool,
     /// Zone.
     pub zone: u16,
 }
 
 impl Tuple {
-    /// Is it ICMP's or ICMPv6's?
+    /// True if the protocol is ICMP or ICMPv6.
     pub fn is_icmp(&self) -> bool {
         self.proto == if self.v6 { IP_ICMPV6 } else { IP_ICMP }
     }

@@ -15,7 +15,7 @@ impl Budget {
         Budget { left: most, since: now, most }
     }
 
-    /// Is there a unit at `now`, if one comes every `price` ms?
+    /// True if there is a unit at `now`, when one comes every `price` ms.
     pub fn has(&mut self, now: u64, price: u64) -> bool {
         let earned = now.saturating_sub(self.since) / price;
         self.since += earned * price;

@@ -43,7 +43,7 @@ pub fn reconcile(state: &Shared, bridge: &str, wanted: &[ControllerConf]) {
     }
 }
 
-/// Has controllers connected to with other keys from now on. If those cannot be used, the status of
+/// Connects to controllers with these keys from now on. If the keys cannot be used, the status of
 /// controllers over TLS says so.
 pub fn set_ssl(state: &Shared, s: &State, row: Option<&Identity>) {
     if !s.of.tls.set_row(row) {
@@ -66,8 +66,8 @@ fn is_tls(target: &str) -> bool {
     target.starts_with("ssl:") || target.starts_with("pssl:")
 }
 
-/// Can the connection stay, with limits and times taken over as they are? As with ovs-vswitchd it
-/// outlives its row, where another one has the same target.
+/// True if the connection can stay, with limits and times changed while it lives. As with
+/// ovs-vswitchd, a connection outlives its row if another row has the same target.
 fn stays(old: &ControllerConf, new: &ControllerConf) -> bool {
     let live = |c: &ControllerConf| ControllerConf {
         uuid: Default::default(),

@@ -31,7 +31,7 @@ pub struct Walk {
 }
 
 impl Walker {
-    /// For the connections of a table.
+    /// A walker over the connections of a table.
     pub fn new(table: &Arc<Table>) -> Walker {
         Walker { table: table.clone(), turns: Rc::new(Semaphore::new(1)) }
     }

@@ -31,7 +31,7 @@ pub(crate) struct Device {
 #[derive(Default)]
 pub struct Engines {
     pub(crate) enabled: bool,
-    /// None until they are looked for.
+    /// The devices; None until they are looked for.
     pub(crate) devices: Option<Vec<Device>>,
     /// Cores for which the log says already that there is no engine.
     pub(crate) reported: Vec<usize>,
@@ -40,7 +40,7 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// Are copies left to engines?
+    /// True if copies are left to engines.
     pub fn enabled(&self) -> bool {
         self.enabled
     }

@@ -15,7 +15,7 @@ const MODULE: &str = "in_band";
 const OPENFLOW_PORT: u16 = 6653;
 const OVSDB_PORT: u16 = 6640;
 
-/// Has all bridges let those through that the database names.
+/// Makes all bridges let those controllers and managers through that the database names.
 pub fn configure(s: &mut State, desired: &Desired) {
     let connects = !s.applied.restoring;
     let managers = desired.managers.iter().filter_map(|target| remote(target, OVSDB_PORT));
@@ -36,8 +36,8 @@ pub fn configure(s: &mut State, desired: &Desired) {
     refresh(s);
 }
 
-/// Has hidden flows follow what the kernel knows of the ways, once no change of flows is under
-/// way.
+/// Changes hidden flows as the kernel's routes and neighbours change, once no change of flows is
+/// under way.
 pub async fn follow(state: &Shared) {
     if state.borrow().bridges.values().any(|b| b.in_band.is_used()) {
         finished(state).await;
@@ -45,7 +45,7 @@ pub async fn follow(state: &Shared) {
     }
 }
 
-/// Has hidden flows follow the addresses of LOCAL ports, which a user may change.
+/// Changes hidden flows as the addresses of LOCAL ports change, which a user may set.
 pub fn follow_local(s: &mut State) {
     let moved = |b: &Bridge| b.in_band.is_used() && b.in_band.applied.local != local(s, b);
     if !s.ofproto.busy() && s.bridges.values().any(moved) {

@@ -104,8 +104,8 @@ pub fn look_at_guests(s: &mut State) {
     }
 }
 
-/// Is a look to be taken for what has changed? Not sooner than [`LOOK_MS`] after the last one; what
-/// changes in between waits for its time.
+/// True if it is time to look for what has changed: [`LOOK_MS`] after the last look, at the
+/// earliest. What changes in between waits for its time.
 fn is_due(last_ms: &mut u64, now_ms: u64, changed: &AtomicBool) -> bool {
     let due = now_ms.saturating_sub(*last_ms) >= LOOK_MS && changed.swap(false, Ordering::AcqRel);
     if due {
@@ -114,7 +114,7 @@ fn is_due(last_ms: &mut u64, now_ms: u64, changed: &AtomicBool) -> bool {
     due
 }
 
-/// Are guests behind interfaces of this type?
+/// True if interfaces of this type have guests.
 fn has_guest(kind: &str) -> bool {
     ["dpdkvhostuser", "dpdkvhostuserclient"].contains(&kind)
 }

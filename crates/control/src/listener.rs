@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 const SOCKET_MODE: u32 = 0o770;
 /// Connections that may wait to be accepted, as with ovs-vswitchd.
 const WAITING_MAX: u32 = 64;
-/// Of a listener's places, so many more are there for connections while others that make room for
-/// them are leaving: a busy one takes until its turn for that.
+/// One of so many places of a listener is kept for connections while others that make room for them
+/// are leaving: a busy one leaves only when it has its turn.
 const LEAVING_ONE_OF: usize = 8;
 /// How long a connection waits if there are no such places either.
 const LEAVE_TIME_MAX: Duration = Duration::from_millis(100);
@@ -118,7 +118,7 @@ impl EvictionQueue {
         self.0.as_ref().map(|place| place.peer)
     }
 
-    /// Is the connection to make room?
+    /// True if the connection has to make room for another one.
     pub fn is_evicted(&self) -> bool {
         self.0.as_ref().is_some_and(|place| place.leave.must())
     }
@@ -172,8 +172,8 @@ impl Slots {
         }
     }
 
-    /// Has a connection make room, of the peer that has most of those that stay. Looks at each once
-    /// or twice.
+    /// Ends a connection to make room, of the peer that has most of those that stay. Looks at each
+    /// connection once or twice.
     fn evict(&self) {
         let mut counts = BTreeMap::<Peer, usize>::new();
         let stay = || self.taken.values().filter(|taken| !taken.leave.must());

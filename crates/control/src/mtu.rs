@@ -9,7 +9,7 @@ use crate::vlog;
 /// The smallest MTU of a bridge without ports (Ethernet's).
 const MTU_DEFAULT: u16 = 1500;
 
-/// Does the interface's MTU follow that of others?
+/// True if the interface's MTU follows that of others.
 fn follows(iface: &Iface) -> bool {
     ["internal", "tap"].contains(&iface.conf.kind.as_str())
 }

@@ -100,12 +100,12 @@ impl Iface {
         }
     }
 
-    /// A port without a device of its own, whose packets the switch half counts?
+    /// True if the port has no device of its own; the switch half counts its packets.
     pub fn is_virtual(&self) -> bool {
         self.conf.kind == "patch" || is_tunnel(&self.conf.kind)
     }
 
-    /// Works?
+    /// True if the port works.
     pub fn works(&self) -> bool {
         self.of_port.is_some()
     }
@@ -248,7 +248,7 @@ pub fn judge_mac(conf: &IfaceConf, is_local: bool) {
     }
 }
 
-/// Does the interface's port take the MTU that is asked for?
+/// True if the interface's port takes the MTU that is asked for.
 pub fn takes_mtu(conf: &IfaceConf) -> bool {
     conf.mtu_request.is_none_or(|mtu| port_dpdk::takes_mtu(&conf.kind, mtu))
 }
@@ -281,7 +281,8 @@ pub fn port_config(conf: &IfaceConf, local: Option<[u8; 6]>, n_txq: usize) -> Po
 /// queues serve the first ones again.
 const STEERED_QUEUES: usize = 16;
 
-/// `tx-steering`: are packets spread over the port's queues by what they are about?
+/// True if packets are spread over the port's queues by a hash of their addresses and ports
+/// (`tx-steering`).
 pub fn tx_by_hash(conf: &IfaceConf) -> bool {
     conf.other_config.get("tx-steering").is_some_and(|mode| mode == "hash")
 }

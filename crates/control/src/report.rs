@@ -54,12 +54,12 @@ impl Reporter {
         self.acknowledged = Some(desired.next_cfg);
     }
 
-    /// Is a report being put together ([`Reporter::go_on`])?
+    /// True if a report is being put together ([`Reporter::go_on`]).
     pub fn is_under_way(&self) -> bool {
         self.draft.is_some()
     }
 
-    /// Is a client waiting for what is being put together?
+    /// True if a client waits for what is being put together.
     pub fn owes(&self) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.acknowledges)
     }

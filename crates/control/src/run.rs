@@ -332,8 +332,8 @@ fn log_dpdk(desired: Option<&Desired>) {
     }
 }
 
-/// Has the kernel's links and routes followed (unless the command line says otherwise, for tunnels,
-/// too); with dummies nothing has to be fast.
+/// Makes the switch follow the kernel's links and routes (unless the command line says otherwise,
+/// for tunnels, too); with dummies nothing has to be fast.
 fn follow_kernel(state: &Shared, args: &Args) {
     if args.dummy.is_some() {
         show_own_masks(state);

@@ -27,7 +27,7 @@ const DSCP: u8 = 0xfc;
 /// Options that only ERSPAN has.
 const ERSPAN_OPTIONS: &[&str] = &["erspan_ver", "erspan_idx", "erspan_dir", "erspan_hwid"];
 
-/// Is this the type of a tunnel interface?
+/// True if this is the type of a tunnel interface.
 pub fn is_tunnel(kind: &str) -> bool {
     matches!(kind, "vxlan" | "geneve" | "gre" | "ip6gre" | "erspan" | "ip6erspan" | "gtpu")
 }
@@ -147,7 +147,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Can a port be one for packets without an Ethernet header only?
+    /// True if a port can be one for packets without an Ethernet header only.
     fn carries_l3(&self) -> bool {
         match self.0.kind.as_str() {
             "gre" | "gtpu" => true,
@@ -163,7 +163,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Is it VXLAN with this extension?
+    /// True if the tunnel is VXLAN with this extension.
     fn has_extension(&self, name: &str) -> bool {
         self.0.kind == "vxlan" && self.extensions().any(|e| e == name)
     }

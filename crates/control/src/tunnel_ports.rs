@@ -41,7 +41,7 @@ impl TunnelPorts {
         self.0.get(name).map(|p| p.no)
     }
 
-    /// An interface gives its datapath port up; is it to be closed?
+    /// Takes note that an interface gives its datapath port up; true if the port has to be closed.
     pub fn released(&mut self, no: PortNo) -> bool {
         let Some(name) = self.name(no) else { return true };
         let port = self.0.get_mut(&name).expect("it was just found");

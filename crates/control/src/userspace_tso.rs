@@ -4,7 +4,7 @@ use crate::config::Desired;
 use crate::state::State;
 use crate::vlog;
 
-/// Has ports that are opened from now on take segments of TCP that are left to the switch. That
+/// Makes ports that are opened from now on take segments of TCP that are left to the switch. That
 /// stays so until the daemon ends, as with ovs-vswitchd.
 pub fn apply(s: &mut State, desired: &Desired) {
     let wanted = desired.other_config.get("userspace-tso-enable").is_some_and(|v| v == "true");

@@ -6,7 +6,7 @@ use action::Op;
 use flow::{Key, Mask, PortNo};
 use std::sync::Arc;
 
-/// On which cores the receive queues of polled ports are polled.
+/// The cores on which the receive queues of polled ports are polled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
     /// How queues that are not pinned were placed.

@@ -40,7 +40,7 @@ pub(crate) type Effects = Option<Arc<dyn Any + Send + Sync>>;
 pub(crate) enum Route {
     /// Not at all: packets are dropped.
     None,
-    /// On a queue that this worker owns.
+    /// The worker sends on a queue of its own.
     Queue(Box<dyn TxQueue>),
     /// Through the worker in this slot, which has a queue.
     Via(usize),

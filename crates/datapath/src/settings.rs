@@ -68,10 +68,10 @@ pub enum Tri {
 /// How receive queues that are not pinned are placed on PMD threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RxqAssign {
-    /// By measured cycles, with about the same number of queues on each thread.
+    /// Queues are assigned by measured cycles, with about the same number of queues on each thread.
     #[default]
     Cycles,
-    /// By measured cycles only: on the least loaded thread.
+    /// Queues are assigned by measured cycles only: to the least loaded thread.
     Group,
     /// In turn.
     RoundRobin,
@@ -202,7 +202,7 @@ impl Settings {
         available.max_by_key(rank).unwrap_or_default()
     }
 
-    /// Is the validating mode's priority above those of all levels?
+    /// True if the validating mode's priority is above those of all levels.
     pub fn lookups_validate(&self) -> bool {
         let (levels, validating) = self.lookup_priority.split_at(VALIDATING);
         levels.iter().all(|p| validating[0] > *p)

@@ -20,7 +20,7 @@ pub(crate) struct Machine {
 /// Least free hugepage memory worth using, in MiB.
 const HUGE_MIN: u64 = 256;
 
-/// Does one of `args` give any of `options` (as `-x`, `-xVALUE` or `--long[=VALUE]`)?
+/// True if one of `args` gives any of `options` (as `-x`, `-xVALUE` or `--long[=VALUE]`).
 fn has(args: &[String], options: &[&str]) -> bool {
     args.iter().any(|arg| {
         options.iter().any(|o| {
@@ -64,8 +64,9 @@ const ALONE: [&str; 10] = [
     "-l",
 ];
 
-/// Can EAL start while another switch runs that will end soon, and be the same as if it was
-/// started afterwards? Says why not: devices are probed, files are shared, or memory is short.
+/// Ok if EAL can start while another switch runs that will end soon, with the same result as if it
+/// started afterwards. The error says why it cannot: devices would be probed, files are shared, or
+/// memory is short.
 pub(crate) fn beside(config: &EalConfig, machine: &Machine) -> Result<(), String> {
     let extra: Vec<String> = config.extra.split_whitespace().map(String::from).collect();
     let alone = |word: &String| !word.starts_with('-') || has(std::slice::from_ref(word), &ALONE);

@@ -10,7 +10,8 @@ use std::sync::{Mutex, OnceLock};
 /// How to start EAL. The strings are `Open_vSwitch.other_config` values, passed as they are.
 #[derive(Clone, Debug, Default)]
 pub struct EalConfig {
-    /// May ports name PCI devices? They cannot later if not. Nothing is probed before it is named.
+    /// True if ports may name PCI devices; this cannot be changed later. Nothing is probed before a
+    /// port names it.
     pub pci: bool,
     /// `dpdk-lcore-mask`; None: one lcore on the first CPU we may use.
     pub lcore_mask: Option<String>,
@@ -59,8 +60,8 @@ static STARTING: Mutex<bool> = Mutex::new(false);
 static LOG: OnceLock<fn(&str)> = OnceLock::new();
 
 impl Eal {
-    /// Can EAL start while another switch runs that will end soon, and be the same as if it was
-    /// started afterwards? Says why not.
+    /// Ok if EAL can start while another switch runs that will end soon, with the same result as if
+    /// it started afterwards; else why not.
     pub fn can_start_beside(config: &EalConfig) -> Result<(), String> {
         args::beside(config, &machine())
     }
@@ -96,7 +97,7 @@ impl Eal {
         ARGUMENTS.get().map_or("", String::as_str)
     }
 
-    /// Is packet memory on hugepages?
+    /// True if packet memory is on hugepages.
     pub fn hugepages(&self) -> bool {
         self.huge
     }

@@ -44,7 +44,7 @@ pub(crate) struct Dev {
     remove: bool,
     /// Packets that arrived as chains and were dropped.
     chained: AtomicU64,
-    /// May this driver deliver chains though scattering is off?
+    /// True if this driver may deliver chains of buffers although scattering is off.
     may_chain: bool,
     /// Administrative state: bursts go through to the driver.
     is_up: AtomicBool,
@@ -210,7 +210,7 @@ impl EthDev {
         Ok(())
     }
 
-    /// On failure says how many queues of each kind worked.
+    /// Sets up the queues; an error says how many queues of each kind worked.
     fn set_up_queues(
         &self,
         config: &EthConfig,

@@ -37,7 +37,7 @@ pub struct EthInfo {
     pub max_vmdq_pools: u16,
     /// RSS hash functions (`RTE_ETH_RSS_*`).
     pub rss: u64,
-    /// Does it compute receive checksums for IPv4, TCP and UDP?
+    /// True if the device checks checksums of received IPv4, TCP and UDP.
     pub rx_checksums: bool,
     pub(crate) rx_desc: DescLimit,
     pub(crate) tx_desc: DescLimit,
@@ -67,11 +67,11 @@ impl DescLimit {
 /// Link state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthLink {
-    /// Carrier?
+    /// True if there is a carrier.
     pub up: bool,
     /// Mbit/s, 0 when unknown.
     pub mbps: u32,
-    /// Full duplex?
+    /// True: full duplex; false: half duplex.
     pub full_duplex: bool,
 }
 

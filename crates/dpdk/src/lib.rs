@@ -46,8 +46,8 @@ impl DpdkError {
         DpdkError { what: what.into(), reason: reason.into() }
     }
 
-    /// From a return value of DPDK: a negative errno, or -1 with `rte_errno` set; and from what
-    /// it logged on the way.
+    /// An error from a return value of DPDK: a negative errno, or -1 with `rte_errno` set; and from
+    /// what it logged on the way.
     pub(crate) fn code(what: impl Into<String>, ret: i32) -> Self {
         // SAFETY: reads this thread's errno variable.
         let errno = if ret == -1 { unsafe { dpdk_sys::weft_errno() } } else { ret.abs() };

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 pub struct EthRules {
     dev: Weak<Dev>,
     queues: u16,
-    /// By the number the caller knows; a handle is used once.
+    /// Rules of the device by the number that the caller knows; a handle is used once.
     flows: BTreeMap<RuleId, *mut sys::rte_flow>,
     next: u64,
     /// Resets of the adapter that were heeded.
@@ -32,7 +32,7 @@ pub struct EthRules {
 unsafe impl Send for EthRules {}
 
 impl EthRules {
-    /// Of a device that was started with so many receive queues.
+    /// The rules of a device that was started with so many receive queues.
     pub fn new(dev: &EthDev, queues: u16) -> EthRules {
         let upsets = dev.upsets().load(Ordering::Acquire);
         let dev = Arc::downgrade(dev.shared());

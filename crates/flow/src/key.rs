@@ -21,7 +21,7 @@ pub const fn origin_port(number: usize) -> PortNo {
     BOND_NO_MIN + (number % (NO_PORT - BOND_NO_MIN) as usize) as PortNo
 }
 
-/// Did a packet of this input port come in by a port?
+/// True if packets of this input port came in by a port.
 pub const fn is_received(in_port: PortNo) -> bool {
     in_port < BOND_NO_MIN
 }

@@ -59,7 +59,7 @@ fn flow_mod(command: u8, priority: u16, oxm: &[u8], port: u32) -> Vec<u8> {
     message(FLOW_MOD, 0, &b)
 }
 
-/// Of packets that do not come: the n-th change.
+/// Actions of the n-th change of rules for packets that do not come.
 fn come_and_go(n: u32) -> Vec<u8> {
     let mut oxm = vec![0x80, 0, 0x0a, 2, 0x08, 0, 0x80, 0, 0x18, 4]; // eth_type, ipv4_dst
     oxm.extend((0x1100_0000 + n % RULES).to_be_bytes());

@@ -11,7 +11,7 @@ const QUEUE: usize = 64;
 const RATE: u64 = 32;
 const LATENCY: usize = HEADER + 2 * QUEUES * QUEUE;
 const BUCKETS: usize = 256;
-/// Of an adapter: which of its 8-byte counters are rules made and ended, packets that came and
+/// Which 8-byte counters of an adapter are the rules made and ended, the packets that came and
 /// passed without the host, and those that were delivered so.
 const ADAPTER: usize = LATENCY + QUEUES * BUCKETS * 8;
 const CREATED: usize = 1;

@@ -11,7 +11,7 @@ use std::time::Instant;
 pub struct Environment {
     /// UTC.
     pub date: String,
-    /// Of this tree.
+    /// Commit of this tree.
     pub commit: String,
     /// As /proc/cpuinfo names it.
     pub cpu: String,
@@ -76,7 +76,7 @@ pub struct Steal {
 }
 
 impl Steal {
-    /// From now on.
+    /// Begins from now on.
     pub fn begin() -> Self {
         Steal { ticks: stolen(), since: Instant::now() }
     }

@@ -290,12 +290,12 @@ impl Case {
             + search
     }
 
-    /// Does it need a source whose rate can be set?
+    /// True if the case needs a source whose rate can be set.
     pub fn sets_rate(&self) -> bool {
         self.search || !self.loads.is_empty()
     }
 
-    /// Does a run have it which is not full?
+    /// True if a run that is not full has this case.
     fn in_short(&self) -> bool {
         let has = |short: &[u32], n: u32| short.is_empty() || short.contains(&n);
         let size = self.points.size.is_none_or(|n| has(&self.points.short_sizes, n));

@@ -16,9 +16,9 @@ pub struct Template {
     pub ports: u32,
     /// Bits of the source that differ from flow to flow.
     pub wild_src: u32,
-    /// Of the destination.
+    /// Bits of the destination that are wildcarded.
     pub wild_dst: u32,
-    /// Of the ports.
+    /// Bits of the ports that are wildcarded.
     pub wild_ports: u32,
     /// Low 24 bits of the destination MAC, behind 02:00:00.
     pub dmac: u32,

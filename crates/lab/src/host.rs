@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// Of the seconds that count.
+/// What the host did in the seconds that count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// Packets that reached their functions, by the adapter or by the host, per second of wall
@@ -21,7 +21,7 @@ pub struct Host {
     pub busy_percent: f64,
     /// Packets that the host received, per second.
     pub received_pps: f64,
-    /// Of these, such that no megaflow was for, per second.
+    /// Misses among them for which there was no megaflow, per second.
     pub misses_per_second: f64,
     /// Rules that the adapter made and ended, per second.
     pub operations_per_second: f64,
@@ -41,7 +41,7 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    /// Of a daemon that runs.
+    /// Reads the meters of a daemon that runs.
     pub fn read(running: &Running) -> Result<Meters> {
         let show = appctl(&control_socket(&running.dir)?, &["dpif-netdev/pmd-stats-show"])?;
         Ok(Meters {
@@ -72,7 +72,7 @@ impl Meters {
     }
 }
 
-/// Of all threads that `pmd-stats-show` is about.
+/// Sums over all threads that `pmd-stats-show` is about.
 fn pmd(show: &str) -> [u64; 4] {
     let of_pmd: Vec<_> = show.split("pmd thread ").skip(1).collect();
     let of_pmd: Vec<_> =

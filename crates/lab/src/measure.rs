@@ -328,7 +328,7 @@ impl Slice {
         }
     }
 
-    /// Had the forwarding threads their cores?
+    /// True if the forwarding threads had their cores.
     fn undisturbed(&self, cores: usize) -> bool {
         self.cpu_ns as f64 >= (self.wall_ns * cores as u64) as f64 * PRESENT
     }

@@ -19,12 +19,12 @@ pub struct Series {
 }
 
 impl Series {
-    /// Was it measured elsewhere? Its lines are dashed.
+    /// True if the row was measured elsewhere; its lines are dashed.
     fn is_foreign(&self) -> bool {
         self.name.starts_with("the paper")
     }
 
-    /// Does the row have a value of it?
+    /// True if the row has a value of this figure.
     pub fn has(&self, row: &Row) -> bool {
         (self.value)(row).is_some()
     }

@@ -105,7 +105,7 @@ impl Spread {
         }
     }
 
-    /// Do the ranges have something in common?
+    /// True if the ranges have something in common.
     pub fn overlaps(&self, other: &Spread) -> bool {
         self.min <= other.max && other.min <= self.max
     }
@@ -207,7 +207,7 @@ impl Cell {
         (!first.is_empty()).then(|| (0..first.len()).filter_map(at).collect())
     }
 
-    /// Is it OVS-DPDK?
+    /// True if the system is OVS-DPDK.
     pub fn is_peer(&self) -> bool {
         self.system.starts_with("ovs")
     }
@@ -230,8 +230,8 @@ impl Row {
         settled.then(|| best.cycles().map(|c| c.median)).flatten()
     }
 
-    /// Is a further run of this system worth its time? Not of a build or setting of OVS that is so
-    /// much slower than the best one that the spread cannot make it the peer.
+    /// True if a further run of this system is worth its time. A build or setting of OVS is not
+    /// that is so much slower than the best one that the spread cannot make it the peer.
     pub fn may_become_peer(&self, cell: &Cell) -> bool {
         let best = self.best(Cell::is_peer).and_then(Cell::cycles);
         match (best, cell.cycles()) {
@@ -242,8 +242,8 @@ impl Row {
         }
     }
 
-    /// Was the guests' core the limit? Guests that do not keep up lose packets; guests that send
-    /// lose them as long as they could send more.
+    /// True if the guests' core was the limit. Guests that do not keep up lose packets; guests that
+    /// send lose them as long as they could send more.
     pub fn guests_limit(&self, cell: &Cell) -> bool {
         match self.role {
             _ if cell.samples.is_empty() => false,
@@ -309,7 +309,7 @@ impl Results {
         cells.filter_map(move |(r, c)| Some((r, c, what(c)?)))
     }
 
-    /// Has no run succeeded?
+    /// True if no run has succeeded.
     pub fn is_empty(&self) -> bool {
         self.rows.iter().flat_map(|r| &r.systems).all(|c| c.samples.is_empty())
     }

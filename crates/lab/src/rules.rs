@@ -28,7 +28,7 @@ pub struct Rules {
     pub count: u32,
     /// `mixed` only: how many masks, at most 40. `vxlan` only: how many VNIs.
     pub masks: u32,
-    /// Of every random choice.
+    /// Seed of every random choice.
     pub seed: u64,
 }
 
@@ -42,7 +42,7 @@ impl Default for Rules {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleKind {
-    /// From port 1 to port 2.
+    /// Packets go from port 1 to port 2.
     #[default]
     Port,
     /// Disjoint /24 destinations: one mask. The generator's `rules`.
@@ -81,7 +81,7 @@ pub enum RuleKind {
 pub struct RuleSet {
     /// Lines for `ovs-ofctl add-flows`.
     pub lines: Vec<String>,
-    /// For the generator's argument `table`.
+    /// Flows for the generator's argument `table`.
     pub flows: Option<FlowTable>,
     /// The five-tuple rules as structures, most important first; empty for the kinds that are not
     /// five-tuples.

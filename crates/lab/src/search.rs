@@ -29,7 +29,7 @@ pub struct Found {
     pub latency_us: [[f64; 3]; 2],
 }
 
-/// At a load that is given, the same for every system.
+/// Latency at a load that is given, the same for every system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AtLoad {
     /// Mpps offered.

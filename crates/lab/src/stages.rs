@@ -19,7 +19,7 @@ const MARKS: [&str; 5] = [
 pub struct Clocks {
     /// Their time, in TSC cycles.
     used: u64,
-    /// Of [`MARKS`].
+    /// Cycles at each of [`MARKS`].
     of: [u64; 5],
 }
 
@@ -33,7 +33,7 @@ pub struct Stages {
     pub parse: f64,
     /// Ending tunnels, and finding what to do.
     pub lookup: f64,
-    /// Of `lookup`: asking the pipeline.
+    /// Cycles of `lookup` that asking the pipeline took.
     pub misses: f64,
     /// Rewriting, beginning tunnels, copying into guests' buffers, sending (the generator counts
     /// there).

@@ -139,7 +139,7 @@ impl System {
         Ok(SYSTEMS.iter().filter(chosen).copied().collect())
     }
 
-    /// Is it OVS-DPDK, of either build, in any setting?
+    /// True if the system is OVS-DPDK, of either build, in any setting.
     pub fn is_ovs(&self) -> bool {
         matches!(self.program, Program::Ovs | Program::OvsNative)
     }
@@ -154,28 +154,28 @@ impl System {
         self.program == Program::Weft && self.setting.is_empty()
     }
 
-    /// Does it use the rules of the source's adapter?
+    /// True if the system uses the rules of the source's adapter.
     pub fn offloads(&self) -> bool {
         self.setting.contains("hw-offload=true")
     }
 
-    /// Does it tell cycles per stage?
+    /// True if the system tells cycles per stage.
     pub fn has_stages(&self) -> bool {
         matches!(self.program, Program::Weft | Program::WeftEmulated)
     }
 
-    /// Has it an emulated copy engine?
+    /// True if the system has an emulated copy engine.
     pub fn has_engine(&self) -> bool {
         self.program == Program::WeftEmulated
     }
 
-    /// Is it the build of OVS for this machine?
+    /// True if the system is the build of OVS for this machine.
     pub fn is_native(&self) -> bool {
         self.program == Program::OvsNative
     }
 
-    /// Can it do this case? testpmd has no rules to change or to deliver to guests by: it forwards
-    /// to one at most.
+    /// True if the system can do this case. testpmd has no rules that change or that deliver to
+    /// guests: it forwards to one guest at most.
     pub fn can(&self, case: &Case) -> bool {
         let one_guest = case.guests == 1 && case.tunnel == Tunnel::None && self.setting == "io";
         let plain = case.guests == 0 && case.functions == 0 && case.tunnel == Tunnel::None;
@@ -384,7 +384,7 @@ impl Running {
         bail!("did not start: {} {}", line.trim(), said.trim())
     }
 
-    /// Is there something to read, or the end?
+    /// True if there is something to read, or the end.
     fn has_spoken(&self) -> bool {
         let Some(out) = &self.child.stdout else { return true };
         let mut poll = libc::pollfd { fd: out.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -26,7 +26,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// From what `dpif-netdev/pmd-perf-show` prints: all threads together.
+    /// Reads what `dpif-netdev/pmd-perf-show` prints: all threads together.
     fn read(show: &str) -> Option<Self> {
         let lines = show.lines().filter_map(|l| l.trim_start().strip_prefix("Validated:"));
         let each: Vec<_> = lines.map(Compared::of_thread).collect::<Option<_>>()?;

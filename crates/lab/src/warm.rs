@@ -22,7 +22,7 @@ const GROWTH: f64 = 0.0025;
 pub struct Warm {
     /// How long it took.
     pub seconds: f64,
-    /// Did the number of megaflows stand still?
+    /// True if the number of megaflows stood still.
     pub settled: bool,
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn is_mpls(eth_type: u16) -> bool {
     matches!(eth_type, ETH_MPLS | ETH_MPLS_MCAST)
 }
 
-/// Is it the Ethertype of a VLAN tag?
+/// True if this is the Ethertype of a VLAN tag.
 pub(crate) fn is_vlan(eth_type: u16) -> bool {
     matches!(eth_type, ETH_VLAN | ETH_QINQ)
 }

@@ -28,7 +28,7 @@ pub(crate) struct Taught {
 }
 
 impl Taught {
-    /// May packets of this port teach another flow?
+    /// True if packets of this port may teach another flow.
     pub fn has_room(&self, port: PortNo) -> bool {
         let own = self.by_port.get(&port).copied().unwrap_or(0);
         own < TAUGHT_FLOWS_MAX - self.total

@@ -277,7 +277,7 @@ impl MacTable {
         self.ports.entry(port).or_default().limited += n;
     }
 
-    /// By port: number of addresses that were not learned because the port showed too many.
+    /// Number of addresses that were not learned because the port showed too many, by port.
     pub fn limited(&self) -> impl Iterator<Item = (u32, u64)> {
         self.ports.iter().filter(|(_, p)| p.limited > 0).map(|(no, p)| (*no, p.limited))
     }

@@ -27,9 +27,9 @@ pub struct MirrorSpec {
 /// Where a mirror's copies go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorTo {
-    /// To this port, which then sends and receives nothing else.
+    /// Mirrored packets go to this port, which then sends and receives nothing else.
     Port(String),
-    /// To all ports that carry this VLAN (RSPAN).
+    /// Mirrored packets go to all ports that carry this VLAN (RSPAN).
     Vlan(u16),
 }
 

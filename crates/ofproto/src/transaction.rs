@@ -96,7 +96,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Concerned {
     /// The selected flows, with their tables.
     pub rules: Vec<(u8, Arc<FlowRule>)>,
-    /// Does the flow-mod's match overlap another flow of its priority?
+    /// True if the flow-mod's match overlaps another flow of its priority.
     pub overlaps: bool,
     /// How many flows there are at each place.
     pub places: BTreeMap<Place, u32>,

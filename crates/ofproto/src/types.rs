@@ -149,7 +149,7 @@ pub enum TableMiss {
 }
 
 impl TableMiss {
-    /// From the bits of `ofp_table_mod.config`; None for 3, which means "not configured".
+    /// Reads the bits of `ofp_table_mod.config`; None for 3, which means "not configured".
     pub fn from_bits(bits: u32) -> Option<TableMiss> {
         match bits {
             0 => Some(TableMiss::Controller),
@@ -467,11 +467,11 @@ pub struct CfmFilter {
 /// takes on a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OamFilters {
-    /// Of BFD.
+    /// Which packets of BFD are the switch's own.
     pub bfd: Option<BfdFilter>,
-    /// Of CFM.
+    /// Which packets of CFM are the switch's own.
     pub cfm: Option<CfmFilter>,
-    /// Of LLDP. Open: they are punted; closed: they are dropped as `punt_rate`.
+    /// The gate of LLDP frames. Open: they are punted; closed: they are dropped as `punt_rate`.
     pub lldp: Option<Gate>,
 }
 
@@ -517,7 +517,8 @@ impl PortSpec {
     }
 }
 
-/// By which of a bond's interfaces packets leave, and on which they may come in.
+/// How a bond chooses the interface by which packets leave, and on which interfaces they may come
+/// in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BondSpec {
     /// Where packets to the bond are sent.
@@ -536,9 +537,9 @@ pub enum BondOutput {
     /// Nowhere: no interface is enabled.
     #[default]
     Nowhere,
-    /// To one interface.
+    /// Packets leave by one interface.
     Member(OfPort),
-    /// To the datapath's number of the bond, which spreads them over its members.
+    /// Packets go to the datapath's number of the bond, which spreads them over its members.
     Spread(PortNo),
 }
 

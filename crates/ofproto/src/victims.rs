@@ -20,7 +20,7 @@ pub(crate) struct Victims {
     fields: Vec<Subfield>,
     /// Records of flows below this number were looked at.
     known: u32,
-    /// By group, its flows by rank, as it was when the flow was last looked at.
+    /// Flows of each group by rank, as it was when the flow was last looked at.
     groups: BTreeMap<Group, BTreeSet<(Rank, u32)>>,
     /// The groups by size.
     sizes: BTreeSet<(usize, Group)>,
@@ -50,7 +50,7 @@ impl Victims {
         from..self.known
     }
 
-    /// Of the group with the most flows the one that is to go first.
+    /// The flow that is to go first, of the group with the most flows.
     pub fn first(&self) -> Option<(Rank, u32)> {
         let (_, group) = self.sizes.last()?;
         self.groups.get(group)?.first().copied()

@@ -50,8 +50,8 @@ impl Match {
         Match { key, mask, tun: Vec::new() }
     }
 
-    /// Does it take every packet that `narrow` takes? Tunnel options are compared in the lengths
-    /// that `narrow` has them in.
+    /// True if the match takes every packet that `narrow` takes. Tunnel options are compared in the
+    /// lengths that `narrow` has them in.
     pub fn covers(&self, narrow: &Match) -> bool {
         let of = |index| narrow.tun.iter().find(|n| n.index == index);
         let options =
@@ -103,19 +103,19 @@ pub enum TestAction {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Action {
-    /// To a port (any reserved one except CONTROLLER). `max_len` means nothing to such a port, but
-    /// is reported as it was given. `trunc` != 0: Nicira output_trunc, in bytes.
+    /// Output to a port (any reserved one except CONTROLLER). `max_len` means nothing to such a
+    /// port, but is reported as it was given. `trunc` != 0: Nicira output_trunc, in bytes.
     Output {
         port: OfPort,
         max_len: u16,
         trunc: u32,
     },
-    /// To the port number found in a field (NXAST_OUTPUT_REG).
+    /// Output to the port number found in a field (NXAST_OUTPUT_REG).
     OutputReg {
         src: Subfield,
         max_len: u16,
     },
-    /// To controllers.
+    /// Output to controllers.
     Controller {
         max_len: u16,
         reason: Reason,
@@ -124,7 +124,7 @@ pub enum Action {
         pause: bool,
         meter: Option<u32>,
     },
-    /// To a port through a queue (queues: accepted, output happens).
+    /// Output to a port through a queue (queues: accepted, output happens).
     Enqueue {
         port: OfPort,
         queue: u32,
@@ -205,7 +205,7 @@ pub enum Action {
     },
     Note(Vec<u8>),
     Exit,
-    /// For ovs-vswitchd's own tests.
+    /// An action of ovs-vswitchd's own tests.
     Test(TestAction),
     Clone(Vec<Action>),
     FinTimeout {

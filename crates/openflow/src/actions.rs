@@ -201,7 +201,7 @@ fn port11(port: u32) -> Result<OfPort, OfError> {
     if port_is_valid(port) { Ok(port) } else { Err(OfError::ActBadOutPort) }
 }
 
-/// May a packet be sent there?
+/// Checks that a packet may be sent to this port.
 pub(crate) fn check_output_port(port: OfPort) -> Result<OfPort, OfError> {
     match port {
         0..0xff00 | port::IN_PORT..=port::LOCAL => Ok(port),

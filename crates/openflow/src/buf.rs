@@ -49,7 +49,7 @@ impl<'a> Rd<'a> {
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
-    /// Nothing left?
+    /// True if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -101,7 +101,7 @@ fn check_set(list: &[Action]) -> Result<(), OfError> {
     if list.iter().all(held) { Ok(()) } else { Err(OfError::ActBadType) }
 }
 
-/// Is there such a register? A key has sixteen of 32 bits.
+/// True if there is such a register: a key has sixteen of 32 bits.
 pub fn exists(field: Field) -> bool {
     match field {
         Field::Reg(i) => i < 16,
@@ -291,7 +291,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Have its packets addresses like this one?
+    /// True if the packets of this protocol have addresses of this family.
     fn is_family(&self, address: IpAddr) -> bool {
         let family = if address.is_ipv4() { eth::IP } else { eth::IPV6 };
         prereq::eth_type(&self.m) == family

@@ -54,7 +54,7 @@ pub struct Conntrack {
 }
 
 impl Conntrack {
-    /// Is a new connection kept?
+    /// True if a new connection is kept.
     pub fn commits(&self) -> bool {
         self.flags & CT_COMMIT != 0
     }
@@ -63,9 +63,9 @@ impl Conntrack {
 /// Where a zone comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Zone {
-    /// From the flow.
+    /// The flow names the zone.
     Number(u16),
-    /// From the packet: 16 bits of it.
+    /// The packet names the zone: 16 bits of it.
     Field(Subfield),
 }
 

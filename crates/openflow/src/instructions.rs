@@ -121,7 +121,7 @@ fn decode_one(version: Version, b: Bytes) -> Result<Instruction, OfError> {
     })
 }
 
-/// May an action set hold it?
+/// True if an action set may hold the action.
 fn fits_action_set(action: &Action) -> bool {
     use Action::*;
     match action {

@@ -54,9 +54,9 @@ pub struct LearnSpec {
 /// Where a part's bits come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LearnSource {
-    /// From the packet.
+    /// The value is a part of the packet.
     Field(Subfield),
-    /// From the action.
+    /// The value stands in the action.
     Value(u128),
 }
 
@@ -171,7 +171,7 @@ fn subfield(rest: &mut &[u8], bits: u16, check: Check) -> Result<Subfield, OfErr
     check(oxm, ofs, bits)
 }
 
-/// Is it one of NXAST_LEARN2?
+/// True if the action is NXAST_LEARN2.
 pub(crate) fn is_second(l: &Learn) -> bool {
     l.limit != 0 || l.result.is_some()
 }

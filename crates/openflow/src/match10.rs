@@ -215,7 +215,7 @@ fn vlan10(tci: u16, mask: u16) -> (u32, u16, u8) {
     (wild, vid, pcp)
 }
 
-/// Does OpenFlow 1.0's match say all of it?
+/// True if OpenFlow 1.0's match can say all of it.
 pub fn fits_match10(m: &Match) -> bool {
     decode_match10(&encode_match10(m)) == *m
 }

@@ -354,7 +354,7 @@ pub fn port_to_10(port: u32) -> u16 {
     port as u16
 }
 
-/// Is it a 16-bit port number or a reserved one (as OVS has it)?
+/// True if it is a 16-bit port number or a reserved one, by OVS's numbers.
 pub fn port_is_valid(port: u32) -> bool {
     !(0xff00..port::MAX).contains(&port)
 }
@@ -399,12 +399,12 @@ impl OxmHeader {
         if self.masked { self.payload / 2 } else { self.payload }
     }
 
-    /// Is it `NXM_NX_COOKIE`?
+    /// True if the field is `NXM_NX_COOKIE`.
     pub fn is_cookie(&self) -> bool {
         self.class == 1 && self.number == COOKIE && self.payload == 8 << usize::from(self.masked)
     }
 
-    /// Is it a field of ovs-vswitchd's own flows, which others' flows may not match?
+    /// True if the field is one of ovs-vswitchd's own flows, which others' flows may not match.
     pub fn is_private(&self) -> bool {
         self.class == 1 && PRIVATE.contains(&self.number) && self.value_bytes() == 4
     }

@@ -24,7 +24,7 @@ pub const VLAN_PRESENT: u16 = 0x1000;
 const SOLICIT: u16 = 135;
 const ADVERT: u16 = 136;
 
-/// Is it one of the MPLS types?
+/// True if it is one of the MPLS types.
 pub fn is_mpls(eth_type: u16) -> bool {
     matches!(eth_type, eth::MPLS | eth::MPLS_MCAST)
 }
@@ -57,7 +57,7 @@ fn is_nd(m: &Match, kinds: &[u16]) -> bool {
         && kinds.contains(&m.key.u16(at::TP_SRC))
 }
 
-/// Has conntrack's original tuple a meaning? The state must say more than "tracked".
+/// True if conntrack's original tuple has a meaning: the state must say more than "tracked".
 fn is_ct_valid(m: &Match) -> bool {
     const INVALID: u8 = 0x10;
     const TRACKED: u8 = 0x20;
@@ -67,7 +67,7 @@ fn is_ct_valid(m: &Match) -> bool {
     state & IMPLY_VALID != 0 || (state & TRACKED != 0 && not_invalid)
 }
 
-/// May `field` be matched, read or written in a flow with this match?
+/// True if `field` may be matched, read or written in a flow with this match.
 pub fn holds(field: Field, m: &Match) -> bool {
     use Field::*;
     match field {

@@ -19,7 +19,7 @@ pub struct TableFeatures {
     pub table: u8,
     /// What is asked of it; that of a request's first table counts for all.
     pub command: TableCommand,
-    /// At most [`TableFeatures::NAME_BYTES_MAX`] long; empty: none.
+    /// Name, at most [`TableFeatures::NAME_BYTES_MAX`] bytes long; empty: none.
     pub name: String,
     /// `OFPTC_*` (1.4+).
     pub capabilities: u32,

@@ -28,7 +28,7 @@ pub struct SessionConfig {
     pub lock: Option<String>,
     /// Tables and columns wanted; those that do not exist are not asked for.
     pub columns: BTreeMap<String, Vec<String>>,
-    /// Of these, those whose new values alone are no [`Event::Changed`].
+    /// Watched columns whose new values alone are no [`Event::Changed`].
     pub quiet: BTreeMap<String, Vec<String>>,
     /// Silence after which the peer is asked for a sign of life; zero for never.
     pub probe_interval: Duration,
@@ -57,7 +57,7 @@ impl SessionConfig {
     }
 }
 
-/// Does an update (`update2`) say more than new values of quiet columns?
+/// True if an update (`update2`) says more than new values of quiet columns.
 fn says_more(updates: &Value, quiet: &BTreeMap<String, Vec<String>>) -> bool {
     let rows = |of: &Value| of.as_object().into_iter().flatten().count();
     let tables = updates.as_object().into_iter().flatten();

@@ -130,7 +130,7 @@ pub enum TransactionError {
 }
 
 impl TransactionError {
-    /// From the `error` member of a reply or of one operation's result.
+    /// Reads the `error` member of a reply or of one operation's result.
     pub(crate) fn from_json(value: &Value) -> Self {
         let text = |v: Option<&Value>| v.and_then(Value::as_str).unwrap_or_default().to_owned();
         match value {

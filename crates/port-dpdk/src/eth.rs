@@ -42,7 +42,8 @@ impl TxQueue for Tx {
     }
 }
 
-/// With hugepages, memory is corrupted after an AF_XDP device of DPDK 22.11 was closed.
+/// Refuses AF_XDP with hugepages: memory is corrupted after an AF_XDP device of DPDK 22.11 was
+/// closed.
 fn refuse_broken(devargs: &str, hugepages: bool) -> Result<(), PortError> {
     if hugepages && devargs.contains("net_af_xdp") {
         return Err(PortError::Device(

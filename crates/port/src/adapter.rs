@@ -127,11 +127,11 @@ pub enum Edit {
 /// Where a forwarding rule sends packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// To a port of the same adapter, by its number there ([`AdapterPort::port`]).
+    /// Packets go to a port of the same adapter, by its number there ([`AdapterPort::port`]).
     Port(u16),
     /// The packets are dropped.
     Drop,
-    /// To the host, as if there were no rule.
+    /// Packets go to the host, as if there were no rule.
     Host,
 }
 

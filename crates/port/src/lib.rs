@@ -220,7 +220,7 @@ pub trait Port: Send {
     fn service(&self) -> Service {
         Service::Kernel
     }
-    /// May closing it take long? Then it is dropped by a thread that has nothing else to do.
+    /// True if closing the port may take long. Then a thread drops it that has nothing else to do.
     fn closes_slowly(&self) -> bool {
         self.service() == Service::Kernel
     }
@@ -278,8 +278,8 @@ pub trait Port: Send {
     fn inject(&mut self, _queue: usize, _packet: &[u8]) -> bool {
         false
     }
-    /// Has a dummy port answer ARP requests for this address; other
-    /// ports' hosts answer by themselves.
+    /// Makes a dummy port answer ARP requests for this address; other ports' hosts answer by
+    /// themselves.
     fn answer_arp_for(&mut self, _ip: std::net::Ipv4Addr) {}
     /// True if workers have taken everything that was given to [`Port::inject`].
     fn all_taken(&self) -> bool {

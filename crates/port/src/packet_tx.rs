@@ -22,7 +22,7 @@ pub struct PacketTx {
 
 /// A frame for the kernel.
 struct Frame {
-    /// Of how many packets it is made.
+    /// Number of packets that it is made of.
     packets: usize,
     /// Their common headers, if they are more than one.
     merged: Option<Merged>,

@@ -79,7 +79,8 @@ impl Tap {
         check(ret).map(drop)
     }
 
-    /// Has the kernel leave checksums and segments of TCP to the switch, or do all itself.
+    /// Sets whether the kernel leaves checksums and segments of TCP to the switch, or does all
+    /// itself.
     fn set_tso(&self, on: bool) -> io::Result<()> {
         let bits = if on { TSO } else { 0 };
         // SAFETY: TUNSETOFFLOAD takes a number.

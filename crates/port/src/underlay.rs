@@ -142,7 +142,7 @@ impl Snapshot {
         self.routes.len() + self.addresses.len() + self.neighbours.len()
     }
 
-    /// Is there nothing?
+    /// True if nothing is known.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

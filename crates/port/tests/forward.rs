@@ -27,7 +27,7 @@ struct Carrier {
 }
 
 impl Carrier {
-    /// Carries one burst; was there anything?
+    /// Carries one burst; true if there was one.
     fn carry(&mut self) -> bool {
         let got = if self.held.is_empty() { self.rx.rx(&mut self.held, BURST) } else { 0 };
         let sent = self.tx.tx(&self.held);

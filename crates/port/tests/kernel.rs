@@ -105,7 +105,7 @@ fn vlan_tags_survive_both_ways() {
     b.close();
 }
 
-/// Is the transport checksum of this IP packet right?
+/// True if the transport checksum of this IP packet is right.
 fn l4_ok(f: &[u8]) -> bool {
     let l3 = wire::l3(f).unwrap();
     match l3.ethertype {

@@ -31,7 +31,7 @@ pub(crate) const AGE_PER_BRIDGE_MS: u64 = 1000;
 pub struct BridgeId(pub u64);
 
 impl BridgeId {
-    /// From priority and MAC address.
+    /// An identifier from priority and MAC address.
     pub fn new(priority: u16, mac: [u8; 6]) -> BridgeId {
         BridgeId(mac.iter().fold(u64::from(priority), |id, byte| id << 8 | u64::from(*byte)))
     }

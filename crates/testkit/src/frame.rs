@@ -59,7 +59,7 @@ pub struct V4 {
 }
 
 impl V4 {
-    /// With a TTL of 64 and nothing else out of the ordinary.
+    /// A packet with a TTL of 64 and nothing else out of the ordinary.
     pub fn new(src: [u8; 4], dst: [u8; 4], l4: L4) -> Self {
         V4 { src, dst, tos: 0, ttl: 64, id: 0, frag: 0, options: Vec::new(), l4 }
     }
@@ -85,7 +85,8 @@ pub struct V6 {
 }
 
 impl V6 {
-    /// With a hop limit of 64 (255 for neighbour discovery) and nothing else out of the ordinary.
+    /// A packet with a hop limit of 64 (255 for neighbour discovery) and nothing else out of the
+    /// ordinary.
     pub fn new(src: [u8; 16], dst: [u8; 16], l4: L4) -> Self {
         let hops = if matches!(l4, L4::Nd { .. }) { 255 } else { 64 };
         V6 { src, dst, tclass: 0, label: 0, hops, ext: Vec::new(), l4 }

@@ -32,14 +32,14 @@ pub use switch::{Switch, SwitchConfig};
 /// What a helper gives back: the text of an error says what was tried.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// May this process make namespaces and devices? See [`available`].
+/// True if this process may make namespaces and devices. See [`available`].
 pub fn privileged() -> bool {
     // SAFETY: no arguments, no memory.
     available(unsafe { libc::geteuid() } == 0, "root, for namespaces and devices")
 }
 
-/// Is there what a test needs? A test that cannot run fails: one that passed would be taken for
-/// evidence. With `WEFT_TEST_SKIP=1` in the environment it is skipped instead, with a line on
+/// True if there is what a test needs. A test that cannot run fails: one that passed would be taken
+/// for evidence. With `WEFT_TEST_SKIP=1` in the environment it is skipped instead, with a line on
 /// stderr, and this is false.
 ///
 /// # Panics

@@ -233,7 +233,7 @@ impl Drop for Switch<'_> {
     }
 }
 
-/// Does the process exist, other than as a zombie? As long as one of its threads is left it holds
+/// True if the process exists, and is not a zombie. As long as one of its threads is left it holds
 /// its files and their locks.
 fn alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

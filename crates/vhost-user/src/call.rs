@@ -88,7 +88,7 @@ impl Drop for Context {
 }
 
 thread_local! {
-    /// None without AIO: the kernel has none, or fs.aio-max-nr is used up.
+    /// AIO context of the thread; None: the kernel has none, or fs.aio-max-nr is used up.
     static CONTEXT: RefCell<Option<Context>> = RefCell::new(Context::new().ok());
 }
 

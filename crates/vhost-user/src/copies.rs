@@ -32,7 +32,7 @@ thread_local! {
     static COPIES: RefCell<Copies> = RefCell::default();
 }
 
-/// From now on, threads look for engines.
+/// Makes threads look for engines from now on.
 pub fn use_engines() {
     IN_USE.store(true, Ordering::Relaxed);
 }

@@ -183,7 +183,7 @@ impl EngineCost {
         self.list[ring.direction].add(cycles as f32 / n as f32);
     }
 
-    /// To settle `n` complete copies took `cycles`.
+    /// Takes note that settling `n` complete copies took `cycles`.
     pub fn completed(&mut self, n: usize, cycles: u64) {
         if n > 0 {
             self.complete.add(cycles as f32 / n as f32);

@@ -50,13 +50,14 @@ fn elapsed_ms(now: Instant) -> u64 {
 }
 
 impl Barred {
-    /// From now on, for a while. Returns false if it is so already.
+    /// Takes note of the failure, which lasts from now on for a while. Returns false if it lasted
+    /// already.
     pub fn begin(&self, now: Instant) -> bool {
         let until = elapsed_ms(now) + BARRED_TIME.as_millis() as u64;
         self.0.swap(until, Ordering::Relaxed) == 0
     }
 
-    /// Is it so now?
+    /// True if the failure lasts now.
     #[inline]
     pub fn is(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0 && self.lasts(Instant::now())

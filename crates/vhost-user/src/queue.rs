@@ -67,7 +67,7 @@ pub struct Tx<P> {
 }
 
 impl<P: Pool + 'static> Rx<P> {
-    /// None if there is already a handle for this queue.
+    /// Takes the handle of a queue; None if there is one already.
     pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
         let bit = 1u64.checked_shl(index as u32)?;
         if shared.taken_rx.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
@@ -207,7 +207,7 @@ impl<P> Drop for Rx<P> {
 }
 
 impl<P: Pool + 'static> Tx<P> {
-    /// None if this handle is already in use, or there is no such handle.
+    /// Takes the handle of a queue; None if it is already in use, or there is no such handle.
     pub(crate) fn take(shared: &Arc<Shared>, pool: &Arc<P>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
         (!taken).then(|| Tx {

@@ -33,7 +33,7 @@ impl Call {
 /// A ring of the guest, and how to notify the guest.
 pub(crate) struct OwnRing {
     pub ring: Ring,
-    /// None if the guest polls.
+    /// How the guest is notified; None if the guest polls.
     call: Option<Arc<Call>>,
     /// Violations already counted at the port.
     pub reported: Box<RingErrors>,

@@ -51,7 +51,7 @@ enum Reply {
 pub(crate) struct Session<'a> {
     id: u64,
     shared: &'a Shared,
-    /// None until the front-end sets them.
+    /// Features; None until the front-end sets them.
     features: Option<u64>,
     protocol: u64,
     table: Option<RegionTable>,

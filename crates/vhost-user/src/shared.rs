@@ -62,10 +62,10 @@ struct Log {
 
 /// Counters of a socket, over all its guests.
 pub(crate) struct Counted {
-    /// By queue handle.
+    /// Handles by queue.
     pub rx: Vec<Slot>,
     pub tx: Vec<Slot>,
-    /// By [`vhost::RingError`].
+    /// Errors by [`vhost::RingError`].
     ring_errors: [AtomicU64; vhost::RingError::COUNT],
     /// Length of the longest frame to the guest, and from it, that the CPU copies for less than an
     /// engine, as last measured; 0: not yet measured.

@@ -167,7 +167,7 @@ struct Mover {
     engine: Option<Box<dyn Engine>>,
     leaving: Option<SeatState>,
     in_flight: usize,
-    /// Copies that were reported while the ring was held by another thread; are they to be made?
+    /// Copies that were reported while the ring was held by another thread; they have to be made.
     late: Option<(usize, bool)>,
 }
 

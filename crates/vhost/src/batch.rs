@@ -167,7 +167,7 @@ impl Batch {
 pub(crate) struct Desc {
     pub addr: u64,
     pub len: u32,
-    /// Of a split ring: flags, then next. Of a packed ring: id, then flags.
+    /// Last words of a descriptor. Split ring: flags, then next. Packed ring: id, then flags.
     pub a: u16,
     pub b: u16,
 }

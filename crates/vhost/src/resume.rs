@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Of buffers of one descriptor each, as drivers make them that use indirect tables.
+    /// Tries buffers of one descriptor each, as drivers make them that use indirect tables.
     #[test]
     fn a_ring_says_where_it_goes_on() {
         for (size, seed) in [(1, 3), (2, 5), (7, 7), (64, 11), (256, 13)] {

@@ -36,7 +36,7 @@ impl Drop for Stage {
     }
 }
 
-/// Does this network namespace have the device? (/sys may be another namespace's.)
+/// True if this network namespace has the device; /sys may show another namespace's.
 fn device_exists(name: &str) -> bool {
     let mut command = Command::new("ip");
     command.args(["link", "show", "dev", name]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -28,7 +28,7 @@ pub fn ask() {
     ASKED.store(true, Ordering::SeqCst);
 }
 
-/// Is the command to stop?
+/// True if the command has been asked to stop.
 pub fn is_asked() -> bool {
     ASKED.load(Ordering::SeqCst)
 }

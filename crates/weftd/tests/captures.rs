@@ -67,7 +67,7 @@ impl Trace {
     }
 }
 
-/// Of each packet of a capture: its port, its comment, its length, and how much of it is there.
+/// Port, comment, length and captured length of each packet of a capture.
 fn read(capture: &Path) -> Vec<[String; 4]> {
     let mut c = Command::new("tshark");
     let fields = ["frame.interface_name", "frame.comment", "frame.len", "frame.cap_len"];

@@ -457,7 +457,7 @@ fn flow_monitors_of_a_bridge_are_bounded() {
     if !privileged() {
         return;
     }
-    /// Of a connection, and of a bridge.
+    /// Monitors of a connection, and of a bridge, at most.
     const MOST: [u32; 2] = [1024, 4096];
     const STATS_REPLY: u8 = 17;
     let ns = Netns::new().unwrap();

@@ -59,7 +59,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
-/// Of each record of NetFlow: last byte of the source, input, output, packets, bytes, ports.
+/// A record of NetFlow: last byte of the source; input, output, packets, bytes, ports.
 type Reported = (u8, [u64; 6]);
 
 fn records(datagrams: &[Vec<u8>]) -> Vec<Reported> {

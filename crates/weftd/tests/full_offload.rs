@@ -202,7 +202,7 @@ fn flows(even: u16, odd: u16, which: &dyn Fn(u16) -> String) -> String {
     (0..20).map(one).collect()
 }
 
-/// Does this stay as it is for a while?
+/// True if this stays as it is for a while.
 fn is_still(n: impl Fn() -> u64) -> bool {
     let before = n();
     std::thread::sleep(Duration::from_millis(200));

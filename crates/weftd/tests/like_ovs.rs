@@ -247,7 +247,7 @@ fn memory(sw: &Switch<'_>) -> Vec<String> {
     words.filter(|w| !w.is_empty()).map(str::to_string).collect()
 }
 
-/// Has every interface its statistics?
+/// True if every interface has its statistics.
 fn counted(sw: &Switch<'_>, names: &[&str]) -> bool {
     let empty = |n: &&str| sw.vsctl(&["get", "interface", n, "statistics"]).unwrap().trim() == "{}";
     !names.iter().any(empty)

@@ -14,7 +14,7 @@ use testkit::{Netns, Raw, Switch, privileged, veth};
 const VNI: u32 = 42;
 /// Room for the outer headers on a cable of 1,500 bytes.
 const MTU: u32 = 1450;
-/// Of 4 MiB that iperf3 sent: it counts what arrived before the sender was done.
+/// Bytes of the 4 MiB that iperf3 sent: it counts what arrived before the sender was done.
 const ENOUGH: u64 = 3 << 20;
 const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
@@ -151,7 +151,7 @@ fn memory_is_plugged_in_under_traffic() {
     });
 }
 
-/// Has the guest's front-end asked for dirty pages to be logged?
+/// True if the guest's front-end has asked for dirty pages to be logged.
 fn logs_pages(sw: &Switch, port: &str) -> bool {
     let text = iface(sw, port, "status:features");
     let features = u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();

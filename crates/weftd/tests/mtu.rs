@@ -62,7 +62,7 @@ fn longer_frames_are_dropped_by_name_and_a_changed_mtu_counts() {
     assert_eq!(drops() - before, 2);
 }
 
-/// The stock ping with a full frame for this MTU, not to be fragmented: did every answer come?
+/// The stock ping with a full frame for this MTU, not to be fragmented; true if every answer came.
 fn full_pings(from: &Netns, to: &str, mtu: usize) -> Result<(), String> {
     let (size, end) = ((mtu - 28).to_string(), Instant::now() + Duration::from_secs(10));
     let words = ["ping", "-n", "-c3", "-i0.2", "-W2", "-Mdo", "-s", &size, to];

@@ -120,7 +120,7 @@ impl Protocol {
         vsctl(sw, &format!("get bridge br0 {key}"))
     }
 
-    /// Of four ports three forward, and this one does not.
+    /// True if three of the four ports forward, and this one does not.
     fn is_tree(&self, ports: &[(&Switch, &str)], blocks: (&Switch, &str)) -> bool {
         let forward = ports.iter().filter(|(sw, port)| self.state(sw, port) == self.forwarding);
         forward.count() == 3 && self.state(blocks.0, blocks.1) == self.blocking

@@ -95,7 +95,8 @@ pub struct NdOptions<'a> {
 }
 
 impl NdOptions<'_> {
-    /// Did the walk reach exactly the end, every option being whole? Ask after the iteration.
+    /// True if the walk reached exactly the end, every option being whole. To be called after the
+    /// iteration.
     pub fn complete(&self) -> bool {
         self.at == self.bytes.len()
     }

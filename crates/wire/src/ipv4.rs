@@ -50,13 +50,13 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         usize::from(self.frag() & 0x1fff) * 8
     }
 
-    /// More fragments follow?
+    /// True if more fragments follow.
     #[inline]
     pub fn more_fragments(&self) -> bool {
         self.frag() & 0x2000 != 0
     }
 
-    /// A fragment of any kind?
+    /// True if the packet is a fragment of any kind.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.frag() & 0x3fff != 0
@@ -70,7 +70,7 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         b.get(from..to).unwrap_or(&[])
     }
 
-    /// Is the header checksum right?
+    /// True if the header checksum is right.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         checksum::internet(&self.bytes()[..self.header_len()]) == 0

@@ -80,7 +80,7 @@ pub struct Fragment {
     pub at: usize,
     /// Offset of this fragment's bytes, in bytes.
     pub offset: usize,
-    /// More fragments follow?
+    /// True if more fragments follow.
     pub more: bool,
     /// Identification.
     pub id: u32,

@@ -114,7 +114,7 @@ impl<B: AsRef<[u8]>> Arp<B> {
         b.len() >= ARP_LEN
     }
 
-    /// Is it ARP between Ethernet and IPv4 (the types and lengths say so)?
+    /// True if it is ARP between Ethernet and IPv4, by its types and lengths.
     #[inline]
     pub fn is_ethernet_ipv4(&self) -> bool {
         self.bytes()[..6] == [0, 1, 8, 0, 6, 4]

@@ -46,7 +46,7 @@ pub type Mac = [u8; 6];
 /// The broadcast Ethernet address.
 pub const BROADCAST: Mac = [0xff; 6];
 
-/// Is the group bit set (multicast or broadcast)?
+/// True if the group bit is set (multicast or broadcast).
 #[inline]
 pub fn is_group(mac: &Mac) -> bool {
     mac[0] & 1 != 0

@@ -39,7 +39,7 @@ impl MplsLse {
         (self.0 >> 9) as u8 & 7
     }
 
-    /// Bottom of stack?
+    /// True if the entry is the bottom of the stack.
     #[inline]
     pub fn bos(self) -> bool {
         self.0 & 0x100 != 0

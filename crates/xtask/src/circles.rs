@@ -18,7 +18,7 @@ struct Named {
     path: Vec<String>,
     /// The name that a `use` gives it.
     alias: Option<String>,
-    /// By `pub use`, which is an import only if the file uses it itself.
+    /// True for `pub use`, which is an import only if the file uses it itself.
     is_public: bool,
 }
 

@@ -51,7 +51,8 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split("```").step_by(2).flat_map(|t| t.split('`').skip(1).step_by(2)).filter(is_name)
 }
 
-/// Is there a file or folder of this name, or code that has every part of the path as a name?
+/// True if there is a file or folder of this name, or code that has every part of the path as a
+/// name.
 fn is_there(root: &Path, files: &[PathBuf], name: &str) -> bool {
     if name.contains('/') || name.ends_with(".rs") {
         let wanted = Path::new(name.trim_end_matches('/'));
@@ -72,7 +73,7 @@ fn is_there(root: &Path, files: &[PathBuf], name: &str) -> bool {
         || code().any(|f| std::fs::read_to_string(root.join(f)).is_ok_and(|t| defines(&t, last)))
 }
 
-/// Has the text a definition of this name: a function, type, trait, constant, module or variant?
+/// True if the text defines this name: as a function, type, trait, constant, module or variant.
 fn defines(text: &str, name: &str) -> bool {
     let kinds = ["fn ", "struct ", "enum ", "trait ", "const ", "static ", "mod ", "type "];
     text.lines().any(|line| {

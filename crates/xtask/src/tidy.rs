@@ -66,7 +66,8 @@ const LOST: &[(&str, &str)] = &[
     ("Patience", "Backoff"),
 ];
 /// How no doc comment begins: it could not be understood without the one before.
-const DEPENDENT: &[&str] = &["...", "The same ", "Likewise", "Sets that", "It.", "All of them."];
+const DEPENDENT: &[&str] =
+    &["...", "The same ", "Likewise", "Sets that", "It.", "All of them.", "Of "];
 /// Columns of a comment (rustfmt keeps to it in code).
 const LINE_COLUMNS_MAX: usize = 100;
 
@@ -134,7 +135,7 @@ fn wide_comments(name: &str, text: &str) -> Vec<String> {
     lines.map(|(n, _)| format!("{name}:{n}: comment wider than {LINE_COLUMNS_MAX}")).collect()
 }
 
-/// Doc comments that lean on another one.
+/// Doc comments that lean on another one, or ask instead of saying what is.
 fn dependent_comments(name: &str, text: &str) -> Vec<String> {
     let mut before = "";
     let mut bad = Vec::new();
@@ -142,6 +143,9 @@ fn dependent_comments(name: &str, text: &str) -> Vec<String> {
         let begins = line.strip_prefix("/// ").filter(|_| !before.starts_with("///"));
         if let Some(start) = begins.and_then(|t| DEPENDENT.iter().find(|d| t.starts_with(**d))) {
             bad.push(format!("{name}:{n}: a doc comment begins with `{start}`: name its subject"));
+        }
+        if line.starts_with("/// ") && line.ends_with('?') {
+            bad.push(format!("{name}:{n}: a doc comment asks: say what is, or what true means"));
         }
         before = line;
     }
@@ -176,7 +180,7 @@ fn drops_without_test(root: &Path) -> Result<Vec<String>> {
     Ok(missing.map(|(v, _)| format!("{reasons}: {v}: no test provokes it")).collect())
 }
 
-/// Does `word` stand in `text`, and not as the start of a longer one?
+/// True if `word` stands in `text`, and not as the start of a longer word.
 fn has_word(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         !text[at + word.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
@@ -248,7 +252,7 @@ fn wide_structures(name: &str, text: &str) -> Vec<String> {
     bad
 }
 
-/// Does a line of a structure's body begin a field?
+/// True if a line of a structure's body begins a field.
 fn is_field(line: &str) -> bool {
     let name = line.split(':').next().unwrap_or_default();
     let name = name.strip_prefix("pub(crate) ").unwrap_or(name);

@@ -57,13 +57,14 @@ fn key(tuple: &Tuple) -> Tuple {
 }
 
 impl Expectations {
-    /// Has a connection of this zone announced another one?
+    /// True if a connection of this zone has announced another connection.
     #[inline]
     pub fn are_in(&self, zone: u16) -> bool {
         self.zones[usize::from(zone)].load(Relaxed) != 0
     }
 
-    /// Is this the first packet of one? `lives`: does the parent live still?
+    /// Finds the announced connection that begins with this tuple. `lives` tells whether the
+    /// connection that announced it still lives.
     pub fn find(&self, tuple: &Tuple, lives: impl FnOnce(u64) -> bool) -> Option<Expected> {
         if !self.are_in(tuple.zone) {
             return None;

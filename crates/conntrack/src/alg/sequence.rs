@@ -3,7 +3,8 @@
 
 use wire::checksum;
 
-/// By how much the numbers of one direction differ.
+/// How far the sequence numbers of one direction are moved, because a helper changed the length of
+/// payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skew {
     /// The sender's number behind the segment that was changed last.
@@ -20,7 +21,7 @@ fn ahead(a: u32, b: u32) -> i32 {
 }
 
 impl Skew {
-    /// Do the numbers stay?
+    /// True if sequence numbers stay as they are.
     pub fn is_none(&self) -> bool {
         self.before == 0 && self.after == 0
     }

@@ -23,20 +23,20 @@ pub struct Datagram {
     pub zone: u16,
     /// IPv4's protocol. RFC 8200 leaves IPv6's out.
     pub proto: u8,
-    /// IPv6?
+    /// True: IPv6; false: IPv4.
     pub v6: bool,
 }
 
 /// A fragment, and where in its packet what is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Of this datagram.
+    /// The datagram that the fragment belongs to.
     pub datagram: Datagram,
     /// Bytes of the datagram's payload that it brings: first, and one behind the last.
     pub start: u32,
     #[allow(missing_docs)]
     pub end: u32,
-    /// More follow?
+    /// True if more fragments follow.
     pub more: bool,
     /// Where the IP header is in the packet.
     pub l3: usize,

@@ -105,8 +105,8 @@ impl<T> Default for Fragments<T> {
 }
 
 impl<T> Fragments<T> {
-    /// Has a fragment of a port wait, unless it completes its datagram. `now` in milliseconds;
-    /// `out` is for a complete datagram's, `evicted` for those that give way.
+    /// Keeps a port's fragment until its datagram is complete. `now` in milliseconds; `out` gets
+    /// the fragments of a complete datagram, `evicted` those that give way.
     #[allow(clippy::too_many_arguments)]
     pub fn gather(
         &mut self,
@@ -172,7 +172,7 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// May it wait?
+    /// True if there is room for the fragment to wait.
     fn admit(&self, settings: &FragmentSettings, f: &Fragment, port: u16) -> Result<(), Unheld> {
         let (v6, most) = (f.datagram.v6, settings.most());
         if !settings.is_on(v6) {

@@ -64,7 +64,7 @@ impl Default for FragmentSettings {
 }
 
 impl FragmentSettings {
-    /// Are datagrams of this version put together?
+    /// True if datagrams of this IP version are reassembled.
     pub fn is_on(&self, v6: bool) -> bool {
         !self.off[usize::from(v6)].load(Relaxed)
     }

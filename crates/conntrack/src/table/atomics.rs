@@ -126,7 +126,7 @@ impl Lines {
         }
     }
 
-    /// Has the pages come now, on a thread that may wait for them.
+    /// Has the kernel provide the pages now, on a thread that may wait for them.
     pub fn touch(&self) {
         const PAGE_LINES: usize = 64;
         self.iter().step_by(PAGE_LINES).for_each(|line| line.0[0].store(0, Ordering::Relaxed));

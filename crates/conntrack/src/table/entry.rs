@@ -39,8 +39,8 @@ const LABEL_VERSION: usize = 2;
 const POLICY: usize = 3;
 /// The connection that announced it, or 0.
 const PARENT: usize = 4;
-/// Of a connection with a helper: where the numbers of both directions begin to differ otherwise,
-/// and by how much they differ, one direction after the other.
+/// Sequence numbers from which on numbers are moved by another amount, one direction after the
+/// other, of a connection with a helper; and the amounts.
 const SKEW_FROM: usize = 5;
 const SKEWS: usize = 6;
 
@@ -139,8 +139,8 @@ impl Default for Entries {
 }
 
 impl Entries {
-    /// Has memory for the entries of chunk `n`; false: there can be no more, or there is none now.
-    /// For the keeper.
+    /// Provides memory for the entries of chunk `n`; false: there can be no more, or there is none
+    /// now. Called by the keeper.
     pub fn provide(&self, n: u32) -> bool {
         let Some(place) = self.chunks.get(n as usize) else { return false };
         let Some(chunk) = Chunk::new() else { return false };
@@ -194,7 +194,8 @@ impl<'a> Entry<'a> {
         self.hot[CONTROL].store(word, Release);
     }
 
-    /// Is this one of its tuples? True: that of answers.
+    /// Compares the entry's two tuples with `t`. Some(false): it is the tuple of the first packet;
+    /// Some(true): that of answers; None: neither.
     #[inline]
     pub fn matches(&self, t: &Packed, control: u64) -> Option<bool> {
         if (control & bit::V6 != 0) != t.wide.is_some() {
@@ -416,7 +417,7 @@ impl<'a> Entry<'a> {
         special.then(|| self.cold()[PARENT].load(Relaxed)).filter(|parent| *parent != 0)
     }
 
-    /// By how much sequence numbers of a direction differ, of an entry with a helper.
+    /// How far sequence numbers of a direction are moved, of an entry with a helper.
     pub fn skew(&self, reply: bool) -> Skew {
         let half = |word: u64, upper: bool| if upper { (word >> 32) as u32 } else { word as u32 };
         let by = self.cold()[SKEWS + usize::from(reply)].load(Relaxed);

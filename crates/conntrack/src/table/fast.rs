@@ -15,7 +15,8 @@ use action::Ct;
 const LIVE_V6: u64 = bit::LIVE | bit::V6;
 
 impl FastPacket {
-    /// Is it a packet of this connection? True: an answer.
+    /// Compares the packet with the connection's tuples. Some(false): it has the direction of the
+    /// first packet; Some(true): that of answers; None: it is not the connection's.
     #[inline(always)]
     fn belongs_to(&self, entry: &Entry<'_>, control: u64) -> Option<bool> {
         match control & (bit::LIVE | bit::SPECIAL | bit::V6) {
@@ -30,8 +31,9 @@ impl FastPacket {
         entry.matches(&Packed::new(&self.tuple()), control)
     }
 
-    /// Has the connection take note of the packet, and of when; its state bits. None: the packet
-    /// is invalid, and nothing was done, or it begins another connection, and this one has ended.
+    /// Changes the connection as the packet makes it, and notes the time; returns the connection's
+    /// state bits. None: the packet is invalid, and nothing was done, or it begins another
+    /// connection, and this one has ended.
     #[inline(always)]
     fn update(
         &self,
@@ -51,8 +53,8 @@ impl FastPacket {
         Some(if reply { state::TRK | state::EST | state::RPL } else { state::TRK | state::EST })
     }
 
-    /// Has an established connection of TCP take note of a segment; false: the segment changes more
-    /// than windows, or is invalid, and nothing was done.
+    /// Changes the windows of an established TCP connection as a segment makes them; false: the
+    /// segment changes more than windows, or is invalid, and nothing was done.
     #[inline(always)]
     fn stays_established(&self, entry: &Entry<'_>, (control, reply): (u64, bool)) -> bool {
         let Some([src, dst]) = entry.established(control, reply) else { return false };
@@ -124,7 +126,8 @@ pub struct FastTracked {
     reply: bool,
 }
 
-/// Does this `ct` change nothing of connections that are there already, and translate at most?
+/// True if this `ct` changes nothing of connections that exist, but translates their packets at
+/// most.
 #[inline]
 pub fn is_fast(ct: &Ct) -> bool {
     !ct.force && ct.mark.1 == 0 && ct.label.1 == 0

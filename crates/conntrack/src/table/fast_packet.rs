@@ -12,9 +12,9 @@ const NO_SEGMENT: TcpSegment =
 /// A packet as the fast path reads it: addresses, ports and the rest as entries hold them.
 #[derive(Clone, Copy, Debug)]
 pub struct FastPacket {
-    /// Of IPv4.
+    /// Addresses of IPv4, the source's in the upper half; not used by IPv6.
     pub(super) addrs: u64,
-    /// Of IPv6.
+    /// Addresses of IPv6, the source's first, upper words first; not used by IPv4.
     pub(super) wide: [u64; 4],
     pub(super) is_v6: bool,
     pub(super) ports: u32,
@@ -25,14 +25,14 @@ pub struct FastPacket {
     pub(super) bucket: u32,
     /// 1 + the entry that may be its connection's; 0: none.
     pub(super) candidate: u32,
-    /// Of TCP.
+    /// What counts of a TCP segment; not used by UDP.
     pub(super) segment: TcpSegment,
     /// Where the IP header, the one behind it, and the end of the IP packet are.
     places: [u16; 3],
 }
 
 impl FastPacket {
-    /// Of no packet.
+    /// A value that holds no packet.
     pub const NONE: FastPacket = FastPacket {
         addrs: 0,
         wide: [0; 4],
@@ -103,7 +103,7 @@ impl FastPacket {
         (h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
     }
 
-    /// Are the checksums of the IP header and of what it carries right?
+    /// True if the checksums of the IP header and of its payload are right.
     #[inline(never)]
     fn has_right_checksums(&self, data: &[u8]) -> bool {
         let [l3, l4, end] = self.places.map(usize::from);

@@ -275,7 +275,7 @@ impl Index {
         true
     }
 
-    /// Has further buckets ready for those that are full. For the keeper.
+    /// Provides further buckets for those that are full. Called by the keeper.
     pub fn provide(&self) {
         let ready = self.spare_ready.load(Relaxed);
         let piece = ready as usize / SPARE_PIECE;

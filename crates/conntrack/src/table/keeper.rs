@@ -119,7 +119,7 @@ impl Keeper {
         }
     }
 
-    /// Has free entries ready.
+    /// Makes sure that free entries are ready.
     fn provide(&mut self) {
         self.note_taken();
         self.table.index.provide();
@@ -213,9 +213,9 @@ impl Keeper {
         done
     }
 
-    /// Have so many connections in the wheel ended that all are looked at ahead of their time?
-    /// Whoever uses the same ports again and again would hold all memory for a turn of the wheel
-    /// otherwise. At most three entries are looked at for one that is freed.
+    /// True if so many connections in the wheel have ended that all of them are looked at before
+    /// their time. Without it, connections that use the same ports again and again would hold all
+    /// memory for a turn of the wheel. At most three entries are looked at for one that is freed.
     fn is_crowded(&self) -> bool {
         let (live, most) = (self.table.len() as usize, self.table.limits.total() as usize);
         self.armed > live + live / 2 + most / 8 + READY_COUNT_MAX

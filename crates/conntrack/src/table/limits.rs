@@ -20,7 +20,7 @@ const UNSET: u32 = u32::MAX;
 /// Limits.
 pub struct Limits {
     total: AtomicU32,
-    /// Of zones without their own; 0: none.
+    /// The limit of zones without their own; 0: none.
     default: AtomicU32,
     zones: Box<[AtomicU32]>,
     no_sequence: AtomicBool,
@@ -62,7 +62,7 @@ impl Limits {
         all.filter(|(_, n)| *n != UNSET).collect()
     }
 
-    /// Has the zone a limit of its own?
+    /// True if the zone has a limit of its own.
     pub fn has_own(&self, zone: u16) -> bool {
         self.zones[usize::from(zone)].load(Relaxed) != UNSET
     }
@@ -82,7 +82,7 @@ impl Limits {
         self.default.store(n, Relaxed);
     }
 
-    /// Are sequence numbers of TCP checked?
+    /// True if sequence numbers of TCP are checked.
     pub fn checks_sequence(&self) -> bool {
         !self.no_sequence.load(Relaxed)
     }
@@ -125,7 +125,7 @@ fn epoch(word: u64) -> u16 {
 }
 
 impl Counts {
-    /// None of any zone, of which there are so many.
+    /// Counters for so many zones, all of them 0.
     pub fn new(zones: usize) -> Self {
         Counts {
             total: AtomicU32::new(0),

@@ -228,7 +228,7 @@ impl Table {
         self.index.loads(which)
     }
 
-    /// Of an entry that is live.
+    /// True if a live entry has not expired, and its zone was not flushed since it was made.
     #[inline]
     fn is_alive(&self, entry: &Entry<'_>, control: u64, now: u32) -> bool {
         let left = entry.expiry().wrapping_sub(now) as i32;
@@ -272,7 +272,7 @@ impl Table {
         (same && control & bit::LIVE != 0).then_some((entry, control))
     }
 
-    /// Does the connection of this name live?
+    /// True if the connection of this name lives.
     fn lives(&self, name: u64) -> bool {
         self.entry(Ref::named(name)).is_some()
     }
@@ -356,7 +356,7 @@ impl Default for Table {
     }
 }
 
-/// Is a connection half-open while this timeout runs?
+/// True if a connection is half-open while this timeout runs.
 fn is_half_open(class: Class) -> bool {
     use Class::*;
     matches!(class, TcpSynSent | TcpSynRecv | UdpFirst | UdpSingle | IcmpFirst)

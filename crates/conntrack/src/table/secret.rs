@@ -29,7 +29,7 @@ impl Secret {
         mixed as u64 ^ (mixed >> 64) as u64
     }
 
-    /// Of a tuple or its reverse: the same.
+    /// The hash of a tuple, which is also that of its reverse.
     #[inline]
     pub fn of(&self, t: &Tuple) -> u32 {
         let (proto, zone) = (u64::from(t.proto), u64::from(t.zone));
@@ -57,13 +57,14 @@ impl Secret {
         self.of_ends(a.min(b), a.max(b), u64::from(rest >> 16), u64::from(rest >> 8 & 0xff))
     }
 
-    /// Of the ends of an IPv4 tuple, each an address and a port, the lesser one first.
+    /// The hash of the ends of an IPv4 tuple, each an address (upper 32 of 48 bits) and a port, the
+    /// lesser one first.
     #[inline(always)]
     fn of_ends(&self, a: u64, b: u64, zone: u64, proto: u64) -> u32 {
         (self.fold(self.pair(a << 16 | zone, b << 16 | proto, 0)) >> 32) as u32
     }
 
-    /// Of a tuple in its direction.
+    /// The hash of a tuple in its direction: that of its reverse differs.
     pub fn of_direction(&self, t: &Tuple) -> u64 {
         let rest = u64::from(t.sport) << 48
             | u64::from(t.dport) << 32
@@ -76,7 +77,7 @@ impl Secret {
         self.fold(sum)
     }
 
-    /// Of a tuple and the addresses that it is translated to.
+    /// The hash of a tuple and of the addresses that it is translated to.
     pub fn of_translation(&self, t: &Tuple, nat: &action::Nat) -> u64 {
         let (src, dst) = nat.addresses.map_or((0, 0), |(a, b)| (number(&a), number(&b)));
         let range = Tuple { src, dst, ..Tuple::default() };

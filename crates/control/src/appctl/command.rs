@@ -14,7 +14,7 @@ pub type Job = Box<dyn FnOnce(Shared, Reply) -> Pin<Box<dyn Future<Output = ()>>
 /// How a command is carried out.
 #[derive(Clone, Copy)]
 pub enum Run {
-    /// At once.
+    /// A command that is answered at once.
     Now(Handler),
     /// Its arguments are read at once, the rest is done by a task.
     Later(fn(&mut State, &[String]) -> Result<Job, String>),

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The next packet thread to start is to panic.
 static PANIC: AtomicBool = AtomicBool::new(false);
 
-/// For the test of what a panic leads to: panics once on the thread that calls, if a command has
-/// asked for that.
+/// Panics once on the thread that calls, if a command has asked for that: for the test of what a
+/// panic leads to.
 pub fn panic_if_asked() {
     if PANIC.swap(false, Ordering::SeqCst) {
         panic!("asked for by weft/panic-next-thread");

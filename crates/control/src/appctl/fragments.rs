@@ -30,7 +30,7 @@ fn settings(s: &State) -> &FragmentSettings {
     &s.dp.conntrack().fragments
 }
 
-/// IPv6?
+/// Reads `v4` or `v6`; true: IPv6.
 fn version(arg: Option<&String>, otherwise: &str) -> Result<bool, String> {
     match arg.map(String::as_str) {
         Some("v4") => Ok(false),

@@ -25,7 +25,7 @@ impl Coverage {
         self.history.truncate(HISTORY + 1);
     }
 
-    /// Is the counter larger in `totals` than when they were sampled last?
+    /// True if the counter is larger in `totals` than when it was sampled last.
     pub fn has_grown(&self, name: &str, totals: &BTreeMap<String, u64>) -> bool {
         let before = self.history.front().and_then(|t| t.get(name)).copied().unwrap_or(0);
         totals.get(name).is_some_and(|now| *now > before)

@@ -151,7 +151,7 @@ struct ParserArgs<'a> {
 }
 
 impl<'a> ParserArgs<'a> {
-    /// With ovs-vswitchd's errors.
+    /// Reads the arguments; errors are ovs-vswitchd's.
     fn read(mut args: &'a [String]) -> Result<Self, String> {
         /// What is studied if nothing is said.
         const STUDY: u32 = 128;

@@ -79,7 +79,7 @@ fn new_flows(p: &PortPolicy) -> &'static str {
     }
 }
 
-/// On or off, and why.
+/// Whether the port's lookups use a cache, and why.
 fn reason(p: &PortLookup) -> String {
     let on = p.policy.cache == CacheUse::On;
     let state = if on { "on" } else { "off" };

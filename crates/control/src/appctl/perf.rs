@@ -166,7 +166,7 @@ pub fn iteration_table(all: &[Iteration], n: usize) -> String {
     out
 }
 
-/// Of single iterations, in whole numbers; 0 of nothing.
+/// The mean of single iterations, in whole numbers; 0 if there were none.
 fn mean(a: u64, b: u64) -> u64 {
     a.checked_div(b).unwrap_or(0)
 }

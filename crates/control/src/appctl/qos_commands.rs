@@ -11,7 +11,7 @@ fn iface<'a>(s: &'a State, name: &str) -> Result<&'a Iface, String> {
     found.ok_or_else(|| "no such interface".into())
 }
 
-/// Has it a device whose packets can be limited?
+/// True if the interface has a device whose packets can be limited.
 fn has_device(iface: &Iface) -> bool {
     iface.dp_port.is_some() && !iface.is_virtual()
 }

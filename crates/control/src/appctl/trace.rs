@@ -130,7 +130,8 @@ fn start(s: &State, words: &[&str]) -> Result<(BridgeId, Key, Options), String> 
     }
 }
 
-/// Is it a flow as datapaths write them, `name(value),...`, perhaps behind an identifier?
+/// True if the text is a flow as datapaths write it, `name(value),...`, with or without an
+/// identifier in front.
 fn is_datapath_flow(text: &str) -> bool {
     let sign = text.find(['(', '=', ',']).map(|at| &text[at..]);
     text.starts_with("ufid:") || sign.is_some_and(|rest| rest.starts_with('('))
@@ -191,7 +192,8 @@ fn datapath_flow(s: &State, text: &str) -> Result<(BridgeId, Key, Options), Stri
     Ok((bridge, key, Options::Bytes(options)))
 }
 
-/// With `vlan-limit=1` nothing is known of what is behind the first of two tags.
+/// Removes the second of two tags from the key: with `vlan-limit=1` nothing is known of what is
+/// behind the first one.
 fn hide_second_tag(key: &mut Key) {
     if key.u16(at::VLAN1) == 0 {
         return;
@@ -212,7 +214,7 @@ fn packet_argument(words: &mut Vec<&str>) -> Option<Vec<u8>> {
     packet
 }
 
-/// Are these bytes in hexadecimal, possibly with blanks?
+/// True if the text is bytes in hexadecimal; blanks may stand between them.
 fn is_hexadecimal(text: &str) -> bool {
     let digits: String = text.split_ascii_whitespace().collect();
     digits.len().is_multiple_of(2) && digits.chars().all(|c| c.is_ascii_hexdigit())

@@ -12,9 +12,9 @@ const SAMPLES: usize = 12;
 /// Counters at one time.
 #[derive(Clone, Default)]
 pub struct Sample {
-    /// Of receive queues.
+    /// Receive queues, with the cycles that each took.
     pub queues: Vec<RxqInfo>,
-    /// Of workers.
+    /// Workers, with the cycles that each had.
     pub pmds: Vec<PmdInfo>,
 }
 
@@ -41,7 +41,8 @@ impl Usage {
         }
     }
 
-    /// Is there a sample with this worker? Before, it is too young to say how busy it is.
+    /// True if there is a sample with this worker. Without one, the worker is too young to say how
+    /// busy it is.
     pub fn knows(&self, worker: WorkerId) -> bool {
         self.samples.back().is_some_and(|s| s.pmds.iter().any(|p| p.worker == worker))
     }

@@ -20,7 +20,7 @@ pub(super) fn begin() -> Announcement {
     Announcement { next: 0, left: STATIONS_MAX }
 }
 
-/// A question of RARP (RFC 903): who am I?
+/// Operation of RARP (RFC 903): a host asks for its own IP address.
 const REVERSE_REQUEST: u8 = 3;
 
 /// Some of the bridge's stations (VLAN and address) that are not behind the bond, until there are

@@ -28,7 +28,7 @@ impl Mode {
     }
 }
 
-/// Is LACP spoken on the bond, and with success?
+/// State of LACP on a bond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LacpStatus {
     #[default]
@@ -252,7 +252,7 @@ impl Bond {
         self.conf.fallback_ab && self.lacp == LacpStatus::Configured
     }
 
-    /// Are packets spread over all interfaces?
+    /// True if packets are spread over all interfaces.
     pub fn spreads(&self) -> bool {
         self.conf.mode != Mode::ActiveBackup && !self.falls_back()
     }
@@ -339,8 +339,8 @@ impl Bond {
         std::mem::take(&mut self.log)
     }
 
-    /// Has the other side to hear that another interface carries packets? True once per change. A
-    /// partner in LACP knows.
+    /// True if the other side has to hear that another interface carries packets; once per
+    /// change. A partner in LACP knows by itself.
     pub fn take_announcement(&mut self) -> bool {
         let is_plain = self.lacp == LacpStatus::Off || self.falls_back();
         std::mem::take(&mut self.announcement_due) && is_plain && self.active.is_some()

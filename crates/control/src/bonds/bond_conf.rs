@@ -54,8 +54,8 @@ pub fn bond(port: &PortConf) -> Option<(bond::Conf, Option<String>)> {
     Some((conf, wrong))
 }
 
-/// Does the port want OVS's action of this name? The switch always works like it; this is for
-/// `bond/show`.
+/// True if the port asks for OVS's action `lb_output`. The switch always works that way;
+/// `bond/show` prints it.
 pub fn lb_output(port: &PortConf) -> bool {
     flag(port, "lb-output-action")
 }

@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// Between two packets, to a partner that wants to hear often.
 const FAST_MS: u64 = 1000;
-/// To others.
+/// Milliseconds between packets to a partner that asks for slow ones.
 const SLOW_MS: u64 = 30_000;
 /// A partner that says much more than it may is not heard: it may send three packets a second (IEEE
 /// 802.1AX-2008, section 5.4.16). Twice as many are taken, one each so many milliseconds, after so
@@ -90,7 +90,7 @@ struct Member {
     send_at: u64,
     /// Packets that are still taken.
     budget: Budget,
-    /// Are its packets handed over?
+    /// Whether its packets are handed over to the control side.
     gate: Gate,
     counts: Counts,
 }
@@ -190,8 +190,8 @@ impl Lacp {
         }
     }
 
-    /// Is a packet that comes in now by this interface within its share? Has the packet side drop
-    /// those that are not.
+    /// True if the interface's share has room for a packet that comes now. Otherwise the packet
+    /// side drops such packets.
     pub fn hears(&mut self, name: &str, now: u64) -> bool {
         self.members.get_mut(name).is_some_and(|m| m.hears(now))
     }
@@ -274,7 +274,7 @@ impl Lacp {
         out
     }
 
-    /// May the interface carry packets?
+    /// True if the interface may carry packets.
     pub fn may_enable(&self, name: &str) -> bool {
         self.members.get(name).is_some_and(|m| m.may_enable(self.conf.fallback_ab))
     }
@@ -284,7 +284,7 @@ impl Lacp {
         self.members.get(name).is_some_and(|m| m.status == Status::Current)
     }
 
-    /// Is some interface attached?
+    /// True if at least one interface is attached.
     pub fn is_negotiated(&self) -> bool {
         self.negotiated
     }

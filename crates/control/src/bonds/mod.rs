@@ -211,7 +211,7 @@ fn give_up(s: &mut State, number: Option<PortNo>) {
     }
 }
 
-/// Has the packet side spread packets as the bond says. The number that it does not use any more.
+/// Has the packet side spread packets as the bond says; returns the number that is no longer used.
 fn update_spread(s: &mut State, name: &str) -> Option<PortNo> {
     let e = s.bonds.all.get_mut(name)?;
     let mut unused = None;

@@ -105,7 +105,7 @@ impl OvsdbClient {
         }
     }
 
-    /// With keys and authorities for a server that listens on `ssl:`.
+    /// Adds keys and authorities for a server that listens on `ssl:`.
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Self {
         Self { tls, ..self }
@@ -131,12 +131,12 @@ impl OvsdbClient {
         }
     }
 
-    /// Is something under way to the database, or does it wait?
+    /// True if a transaction is under way to the database, or waits.
     pub fn is_writing(&self) -> bool {
         !self.writer.in_flight.is_empty() || !self.writer.waiting.is_empty()
     }
 
-    /// Is a part to be written that waited for nothing but others' turn?
+    /// True if a part is to be written that waited only for the turn of others.
     fn has_part(&self) -> bool {
         self.writer.in_flight.is_empty() && !self.writer.waiting.is_empty()
     }

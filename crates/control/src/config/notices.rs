@@ -11,7 +11,7 @@ const MAPS: [&str; 3] = ["other_config", "bfd", "lldp"];
 /// Something that is set and has no effect. Two are the same if row, setting and value are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
-    /// For the log.
+    /// The text for the log.
     pub text: String,
     /// Open vSwitch knows the setting, so the user who set it counts on it; otherwise the name may
     /// be misspelt.
@@ -78,7 +78,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Of a type that is not supported, or not for the port, nothing else is looked at.
+    /// Looks at a row of QoS. Of a type that is not supported, or not on this port, nothing else is
+    /// looked at.
     fn qos(&mut self, port: &Row, row: &Row, name: &str) {
         let ((column, state, remark), kind) = (knobs::QOS_TYPE, row.str("type"));
         let interfaces = self.rows("Interface", port.uuids("interfaces"));

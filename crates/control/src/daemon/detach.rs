@@ -123,7 +123,7 @@ impl Daemon {
         })
     }
 
-    /// Did this process [start again](Daemon::start_again)?
+    /// True if this process [started again](Daemon::start_again).
     pub fn is_second(&self) -> bool {
         self.is_second
     }

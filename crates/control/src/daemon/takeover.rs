@@ -24,7 +24,8 @@ const WORDS_BYTES_MAX: usize = 64 << 10;
 /// How long a peer that connects may take to say its words.
 const WORDS_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Has a process that stands by for these arguments be the daemon; true once it is configured.
+/// Waits until a process that stands by for these arguments is the daemon; true once it is
+/// configured.
 pub(super) fn is_daemon_now(args: &Args) -> bool {
     let Ok(mut stream) = UnixStream::connect(context::socket(&args.dirs)) else { return false };
     let done = stream

@@ -40,12 +40,12 @@ impl Collectors {
         Collectors { targets: targets.to_vec(), sockets, sent: 0, failed: 0 }
     }
 
-    /// Are these its targets?
+    /// True if these are the targets of the collectors.
     pub fn are(&self, targets: &[String]) -> bool {
         self.targets == targets
     }
 
-    /// Is there no collector?
+    /// True if there is no collector.
     pub fn is_empty(&self) -> bool {
         self.sockets.is_empty()
     }

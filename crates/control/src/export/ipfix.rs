@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wire::{ETH_IPV4, ETH_IPV6, IP_GRE, IP_UDP};
 
-/// Of BFD, whose packets are the switch's own: UDP ports (RFC 5881, sections 4 and 8).
+/// UDP ports of BFD, whose packets are the switch's own (RFC 5881, sections 4 and 8).
 const BFD: [u16; 2] = [3784, 3785];
 /// `tunnelType` of VXLAN, GRE and Geneve, and the bytes of an id.
 const VXLAN: (u8, usize) = (1, 3);
@@ -27,7 +27,7 @@ const GENEVE_PORT: u16 = 6081;
 pub struct Ipfix {
     of_bridge: Option<One>,
     of_sets: BTreeMap<u32, One>,
-    /// By OpenFlow port.
+    /// Interfaces, by OpenFlow port.
     pub interfaces: BTreeMap<OfPort, Interface>,
 }
 

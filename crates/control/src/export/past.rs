@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 /// An exporter that ends.
 pub enum Ending {
-    /// Of NetFlow.
+    /// A record of NetFlow.
     NetFlow(NetFlow),
-    /// Of IPFIX.
+    /// A record of IPFIX.
     Ipfix(Box<One>),
 }
 

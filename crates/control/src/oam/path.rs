@@ -38,7 +38,7 @@ pub fn send(
     s.packet_out(bridge, &packet)
 }
 
-/// Has the switch half know what the protocols report about an interface.
+/// Tells the switch half what the protocols report about an interface.
 pub fn tell(s: &mut State, iface: &str, (bridge, port): (BridgeId, OfPort)) {
     let faulty = s.oam.is_faulty(iface);
     let spec = s.ofproto.port(bridge, port).filter(|spec| spec.faulty != faulty).cloned();

@@ -7,11 +7,11 @@ use ofproto::OamFilters;
 /// The sessions of all protocols.
 #[derive(Default)]
 pub struct Protocols {
-    /// Of BFD.
+    /// Sessions of BFD.
     pub bfd: bfd::sessions::Sessions,
-    /// Of CFM.
+    /// Points of CFM.
     pub cfm: cfm::points::Points,
-    /// Of LLDP.
+    /// Agents of LLDP.
     pub lldp: lldp::agents::Agents,
 }
 

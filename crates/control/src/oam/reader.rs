@@ -11,7 +11,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Of these settings.
+    /// A reader of these settings.
     pub fn new(column: &'a BTreeMap<String, String>) -> Self {
         Reader { column, wrong: Vec::new() }
     }

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 /// The longest sleep.
 const SLEEP_MS_MAX: u64 = 1000;
 
-/// At what time, in ms, the session of which interface is to be run.
+/// Times, in ms, at which sessions have to run, with their interfaces.
 #[derive(Default)]
 pub struct Wakeups {
     due: BTreeSet<(u64, String)>,
@@ -17,7 +17,7 @@ pub struct Wakeups {
 }
 
 impl Wakeups {
-    /// Has the session of an interface run at `wake`, and at no other time.
+    /// Makes the session of an interface run at `wake`, and at no other time.
     pub fn set(&mut self, iface: &str, wake: u64) {
         self.remove(iface);
         self.of.insert(iface.into(), wake);

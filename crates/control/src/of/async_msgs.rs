@@ -35,7 +35,7 @@ const TURN_PACKET_IN_BYTES_MAX: usize = 8 << 20;
 pub struct PacketInTurn(BTreeMap<BridgeId, (usize, usize)>);
 
 impl PacketInTurn {
-    /// Have a bridge's connections got all that they get in this turn?
+    /// True if a bridge's connections have got all that they get in this turn.
     fn is_over(&self, bridge: BridgeId) -> bool {
         let (count, bytes) = self.0.get(&bridge).copied().unwrap_or_default();
         count >= TURN_PACKET_INS_MAX || bytes >= TURN_PACKET_IN_BYTES_MAX
@@ -242,7 +242,7 @@ pub fn shown(update: &MonitorUpdate, flags: u16) -> MonitorUpdate {
     update
 }
 
-/// Is this change one that the monitor asked for?
+/// True if the monitor asked for changes like this one.
 fn watches(m: &MonitorRequest, update: &MonitorUpdate, old: &[Instruction]) -> bool {
     let (flag, flow) = match update {
         MonitorUpdate::Added(f) => (monitor_flag::ADD, f),

@@ -138,7 +138,7 @@ pub fn control(
     Ok(Reply::BundleControl { id, step: answer, flags: 0 })
 }
 
-/// Is there no room for another piece of a bundle?
+/// True if there is no room for another piece of a bundle.
 fn is_full(conn: &Conn) -> bool {
     conn.held() + CHUNK.end() + REPLY_SHARE_BYTES > CONNECTION_BYTES_MAX
 }

@@ -50,7 +50,7 @@ fn run_slice(state: &Shared, bridge: BridgeId, change: &Change, origin: Origin) 
     outcome
 }
 
-/// Has bridges forget their flows that are to begin with that.
+/// Makes bridges forget their flows that they were asked to forget.
 pub fn begin_forgetting(state: &Shared) {
     let wanted = |(id, how): (&BridgeId, &Forgetting)| (*how == Forgetting::Wanted).then_some(*id);
     let all: Vec<_> = state.borrow().pending.forgetting.iter().filter_map(wanted).collect();
@@ -61,8 +61,8 @@ pub fn begin_forgetting(state: &Shared) {
     }
 }
 
-/// Has bridges that are to forget their flows do so at once, however many flows that are: for test
-/// suites, which warp time.
+/// Makes bridges that have to forget their flows do so at once, however many flows that are: for
+/// test suites, which warp time.
 pub fn forget_now(s: &mut State) {
     let now = s.now_ns();
     s.pending.forgetting.retain(|id, how| {

@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Is it the connection of a controller proper?
+    /// True if the connection is one with a controller, and not a service connection.
     pub fn is_controller(&self) -> bool {
         matches!(self, Kind::Row { primary: true, .. })
     }
@@ -231,7 +231,7 @@ impl Conn {
         }
     }
 
-    /// Does it take asynchronous messages at all?
+    /// True if the connection takes asynchronous messages at all.
     fn listens(&self) -> bool {
         self.dialect.is_some() && (self.kind.is_controller() || self.config.miss_send_len != 0)
     }
@@ -241,7 +241,8 @@ impl Conn {
         self.dialect.map(|d| d.version)
     }
 
-    /// Does it expect packet-ins for packets that no flow matches? Versions before 1.3 do.
+    /// True if the connection expects packet-ins for packets that no flow matches, as versions
+    /// before 1.3 do.
     pub fn wants_misses(&self) -> bool {
         self.id == 0
             && self.version().is_some_and(|v| v < Version::V13)
@@ -283,12 +284,12 @@ impl Conn {
         usize::from(self.role == Role::Secondary)
     }
 
-    /// Wants packet-ins of this reason?
+    /// True if the connection wants packet-ins of this reason.
     pub fn wants_packet_in(&self, reason: Reason) -> bool {
         self.listens() && self.wants.packet_in[self.column()] & (1 << reason as u32) != 0
     }
 
-    /// Wants port-status messages of this reason?
+    /// True if the connection wants port-status messages of this reason.
     pub fn wants_port_status(&self, reason: u8) -> bool {
         self.listens() && self.wants.port_status[self.column()] & (1 << reason) != 0
     }
@@ -313,7 +314,7 @@ impl Conn {
         self.monitors.len() + 2 * usize::from(notified)
     }
 
-    /// Wants flow-removed messages of this reason?
+    /// True if the connection wants flow-removed messages of this reason.
     pub fn wants_flow_removed(&self, reason: openflow::Removed) -> bool {
         self.listens() && self.wants.flow_removed[self.column()] & (1 << reason as u32) != 0
     }

@@ -62,12 +62,12 @@ impl Controller {
         self.connections > 0
     }
 
-    /// Do we connect to it, rather than it to us?
+    /// True if the switch connects to the controller; false: the controller connects to the switch.
     pub fn active(&self) -> bool {
         is_active(&self.conf)
     }
 
-    /// May another packet-in go out? What may not is counted.
+    /// True if another packet-in may be sent; one that may not is counted.
     pub fn admit(&mut self, miss: bool, now_ms: u64) -> bool {
         let (rate, burst) = (self.conf.rate_limit, self.conf.burst_limit);
         self.limits[usize::from(!miss)].admit(rate, burst, now_ms)
@@ -85,7 +85,7 @@ pub(crate) fn times(conf: &ControllerConf) -> Times {
     Times { max_backoff, probe: conf.inactivity_probe }
 }
 
-/// Do we connect to the controller of this row (`tcp:`, `ssl:`, `unix:`)?
+/// True if the switch connects to the controller of this row (`tcp:`, `ssl:`, `unix:`).
 pub fn is_active(conf: &ControllerConf) -> bool {
     ["tcp:", "ssl:", "unix:"].iter().any(|kind| conf.target.starts_with(kind))
 }

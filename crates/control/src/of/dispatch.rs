@@ -62,7 +62,7 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
     s.conns.contains_key(&id)
 }
 
-/// Are rules' counters to be what they are now?
+/// True if the request reads rules' counters, which have to be up to date for it.
 fn reads_counters(request: &Request) -> bool {
     use MultipartRequest::{Aggregate, Flow, GroupStats, Table};
     let Request::Multipart(request) = request else { return false };
@@ -504,8 +504,8 @@ fn check_bundled(version: Version, request: &Request) -> Result<(), OfError> {
     }
 }
 
-/// Do the instructions of a flow-mod fit its match, by the rules of a version, and is it about no
-/// buffered packet?
+/// Checks that the instructions of a flow-mod fit its match by the rules of a version, and that it
+/// is about no buffered packet.
 fn check(version: Version, fm: &FlowMod) -> Result<(), OfError> {
     if matches!(fm.command, FlowModCommand::Delete | FlowModCommand::DeleteStrict) {
         return Ok(());

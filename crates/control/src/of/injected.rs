@@ -14,7 +14,7 @@ const OPS_BURST: i64 = 8192;
 pub struct Injected(BTreeMap<BridgeId, (i64, Option<Instant>)>);
 
 impl Injected {
-    /// May another packet of a bridge be sent?
+    /// True if another packet of a bridge may be sent.
     pub fn has_room(&mut self, bridge: BridgeId, now: Instant) -> bool {
         let (left, since) = self.0.entry(bridge).or_insert((OPS_BURST, None));
         let passed = now.saturating_duration_since(since.unwrap_or(now)).as_millis();

@@ -66,7 +66,7 @@ impl Queue {
 }
 
 impl Pace {
-    /// May this connection work now? `waits`: it is in the queue.
+    /// True if this connection may work now. `waits`: it is in the queue.
     fn admits(&self, peer: Option<Peer>, number: u64, waits: &mut bool) -> bool {
         self.give_back(number);
         let mut queue = self.queue.borrow_mut();

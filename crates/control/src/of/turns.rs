@@ -17,7 +17,7 @@ impl<B> Default for Turns<B> {
 }
 
 impl<B> Turns<B> {
-    /// Does no connection wait?
+    /// True if no connection waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -40,7 +40,7 @@ impl<B: Copy + PartialEq> Waiting<B> {
         Waiting { turns: turns.clone(), bridge }
     }
 
-    /// Is it the bridge's turn?
+    /// True if it is the bridge's turn.
     pub fn is_first(&self) -> bool {
         self.turns.borrow().waiting.front().is_some_and(|(id, _)| *id == self.bridge)
     }

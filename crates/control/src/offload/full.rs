@@ -18,7 +18,8 @@ const MODULE: &str = "netdev_offload";
 const VALVE_MS: u64 = 50;
 /// How long a change waits for adapters at most; then it counts as complete, and the log says so.
 const WAIT_MS_MAX: u64 = 2000;
-/// Of an adapter that does not say what its rules had, idle timeouts do not wait longer.
+/// Milliseconds that idle timeouts wait, at most, for an adapter that does not say what its rules
+/// had.
 const SILENCE_MS_MAX: u64 = 10_000;
 /// Megaflows that take off the same tunnel's outer headers and are joined with those of the inner
 /// packets, by port: the first that were found, the busiest among them.
@@ -72,13 +73,13 @@ struct Wait {
     since_ms: u64,
     /// How many changes of tables wait together, at least 1.
     changes: usize,
-    /// By port: rules up to this number.
+    /// Rules up to this number, by port.
     rules: BTreeMap<PortNo, u64>,
     tables: BTreeSet<super::TableId>,
 }
 
 impl Waits {
-    /// For `offload/show`.
+    /// The text of `offload/show`.
     pub fn text(&self) -> String {
         format!(
             "changes that waited for rules to go: {}, the longest {} ms (at most {WAIT_MS_MAX}), all rules ended {} times, overdue {}\n",
@@ -95,7 +96,7 @@ impl Full {
         Full { spot, table, outers, watches, flushing: false }
     }
 
-    /// Could the adapter forward the megaflow's packets? Why not?
+    /// Ok if the adapter could forward the megaflow's packets; else the reason why it could not.
     pub fn could(&self, now_ms: u64, spots: &Spots, id: FlowId, f: &Flow) -> Result<(), Reason> {
         let mut why = Reason::NotFirstPass;
         for plan in plans(self.spot, &self.outers, spots, id, f) {
@@ -120,7 +121,8 @@ impl Full {
         self.outers.keys().copied()
     }
 
-    /// May inner packets of this worker's megaflow, which come in on that port, have come in here?
+    /// True if inner packets of this worker's megaflow, which come in on the tunnel's port, may
+    /// have come in on this adapter.
     pub fn brings(&self, tunnel: PortNo, worker: u32) -> bool {
         self.outers.get(&tunnel).is_some_and(|all| all.iter().any(|o| o.id.worker == worker))
     }
@@ -140,7 +142,7 @@ impl Full {
         all.for_each(|(watch, _)| dp.unwatch(watch));
     }
 
-    /// For `offload/show`.
+    /// Appends the text of `offload/show`.
     pub fn show(&self, out: &mut String) {
         let (t, stats) = (&self.table, self.table.stats());
         let room = t.capacity().map_or("unknown".into(), |n| n.to_string());
@@ -328,8 +330,8 @@ impl Offload {
         dp.set_hardware_known(known);
     }
 
-    /// Of `done` changes of tables that are complete for packets which the host forwards: how many
-    /// are complete for those which adapters forward, too.
+    /// How many of the `done` changes of tables, complete for packets that the host forwards, are
+    /// complete for packets that adapters forward, too.
     pub fn pass(&mut self, dp: &mut Datapath, now_ms: u64, done: usize) -> usize {
         if done == 0 || (self.ports.is_empty() && self.closing.is_empty()) {
             return done;

@@ -188,7 +188,7 @@ impl OffloadPort {
         }
     }
 
-    /// Were marks ignored, at least some of the last second?
+    /// True if marks were ignored for at least a part of the last second.
     fn ignores_marks(&self) -> bool {
         self.judge.is_measuring() || !self.judge.marks_count()
     }
@@ -421,7 +421,7 @@ impl Offload {
         }
     }
 
-    /// Is the megaflow's rule in an adapter?
+    /// How the megaflow's rule in an adapter, if it has one, treats its packets.
     pub fn how(&self, f: &FlowDump) -> How {
         let Some(e) = self.entry_of(f) else { return How::Not };
         match &e.full {
@@ -437,8 +437,7 @@ impl Offload {
         all.filter_map(|(no, e)| Some((*no, e.full.as_ref()?.spot))).collect()
     }
 
-    /// By tunnels' datapath port: where their outer packets come in, of ports on adapters that
-    /// forward.
+    /// Where outer packets come in, by the tunnels' datapath port: ports on adapters that forward.
     fn tunnels(&self) -> BTreeMap<PortNo, Vec<PortNo>> {
         let mut all = BTreeMap::<_, Vec<PortNo>>::new();
         for (no, full) in self.ports.iter().filter_map(|(no, e)| Some((no, e.full.as_ref()?))) {

@@ -44,7 +44,7 @@ pub enum Reply {
     /// About a rule that forwards; the call took so long, and kept a core busy for so long,
     /// microseconds.
     Full(full::Outcome, u64, u64),
-    /// Of [`Thread::close`].
+    /// The answer to [`Thread::close`].
     Closed,
 }
 
@@ -88,7 +88,7 @@ pub struct Thread {
     handle: Option<JoinHandle<()>>,
     /// Requests sent and not answered.
     pub under_way: usize,
-    /// From request to answer.
+    /// Time from a request to its answer.
     pub latency: Latency,
     /// The last answer, or the first request that none came for.
     heard: Instant,
@@ -133,7 +133,7 @@ impl Thread {
         None
     }
 
-    /// Is there room for a request about a rule that forwards?
+    /// True if there is room for a request about a rule that forwards.
     pub fn has_room(&self) -> bool {
         self.lanes.waiting() < JOBS_MAX
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 const MODULE: &str = "bridge";
 
-/// Does a bridge have primary controllers, and what does it do while none is connected?
+/// Whether a bridge has primary controllers, and what it does while none of them is connected.
 pub(super) fn fail_state(s: &State, name: &str) -> Option<(bool, FailMode)> {
     let conf = &s.bridges.get(name)?.conf;
     Some((conf.controllers.iter().any(|c| c.primary), conf.fail_mode))

@@ -15,15 +15,16 @@ use std::time::Instant;
 
 const MODULE: &str = "bridge";
 
-/// Is there an interface whose kernel device was not there and is now? Then the configuration is to
-/// be applied again. Other failures are tried again when the configuration changes.
+/// True if there is an interface whose kernel device was missing and is there now. The
+/// configuration then has to be applied again. Other failures are tried again when the
+/// configuration changes.
 pub fn has_come_back(state: &Shared) -> bool {
     let came_back =
         |i: &Iface| !i.works() && i.conf.kind == "system" && device_exists(&i.conf.name);
     state.borrow().bridges.values().any(|b| b.ifaces.values().any(came_back))
 }
 
-/// Is there a kernel device of this name in our network namespace (which /sys may not show)?
+/// True if there is a kernel device of this name in our network namespace, which /sys may not show.
 fn device_exists(name: &str) -> bool {
     // SAFETY: the string is NUL-terminated and only read.
     std::ffi::CString::new(name).is_ok_and(|n| unsafe { libc::if_nametoindex(n.as_ptr()) } != 0)
@@ -92,7 +93,8 @@ pub(super) async fn remove_ifaces(
     leaving.extend(removed.iter().filter_map(|iface| iface.dp_port));
 }
 
-/// Can the port stay open under the new configuration (what it applies live aside)?
+/// True if the port can stay open under the new configuration, apart from what is applied while it
+/// is open.
 fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     let old = &iface.conf;
     let patch = new.kind == "patch" && new.options.get("peer").is_some_and(|p| *p != new.name);

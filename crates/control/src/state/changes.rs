@@ -32,7 +32,7 @@ impl State {
         self.pending.tickets_done + self.pending.tickets.len() as u64
     }
 
-    /// Has what [`State::last_change`] counted up to `change` reached every packet?
+    /// True if what [`State::last_change`] counted up to `change` has reached every packet.
     pub fn settled(&mut self, change: u64) -> bool {
         let now_ms = datapath::now_ms();
         self.dp.poll(now_ms);

@@ -73,8 +73,8 @@ impl State {
         }
     }
 
-    /// Has misses, and packets whose TTL expired, sent to controllers as long as some connection
-    /// expects that.
+    /// Makes the packet side send misses, and packets whose TTL expired, to controllers as long as
+    /// some connection expects them.
     pub fn update_misses(&mut self, bridge: BridgeId) {
         let Some(name) = self.bridge_name(bridge) else { return };
         let mut conns = self.conns.values().filter(|c| c.bridge == name);
@@ -84,7 +84,7 @@ impl State {
         self.change_bridge(bridge, |c| c.miss_to_controller = wanted);
     }
 
-    /// Has the switch half report changes of flows as long as a connection monitors them.
+    /// Makes the switch half report changes of flows as long as a connection monitors them.
     pub fn update_monitored(&mut self, bridge: BridgeId) {
         let Some(name) = self.bridge_name(bridge) else { return };
         let mut conns = self.conns.values().filter(|c| c.bridge == name);

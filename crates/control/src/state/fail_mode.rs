@@ -16,7 +16,7 @@ impl State {
         self.bridges.get_mut(bridge)?.controllers.get_mut(target)
     }
 
-    /// Is the controller of the row to get no asynchronous messages unless it asks?
+    /// True if the controller of the row gets no asynchronous messages unless it asks for them.
     pub fn is_silent(&self, bridge: &str, target: &str) -> bool {
         let row = self.bridges.get(bridge).and_then(|b| b.controllers.get(target));
         row.is_some_and(|c| !c.conf.async_messages)
@@ -102,7 +102,7 @@ impl State {
     }
 }
 
-/// Is it time for the bridge to do without its controllers?
+/// True if it is time for the bridge to do without its controllers.
 fn fails_open(bridge: &Bridge) -> bool {
     let primary = || bridge.controllers.values().filter(|c| c.conf.primary);
     let active = || primary().filter(|c| c.active());

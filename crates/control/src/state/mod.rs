@@ -260,8 +260,8 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Is it one of `datapath_type=dummy`, whose ports have the numbers that ovs-vswitchd gives
-    /// them in tests?
+    /// True if the bridge has `datapath_type=dummy`, whose ports have the numbers that ovs-vswitchd
+    /// gives them in tests.
     pub fn is_dummy(&self) -> bool {
         self.conf.datapath_type == "dummy"
     }

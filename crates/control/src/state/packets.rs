@@ -16,7 +16,7 @@ impl State {
         self.send_packet(bridge, po, &decision)
     }
 
-    /// Has a paused pipeline of a bridge go on.
+    /// Continues a paused pipeline of a bridge.
     pub fn resume(&mut self, bridge: BridgeId, r: &Resume) -> Result<(), OfError> {
         let in_port = self.pending.paused.charged(bridge, r.continuation.odp_port);
         let limit = self.dp.settings().vlan_limit;

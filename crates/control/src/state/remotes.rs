@@ -19,7 +19,7 @@ pub struct Remotes {
 }
 
 impl Remotes {
-    /// Are there hidden flows, or ought there to be?
+    /// True if there are hidden flows, or some are missing.
     pub fn is_used(&self) -> bool {
         !self.all.is_empty() || !self.applied.remotes.is_empty()
     }

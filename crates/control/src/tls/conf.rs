@@ -66,7 +66,7 @@ pub struct TlsConf {
 pub(super) type Stamp = Option<(i64, i64, u64, u64)>;
 
 impl TlsConf {
-    /// Does an option name a file?
+    /// True if an option names a file.
     pub fn names_files(&self) -> bool {
         self.files().iter().any(Option::is_some)
     }

@@ -28,8 +28,8 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// With a server at `HOST:PORT`, whose authority goes into a file if none is known yet; the
-/// connection ends then.
+/// Performs the handshake with a server at `HOST:PORT`. Its authority goes into a file if none is
+/// known yet; the connection ends then.
 pub(super) async fn client(
     context: &Context,
     tcp: TcpStream,
@@ -56,7 +56,7 @@ pub(super) async fn client(
     }
 }
 
-/// With a client that has connected.
+/// Performs the handshake with a client that has connected.
 pub(super) async fn server(context: &Context, tcp: TcpStream) -> io::Result<TlsStream> {
     let mut stream = start(Ssl::new(&context.ssl)?, tcp)?;
     within(async {

@@ -27,7 +27,7 @@ impl<T> Drop for Job<T> {
     }
 }
 
-/// Has the thread work on this.
+/// Runs this on the thread.
 pub(super) fn spawn<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> io::Result<Job<T>> {

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 
 const MODULE: &str = "stream_ssl";
 
-/// Of the connections that a listener may have, those that may be in their handshake: peers that
-/// are not known do not push out those that are.
+/// Connections of a listener that may be in their handshake: peers that are not known do not push
+/// out those that are.
 const HANDSHAKES_MAX: usize = 64;
 /// How long a handshake may take while all places are taken and others come.
 const HANDSHAKE_TIME_MIN: Duration = Duration::from_millis(250);

@@ -46,8 +46,8 @@ impl std::fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// Of the files as they are now. Files that have become unusable leave what was read before.
-    /// What is wrong is said in the log once.
+    /// What the files say now. Files that have become unusable leave what was read before; the log
+    /// says once what is wrong.
     pub(super) fn current(&mut self, conf: &TlsConf) -> Result<Context, String> {
         let now = conf.stamps(self.of);
         let before = self.result.take();

@@ -47,13 +47,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Tls {
-    /// With the daemon's options, whose files are looked for from the present directory on.
+    /// TLS with the daemon's options; their files are looked for from the present directory on.
     pub fn new(conf: TlsConf) -> Self {
         let conf = conf.absolute();
         Tls { options: Arc::new(Files { conf, loaded: Mutex::default() }), row: Arc::default() }
     }
 
-    /// With the same options, whatever [`Self::set_row`] says here.
+    /// TLS with the same options, whatever [`Self::set_row`] says here.
     pub fn without_row(&self) -> Self {
         Tls { options: self.options.clone(), row: Arc::default() }
     }
@@ -80,7 +80,7 @@ impl Tls {
         }
     }
 
-    /// Can connections be made with the files as they are?
+    /// Checks that connections can be made with the files as they are.
     ///
     /// # Errors
     /// What is wrong with them.
@@ -114,7 +114,7 @@ impl Tls {
     }
 }
 
-/// Did a connection fail because of this side's files, which the log has named?
+/// True if a connection failed because of the own files, which the log has named.
 pub fn is_unusable(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|e| e.is::<Unusable>())
 }

@@ -24,7 +24,7 @@ impl TlsStream {
         TlsStream(stream)
     }
 
-    /// Has the socket waited for by the thread that this runs on.
+    /// Registers the socket with the thread that this runs on.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         self.0.get_mut().settle()
     }
@@ -81,7 +81,7 @@ impl Drop for TlsStream {
 /// A socket that may change the thread that waits for it.
 #[derive(Debug)]
 pub(super) struct Socket {
-    /// None while it does.
+    /// The connection; None during the handshake.
     tcp: Option<TcpStream>,
     /// Bytes that may be read before there is data among them; None: during the handshake, which
     /// OpenSSL bounds.

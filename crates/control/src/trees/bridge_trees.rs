@@ -23,7 +23,7 @@ const STEPS_BURST: u64 = 20_000;
 /// The trees of all bridges.
 #[derive(Default)]
 pub struct Trees {
-    /// By bridge.
+    /// Trees, by bridge.
     pub(super) all: BTreeMap<String, Tree>,
     /// Errors about settings that the log has, by bridge.
     pub(super) logged: BTreeMap<String, Vec<String>>,
@@ -40,7 +40,7 @@ pub(super) struct Tree {
     /// Visits that what was heard has caused, less those that time since then allows, and when
     /// that was reckoned, ms.
     owed: (u64, u64),
-    /// By number in the tree.
+    /// Ports, by number in the tree.
     pub ports: BTreeMap<u16, TreePlace>,
     /// Numbers in the tree by OpenFlow port.
     places: BTreeMap<OfPort, u16>,
@@ -72,7 +72,7 @@ impl TreePlace {
     }
 }
 
-/// Do addresses get learned in this state?
+/// True if addresses are learned in this state.
 pub(super) fn learns(state: stp::PortState) -> bool {
     matches!(state, stp::PortState::Learning | stp::PortState::Forwarding)
 }
@@ -161,7 +161,7 @@ impl Tree {
         }
     }
 
-    /// Does something wait that may be taken in now?
+    /// True if something waits that may be taken in now.
     pub fn hears(&mut self, now: u64) -> bool {
         let (steps, since) = self.owed;
         self.owed = (steps.saturating_sub(now.saturating_sub(since).saturating_mul(STEPS_MS)), now);

@@ -84,7 +84,7 @@ impl Protocol {
     }
 }
 
-/// Will the port take part in a tree, if there are not too many?
+/// True if the port takes part in a tree, as long as there are not too many ports.
 pub fn takes_part(bridge: &BridgeConf, port: &PortConf) -> bool {
     Protocol::of(bridge).is_some_and(|protocol| protocol.takes_part(bridge, port))
 }

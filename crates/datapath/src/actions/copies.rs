@@ -41,7 +41,7 @@ pub(crate) struct CopiesAccount {
     free: usize,
     copy_ns: u64,
     debts: Debts,
-    /// By port: how many packets were recirculated in this iteration, and the ports that had some.
+    /// How many packets were recirculated in this iteration, by port; and the ports that had some.
     recirculated: Vec<u16>,
     recirculating: Vec<PortNo>,
 }

@@ -158,7 +158,7 @@ impl Gatherer {
         None
     }
 
-    /// Has fragments that gave way go on as invalid, as those that never waited.
+    /// Makes fragments that gave way go on as invalid, as those do that never waited.
     fn give_up(&mut self, worker: &mut conntrack::Worker) {
         for (fragment, mut held) in self.evicted.drain(..) {
             worker.count(Count::FragmentFull);

@@ -274,7 +274,8 @@ fn nsh(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
-/// Does it set the fields of neighbour discovery that share places with those of other packets?
+/// True if the operation sets fields of neighbour discovery that share places with fields of other
+/// packets.
 fn is_extended(rw: &Rewrite) -> bool {
     let named = rw.key.u16(at::ETH_TYPE) == IPV6 && rw.key.u8(at::PROTO) == ICMPV6;
     named && (rw.mask.u32(at::ND_RESERVED) != 0 || rw.mask.u8(at::ND_OPTIONS_TYPE) != 0)

@@ -6,8 +6,8 @@ use crate::verify::compare;
 use action::Op;
 use telemetry::Drop;
 
-/// Do the operations `ops` do with packet `d` what `as_these` do with packet `other`? The
-/// difference in words, if there is one.
+/// Executes `ops` on packet `d` and `as_these` on packet `other`; the difference of the results in
+/// words, if there is one.
 pub(crate) fn same(d: &[u8], ops: &[Op], other: &[u8], as_these: &[Op]) -> Option<String> {
     let frame = |d| Frame::new(d, 7, 2).unwrap();
     compare(

@@ -223,7 +223,8 @@ mod tests {
         ops
     }
 
-    /// Does a packet what the interpreter does to it? None: it is left to that.
+    /// Compares what the program and the interpreter do to a packet. None: the program leaves it to
+    /// the interpreter.
     fn same(d: &[u8], ops: &[Op], vlan_limit: u8) -> Option<()> {
         let (steps, f) = (Sequence::compile(ops)?, Frame::new(d, 7, vlan_limit)?);
         if !steps.claims(d.len(), &f.line, f.layout) {

@@ -101,7 +101,7 @@ struct Shared<'a> {
     ways: Ways<'a>,
     program: &'a Program,
     ct: &'a Ct,
-    /// With which id packets are looked up again; None: the program sends them.
+    /// The id with which packets are looked up again; None: the program sends them.
     recirc: Option<u32>,
 }
 

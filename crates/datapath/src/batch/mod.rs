@@ -22,7 +22,7 @@ pub(crate) struct Pending {
 pub(crate) struct Burst {
     /// The packets' numbers in the vector.
     pub range: Range<usize>,
-    /// From this number on all packets of the vector came in on `port`.
+    /// The number from which on all packets of the vector came in on `port`.
     pub since: usize,
     pub port: PortNo,
 }

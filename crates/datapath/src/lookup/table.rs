@@ -99,7 +99,8 @@ pub(crate) struct Table {
     pub(super) masks: Box<[MaskLine; MASKS]>,
     /// The port classifiers, by input port.
     pub(super) classifiers: Vec<Option<Box<PortClassifier>>>,
-    /// For tests: look packets up in all subtables of their port, whatever the policy says.
+    /// True for tests that look packets up in all subtables of their port, whatever the policy
+    /// says.
     #[cfg(test)]
     pub(super) exhaustive: bool,
     /// What is remembered of earlier packets.

@@ -27,7 +27,7 @@ const HASH_MEGAFLOWS_MAX: usize = 64;
 /// The megaflows of one worker that were reported, by subtable.
 pub(crate) struct Index {
     subtables: [Subtable; MASKS],
-    /// By megaflow: its position in its subtable's list plus one; 0: it is in none.
+    /// Position of a megaflow in its subtable's list plus one, by megaflow; 0: it is in none.
     place: Column<u32>,
     secret: u64,
     clock: u64,
@@ -45,12 +45,12 @@ struct Subtable {
 struct BitsIndex {
     /// The bits: word number and mask.
     bits: Vec<(u8, u64)>,
-    /// By the hash of those bits, modulo the number of heads: the first megaflow; 0: none. Empty
-    /// until the index is built.
+    /// First megaflow by the hash of those bits, modulo the number of heads; 0: none. Empty until
+    /// the index is built.
     heads: Vec<u32>,
     /// Number of heads with megaflows.
     taken: usize,
-    /// By megaflow: the previous and the next one under the same head.
+    /// Previous and next megaflow under the same head, by megaflow.
     links: Vec<(u32, u32)>,
     asked: usize,
     used: u64,

@@ -86,7 +86,7 @@ struct Filling<'a> {
     cores: &'a [Core],
     cycles: Vec<u64>,
     queues: Vec<usize>,
-    /// By core: the number of the placement that it got last.
+    /// Number of the placement that each core got last.
     last: Vec<usize>,
     placed: usize,
     fastest: u64,

@@ -69,13 +69,13 @@ struct Form {
 /// control side reads the atomic parts.
 pub(crate) struct MarkMemory {
     entries: Reserved<Entry>,
-    /// By slot: the last words of the value, for forms that compare them.
+    /// Last words of the value, by slot, for forms that compare them.
     tails: Reserved<[u64; TAIL_WORDS]>,
     forms: Reserved<Form>,
-    /// By slot: packets whose first bytes were not those of the megaflow.
+    /// Packets whose first bytes were not those of the megaflow, by slot.
     wrong: Reserved<AtomicU32>,
-    /// By slot: not 0 if packets of the megaflow came with the slot's mark since the control side
-    /// last took this.
+    /// Not 0 if packets of the megaflow came with the slot's mark since the control side last took
+    /// this; by slot.
     came: Reserved<AtomicU8>,
 }
 

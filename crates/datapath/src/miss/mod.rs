@@ -53,7 +53,7 @@ pub(crate) struct Scope<'a> {
     pub programs: &'a mut Programs,
     pub reports: &'a mut Reports,
     pub now_ms: u64,
-    /// For the pipeline's reads of published tables.
+    /// The reader's guard, for the pipeline's reads of published tables.
     pub guard: Guard<'a>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct ParseJob<'a> {
     /// a burst, and the caller corrects [`Columns::same`] of a parsed packet behind one that was
     /// not.
     pub some: Option<u32>,
-    /// From this number on all packets of the vector came in on this port.
+    /// The number from which on all packets of the vector came in on this port.
     pub since: usize,
     pub in_port: u16,
     pub vlan_limit: u8,

@@ -34,7 +34,7 @@ pub(crate) struct Parser {
     pub validate: bool,
     /// Parse every packet, even if its megaflow is known before: something needs all keys.
     pub all: bool,
-    /// By input port: which profiles its packets matched.
+    /// Which profiles the packets of each input port matched.
     profile_stats: Vec<ProfileStats>,
     /// Packets of this vector that a profile claimed.
     claimed: u64,

@@ -29,7 +29,7 @@ pub(crate) struct KernelWait {
     epoll: OwnedFd,
     pub wake: Arc<Wake>,
     busy_until: Instant,
-    /// By descriptor: the flags [`WATCHED`] and [`READY`].
+    /// The flags [`WATCHED`] and [`READY`] of each descriptor.
     flags: Vec<u8>,
 }
 

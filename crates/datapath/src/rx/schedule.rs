@@ -9,7 +9,7 @@
 
 use packet::{BURST, VECTOR};
 
-/// With at least this many light queues, the packets of saturated queues are assumed to go to many
+/// Number of light queues from which on the packets of saturated queues are assumed to go to many
 /// ports.
 const LIGHT_RXQS_MIN: usize = 8;
 

@@ -40,7 +40,7 @@ pub fn now_ms() -> u64 {
 
 /// The time at which the clock was stopped, milliseconds; 0: it runs.
 static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
-/// By how much the clock was put forward, milliseconds.
+/// Milliseconds by which the clock was put forward.
 static WARPED: AtomicU64 = AtomicU64::new(0);
 
 /// Stops [`now_ms`], which from then on changes by [`warp_clock`] only. For test suites that

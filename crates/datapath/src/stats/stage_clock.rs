@@ -5,7 +5,7 @@ use crate::stats::clock::cycles;
 
 /// Iterations with at least this many packets are always measured.
 const SAMPLED_PACKETS_MIN: usize = 64;
-/// Of shorter iterations, one in this many is measured.
+/// One in this many of the shorter iterations is measured.
 const SAMPLE_ITERATIONS: u32 = 16;
 
 /// How the cycles of iterations divide among the stages.

@@ -43,7 +43,7 @@ const PACKET_PREFETCH_PORTS: usize = 2;
 
 /// All ways in which packets leave a worker.
 pub(crate) struct TxState {
-    /// By port number.
+    /// Ports by their number.
     ports: Vec<Option<TxPort>>,
     bonds: Bonds,
     peers: Peers,

@@ -11,7 +11,8 @@ use std::ffi::CStr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// From the moment that a guest is freed to the socket's being on the list: one failed `connect`.
+/// How long it takes from the moment that a guest is freed until the socket is on the list: one
+/// failed `connect`.
 const REST: Duration = Duration::from_millis(50);
 /// Guests that went longer ago are on the list.
 const OLD: Duration = Duration::from_secs(1);
@@ -52,7 +53,7 @@ impl Leaving {
     }
 }
 
-/// Does the library still know guest `vid`, of the socket at `path`?
+/// True if the library still knows guest `vid`, of the socket at `path`.
 fn is_there(vid: i32, path: &CStr) -> bool {
     let mut name = [0 as libc::c_char; 4096];
     // SAFETY: writes a NUL-terminated name of at most the length given.

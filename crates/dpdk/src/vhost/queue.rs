@@ -28,7 +28,7 @@ pub struct VhostTx {
 }
 
 impl VhostRx {
-    /// None if there is a handle for this queue already.
+    /// Takes the handle of a queue; None if there is one already.
     pub(crate) fn take(
         shared: &Arc<VhostState>,
         pool: &Arc<DpdkPool>,
@@ -114,7 +114,7 @@ fn sum(packets: &[Packet]) -> u64 {
 }
 
 impl VhostTx {
-    /// None if this handle is out already, or there are not so many.
+    /// Takes the handle of a queue; None if there is one already, or there are not so many.
     pub(crate) fn take(shared: &Arc<VhostState>, index: usize) -> Option<Self> {
         let taken = shared.taken_tx.get(index)?.swap(true, Ordering::AcqRel);
         (!taken).then(|| VhostTx { shared: shared.clone(), index })

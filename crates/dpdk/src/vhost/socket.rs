@@ -15,9 +15,9 @@ use vhost_user::{Claim, Config, Counters, Info, Mode, OnChange};
 pub struct VhostConfig {
     /// What does not depend on who serves it.
     pub common: Config,
-    /// Offer the IOMMU feature?
+    /// True if the IOMMU feature is offered.
     pub iommu: bool,
-    /// Offer post-copy live migration?
+    /// True if post-copy live migration is offered.
     pub postcopy: bool,
     /// Where received packets are put.
     pub pool: Arc<DpdkPool>,
@@ -90,7 +90,7 @@ impl VhostSocket {
         self.mode
     }
 
-    /// Is a guest served?
+    /// True if a guest is served.
     pub fn connected(&self) -> bool {
         self.shared.connected()
     }

@@ -117,7 +117,7 @@ impl VhostState {
         (u64::BITS - mask.leading_zeros()).max(1) as usize
     }
 
-    /// Is a guest served?
+    /// True if a guest is served.
     pub(crate) fn connected(&self) -> bool {
         self.vid.load(Ordering::Relaxed) != NONE
     }

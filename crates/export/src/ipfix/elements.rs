@@ -130,7 +130,7 @@ pub(super) const TCP_COUNTS: &[Element] = &[
     iana(218, 8), // tcpSynTotalCount
     iana(223, 8), // tcpUrgTotalCount
 ];
-/// Of the exporter itself: what it is reported by, and what it reports.
+/// Elements about the exporter itself: what it is reported by, and what it reports.
 pub(super) const EXPORTER: &[Element] = &[
     iana(144, 4), // exportingProcessId
     iana(167, 8), // notSentPacketTotalCount

@@ -47,7 +47,7 @@ pub struct IpfixSettings {
 /// The time: of the caller's clock, ms, and since 1970, s.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Now {
-    /// Of the caller's clock.
+    /// Milliseconds of the caller's clock.
     pub ms: u64,
     /// Since 1970.
     pub wall_s: u32,

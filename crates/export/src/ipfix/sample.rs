@@ -7,7 +7,7 @@ use wire::{ETH_IPV4, ETH_IPV6, IP_ICMP, IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP};
 /// Bytes of an Ethernet header, and of a tag.
 const ETHERNET_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
-/// Of a VLAN tag in [`Packet::vlan`]: it is there.
+/// Bit of a VLAN tag in [`Packet::vlan`]: there is a tag.
 const VLAN_PRESENT: u16 = 0x1000;
 /// Longest text of an element whose length takes one byte (RFC 7011, section 7).
 pub(super) const TEXT_BYTES_MAX: usize = 254;
@@ -103,7 +103,7 @@ pub struct IpfixSample<'a> {
 pub(super) enum SampleClass {
     Ipv4,
     Ipv6,
-    /// Of a protocol that has no template of its own.
+    /// IPv4 of a protocol that has no template of its own.
     Ipv4Other,
     Ipv6Other,
     NoIp,
@@ -125,7 +125,7 @@ impl Packet {
         }
     }
 
-    /// Has it the group bit, and is it to all?
+    /// Whether the destination has the group bit, and whether it is the broadcast address.
     pub(super) fn is_group(&self) -> (bool, bool) {
         (self.eth_dst[0] & 1 != 0, self.eth_dst == [0xff; 6])
     }

@@ -7,7 +7,7 @@ use crate::bytes::Put;
 /// exporter's own counters.
 pub(super) const EXPORTER_TEMPLATE: u16 = 256;
 const FIRST_TEMPLATE: u16 = EXPORTER_TEMPLATE + 1;
-/// Of an element's number: an enterprise follows.
+/// Bit of an element's number: the number of an enterprise follows.
 const ENTERPRISE_BIT: u16 = 0x8000;
 
 /// Network layer of a template.

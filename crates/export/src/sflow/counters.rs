@@ -23,19 +23,19 @@ const ETHERNET_CSMACD: u32 = 6;
 /// One block of counters.
 #[derive(Clone, Copy, Debug)]
 pub enum Block<'a> {
-    /// Of an interface.
+    /// Counters of an interface.
     Interface(&'a InterfaceCounters),
-    /// Of Ethernet.
+    /// Counters of Ethernet.
     Ethernet(EthernetCounters),
-    /// Of a member of a link aggregation group.
+    /// Counters of a member of a link aggregation group.
     Lacp(&'a Lacp),
     /// Datapath id and number of an OpenFlow port.
     OpenFlowPort(u64, u32),
     /// A port's name.
     PortName(&'a str),
-    /// Of the datapath.
+    /// Counters of the datapath.
     Switch(&'a SwitchCounters),
-    /// Of the daemon.
+    /// Counters of the daemon.
     Process(&'a ProcessCounters),
 }
 
@@ -65,7 +65,7 @@ pub struct InterfaceCounters {
 pub struct EthernetCounters {
     /// Frames whose length in bits is not one of whole bytes.
     pub alignment: u32,
-    /// With a wrong FCS.
+    /// Frames with a wrong FCS.
     pub fcs: u32,
     /// Too long.
     pub too_long: u32,

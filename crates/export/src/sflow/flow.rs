@@ -21,7 +21,7 @@ const OUTPUT_IS_DROPPED: u32 = 1 << 30;
 const OUTPUT_IS_SEVERAL: u32 = 2 << 30;
 /// Why it was dropped: that is not known.
 const REASON_UNKNOWN: u32 = 256;
-/// Of a label stack entry: it is the last one.
+/// Bit of a label stack entry: it is the last one.
 const BOTTOM_OF_STACK: u32 = 0x100;
 
 /// Where a sampled packet went.
@@ -29,9 +29,9 @@ const BOTTOM_OF_STACK: u32 = 0x100;
 pub enum Output {
     /// Nowhere.
     Dropped,
-    /// To one interface, by its ifIndex.
+    /// The packet goes to one interface, by its ifIndex.
     Interface(u32),
-    /// To so many of which no ifIndex is known, or to several.
+    /// The packet goes to so many ports of which no ifIndex is known, or to several.
     Ports(u32),
 }
 

@@ -30,7 +30,7 @@ pub fn prefix(bits: u32) -> u32 {
 }
 
 impl Match {
-    /// Does a packet of this flow match?
+    /// True if a packet of this flow matches.
     pub fn hits(&self, flow: &Flow) -> bool {
         flow.src & self.src.1 == self.src.0
             && flow.dst & self.dst.1 == self.dst.0

@@ -184,7 +184,7 @@ impl Port {
         }
     }
 
-    /// On adapters with one mask per packet type: changes the mask if another one is worth more
+    /// Changes the mask, on adapters with one mask per packet type, if another one is worth more
     /// than those in the table, and those have stayed long enough.
     fn change_masks(&mut self, now_ms: u64, blocked: &HashMap<Form, f32>) {
         let best = blocked.iter().max_by(|a, b| a.1.total_cmp(b.1));

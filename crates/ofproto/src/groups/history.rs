@@ -47,7 +47,7 @@ pub(crate) struct GroupTable {
     pub shown: Groups,
     /// Number of changes of the bridge's ports so far.
     pub port_changes: u64,
-    /// By group id: how often flows name the group.
+    /// How often flows name a group, by group id.
     pub refs: HashMap<u32, u32>,
     /// The flows that name each group.
     pub users: Users,
@@ -75,7 +75,7 @@ impl GroupTable {
         &self.by_id
     }
 
-    /// Is there room for a group of so many buckets, in place of the one of its number?
+    /// True if there is room for a group of so many buckets, in place of the one of its number.
     pub fn has_room(&self, id: u32, buckets: usize) -> bool {
         let old = self.by_id.get(&id).map_or(0, GroupRec::size);
         self.size - old + 1 + buckets <= GROUPS_BRIDGE_MAX

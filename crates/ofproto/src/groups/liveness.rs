@@ -249,7 +249,7 @@ impl Groups {
         }
     }
 
-    /// Are there buckets still to be notified of what they watch?
+    /// True if some buckets still have to be notified of what they watch.
     pub fn is_behind(&self) -> bool {
         !self.pending.is_empty()
     }

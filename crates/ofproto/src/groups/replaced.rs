@@ -23,7 +23,7 @@ pub(crate) struct Replaced {
 }
 
 impl Replaced {
-    /// May a group come or change? Forgets what need not wait any longer.
+    /// True if a group may come or change. Forgets counters that need not wait any longer.
     pub fn has_room(&mut self, now: u64) -> bool {
         let waits = QUARANTINE_NS + TOGETHER_NS;
         while let Some((_, n)) = self.lately.pop_front_if(|(at, _)| *at + waits <= now) {

@@ -171,7 +171,7 @@ fn a_flood_in_one_vlan_leaves_the_addresses_of_another() {
     assert_eq!(lab.sw.macs_not_learned(), before + 11);
 }
 
-/// Of ports with as many addresses, those of ovs-vswitchd's test "MAC table overflow fairness"
+/// Where ports have as many addresses, those of ovs-vswitchd's test "MAC table overflow fairness"
 /// give one up.
 #[test]
 fn of_ports_with_as_many_the_same_give_up_as_in_ovs() {

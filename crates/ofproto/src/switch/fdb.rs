@@ -59,7 +59,7 @@ impl Switch {
         all.flat_map(|b| b.macs.take_limited(now).map(|(p, n)| (BridgeId(b.id), p, n))).collect()
     }
 
-    /// By port: number of addresses that were not learned because the port showed too many.
+    /// Number of addresses that were not learned because the port showed too many, by port.
     pub fn fdb_limited(&self, id: BridgeId) -> Result<Vec<(OfPort, u64)>, ConfigError> {
         Ok(self.bridge(id)?.macs.limited().collect())
     }
@@ -126,7 +126,7 @@ impl Switch {
         Ok(was)
     }
 
-    /// Has all other bridges forget addresses that were learned behind a port that is gone. Of a
+    /// Makes all other bridges forget addresses that were learned behind a port that is gone. Of a
     /// port with more addresses than a guest has they forget some only, which bounds the work.
     pub(crate) fn forget_moved(&mut self, gone_from: BridgeId, macs: &[(u16, [u8; 6])]) {
         let others = self.bridges.iter_mut().flatten().filter(|b| b.id != gone_from.0);

@@ -342,7 +342,7 @@ impl Switch {
         self.flow_mod(id, &m, now).map_err(|_| ConfigError::NoBridge)
     }
 
-    /// Has a flow's timeouts examined when they may be over.
+    /// Makes sure that a flow's timeouts are examined when they may be over.
     pub(crate) fn set_timer(&mut self, id: u32) {
         let Some(rec) = self.slots.flow(id) else { return };
         let (idle, hard) = deadlines(rec);

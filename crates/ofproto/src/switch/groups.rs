@@ -209,12 +209,12 @@ impl Switch {
         }
     }
 
-    /// Do buckets of the bridge still have to be notified of what they watch?
+    /// True if buckets of the bridge still have to be notified of what they watch.
     pub fn is_behind(&self, id: BridgeId) -> bool {
         self.behind.contains(&id)
     }
 
-    /// Has [`Switch::notify_buckets`] something to do?
+    /// True if [`Switch::notify_buckets`] has something to do.
     pub fn has_pending_buckets(&self) -> bool {
         !self.behind.is_empty()
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Switch {
-    /// Has a bridge have the hidden flows that in-band control needs. Those that stay keep their
+    /// Gives a bridge the hidden flows that in-band control needs. Those that stay keep their
     /// counters. Takes steps for each remote that was there, or is now.
     pub fn set_in_band(
         &mut self,

@@ -44,7 +44,7 @@ mod tests {
     use action::Decision;
     use openflow::port::NORMAL;
 
-    /// Does a change since the last call reach this decision by what its outer packets met?
+    /// True if a change since the last call reaches this decision by what its outer packets met.
     fn is_reached(sw: &mut Switch, d: &Decision) -> bool {
         sw.take_regions();
         sw.take_stale().is_some_and(|is| is(&d.cached()))

@@ -16,7 +16,7 @@ pub struct Piece<T> {
 }
 
 impl<T> Piece<T> {
-    /// Of one number, or of all from `from` on. `parts`: how many an entry has.
+    /// A piece of one number, or of all from `from` on. `parts`: how many an entry has.
     pub(super) fn of<R>(
         table: &BTreeMap<u32, R>,
         one_number: Option<u32>,

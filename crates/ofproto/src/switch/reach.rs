@@ -102,8 +102,8 @@ impl Switch {
         }
     }
 
-    /// Were packets of a bridge, or of all, to be decided about anew since the last call, other
-    /// than by flows and groups?
+    /// True if since the last call packets of a bridge, or of all, have to be decided about anew,
+    /// for other reasons than flows and groups.
     pub fn take_reconfigured(&mut self) -> bool {
         std::mem::take(&mut self.outbox.reconfigured)
     }

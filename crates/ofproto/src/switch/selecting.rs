@@ -24,7 +24,7 @@ const LOOKS_STEP: usize = 16;
 /// all flows, which goes in steps.
 const INDEX_LOOKS_MAX: usize = 16_384;
 
-/// May a flow-mod concern many flows?
+/// True if a flow-mod may concern many flows.
 pub fn concerns_many(m: &FlowMod) -> bool {
     use FlowModCommand as C;
     match m.command {

@@ -126,9 +126,10 @@ impl Switch {
         }
     }
 
-    /// May a packet with this key have these actions? As ovs-vswitchd checks it for a trace: what a
-    /// flow of OpenFlow 1.0 may not do is refused, with `consistent` what one of a later version
-    /// may not do. Errors: those of [`check_instructions`], and what the bridge cannot do.
+    /// Checks that a packet with this key may have these actions, as ovs-vswitchd checks it for a
+    /// trace: what a flow of OpenFlow 1.0 may not do is refused, with `consistent` what one of a
+    /// later version may not do. Errors: those of [`check_instructions`], and what the bridge
+    /// cannot do.
     pub fn check_traced(
         &self,
         id: BridgeId,

@@ -30,7 +30,7 @@ impl Switch {
         out
     }
 
-    /// Has decisions made anew that depend on the addresses of ports' devices, which were `before`.
+    /// Makes decisions anew that depend on the addresses of ports' devices, which were `before`.
     /// Without tunnels there are none.
     fn addresses_changed(&mut self, before: &Addresses) {
         if self.shared.published.read(self.writer.pin()).tunnels.is_empty() {

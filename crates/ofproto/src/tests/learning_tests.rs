@@ -8,7 +8,7 @@ use flow::Field;
 use openflow::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Of flows that packets teach.
+/// Cookie of flows that packets teach.
 const COOKIE: u64 = 7;
 
 /// Packets teach that their sender is met in table 1.

@@ -167,7 +167,7 @@ fn flows_are_found_by_options_as_by_a_scan() {
     }
 }
 
-/// Does a match take a packet with these options?
+/// True if a match takes a packet with these options.
 fn takes(m: &Match, fields: &[(u8, Vec<u8>)]) -> bool {
     m.tun.iter().all(|t| {
         let mine = fields.iter().find(|(i, _)| *i == t.index);
@@ -263,7 +263,7 @@ fn options_go_out_with_the_header() {
     assert_eq!(t.header.len(), 50 + 16);
 }
 
-/// Of a packet's tunnel flags, OpenFlow has OAM: the others (here that the header forbade
+/// OpenFlow has OAM of a packet's tunnel flags: the others (here that the header forbade
 /// fragments, had a checksum and a key) are in no packet-in, and no flow that matches on OAM looks
 /// at them.
 #[test]

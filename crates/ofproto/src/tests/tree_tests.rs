@@ -57,7 +57,7 @@ fn bpdus_are_the_bridges_own_while_it_has_a_tree() {
     assert!(!taken(&lab.decide(&packet(&other))));
 }
 
-/// Of a received packet, and of one to be sent, in every state.
+/// Tries a received packet, and one to be sent, in every state.
 #[test]
 fn states_say_what_is_received_sent_and_learned() {
     use TreeState::*;

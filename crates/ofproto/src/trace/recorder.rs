@@ -74,7 +74,7 @@ impl Recorder {
         }
     }
 
-    /// Is the trace as long as it may be?
+    /// True if the trace is as long as it may be.
     pub fn is_full(&self) -> bool {
         self.bytes >= TRACE_BYTES_MAX
     }

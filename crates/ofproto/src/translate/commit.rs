@@ -79,9 +79,9 @@ impl Xlate<'_, '_> {
         !self.has_no_protocol() && self.set_group(group)
     }
 
-    /// Is the protocol or operation known to be 0? It is where the decision looks at it: at a field
-    /// that is set ([`fields::look_to_write`]), not at one that is moved or popped to. So packets
-    /// of one decision are written alike.
+    /// True if the protocol or operation is known to be 0. It is known where the decision looks at
+    /// it: at a field that is set ([`fields::look_to_write`]), not at one that is moved or popped
+    /// to. So packets of one decision are written alike.
     fn has_no_protocol(&self) -> bool {
         self.wc.u8(at::PROTO) == 0xff && self.key.u8(at::PROTO) == 0
     }

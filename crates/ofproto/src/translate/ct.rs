@@ -107,7 +107,7 @@ impl<'a> Xlate<'a, '_> {
         }
     }
 
-    /// From here on, tables see a packet that was not tracked.
+    /// Makes tables see a packet that was not tracked, from here on.
     pub(super) fn untrack(&mut self) {
         self.packet.ct.tracked = false;
         forget(&mut self.key);

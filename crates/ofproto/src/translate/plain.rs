@@ -447,7 +447,7 @@ mod tests {
         }
     }
 
-    /// Has some of the packets be of in-band control.
+    /// Makes some of the packets be of in-band control.
     fn control_in_band(lab: &mut Lab, r: &mut Random) {
         if r.below(3) > 0 {
             return;

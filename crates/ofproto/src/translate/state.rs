@@ -63,7 +63,7 @@ pub(super) struct Running {
     pub miss_flow: bool,
     /// The cookie of the first rule in this bridge, under which the action set is executed.
     pub first_cookie: Option<u64>,
-    /// To what the actions belong: a packet-out, buckets, the action set.
+    /// What the actions belong to: a packet-out, buckets, the action set.
     pub origin: Origin,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct End<'a> {
     pub rest: Option<Vec<Instruction>>,
     /// What the log is to say of this translation.
     pub failure: Option<Box<Failure>>,
-    /// By what the pipeline is paused, until a controller resumes it.
+    /// What pauses the pipeline until a controller resumes it.
     pub paused: Option<Pause<'a>>,
 }
 

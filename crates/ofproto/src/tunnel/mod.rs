@@ -134,7 +134,7 @@ impl TunnelSpec {
         bare.then(|| key.u16(at::ETH_TYPE))
     }
 
-    /// Can the tunnel's headers say that they are in front of a packet with this Ethertype?
+    /// True if the tunnel's headers can say that a packet with this Ethertype is behind them.
     pub(crate) fn can_carry(&self, ethertype: u16) -> bool {
         match self.kind {
             TunnelKind::Gre => is_packet(ethertype),

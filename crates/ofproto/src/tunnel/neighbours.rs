@@ -69,13 +69,13 @@ enum Source {
 pub(crate) enum How {
     /// `tnl/neigh/set`.
     User,
-    /// From the kernel; `sure`: it has confirmed it, or its user has set it.
+    /// The kernel knows the neighbour; `sure`: it has confirmed it, or its user has set it.
     Kernel { sure: bool },
-    /// By an ARP reply or a Neighbour Advertisement to one of the own addresses.
+    /// An ARP reply or a Neighbour Advertisement to one of the own addresses.
     Reply,
-    /// By a gratuitous ARP, which everyone may learn from (RFC 5227 calls these announcements).
+    /// A gratuitous ARP, which everyone may learn from (RFC 5227 calls these announcements).
     Announcement,
-    /// By a Neighbour Advertisement to all nodes. It makes no entry (RFC 4861, 7.2.5); one with
+    /// A Neighbour Advertisement to all nodes. It makes no entry (RFC 4861, 7.2.5); one with
     /// another address makes sure that the next hop is solicited again.
     Unsolicited,
 }

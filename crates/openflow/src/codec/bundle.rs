@@ -45,7 +45,7 @@ pub(super) fn decode_add(dialect: Dialect, xid: u32, mut rd: Rd<'_>, depth: u8) 
     Ok(Request::BundleAdd { id, flags, xid, inner: Box::new(inner) })
 }
 
-/// Is it a message that a bundle takes, with a length that it can have?
+/// True if a bundle takes this message, and the message has a length that it can have.
 fn is_bundled(version: Version, message: &[u8]) -> bool {
     let body = message.len() - HEADER_LEN;
     match Kind::from_wire(version, message[1]) {

@@ -37,7 +37,7 @@ fn command(n: u16) -> Result<FlowModCommand> {
     })
 }
 
-/// Does the command take `out_port` and `out_group` into account?
+/// True if the command takes `out_port` and `out_group` into account.
 fn deletes(command: FlowModCommand) -> bool {
     matches!(command, FlowModCommand::Delete | FlowModCommand::DeleteStrict)
 }

@@ -101,7 +101,7 @@ const ALL_BUCKETS: u32 = 0xffff_ffff;
 /// OFPG15_BUCKET_FIRST and OFPG15_BUCKET_LAST.
 const FIRST_OR_LAST: std::ops::RangeInclusive<u32> = 0xffff_fffd..=0xffff_fffe;
 
-/// May a command name this bucket?
+/// Checks that a command may name this bucket.
 fn check_command_bucket(command: u16, bucket: u32) -> Result<()> {
     let one = bucket <= BUCKET_MAX || FIRST_OR_LAST.contains(&bucket);
     let fits = match command {
@@ -228,7 +228,7 @@ fn decode_properties(mut rd: Rd<'_>, of: (u16, u8), group: &mut GroupMod) -> Res
     Ok(())
 }
 
-/// Does a group-mod of this command and type take a selection method?
+/// Checks that a group-mod of this command and type takes a selection method.
 fn check_selects((command, wire_kind): (u16, u8)) -> Result<()> {
     if kind(wire_kind)? != GroupType::Select {
         return Err(OfError::PropBadValue);

@@ -29,7 +29,7 @@ const fn units(fixed: usize) -> Length {
 pub(super) const UNITS: Length = units(0);
 
 impl Length {
-    /// May a body have so many bytes?
+    /// True if a body may have so many bytes.
     pub fn fits(self, len: usize) -> bool {
         match (len.checked_sub(self.fixed), self.unit) {
             (Some(more), 0) => more == 0,

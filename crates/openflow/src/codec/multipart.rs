@@ -34,8 +34,8 @@ pub(super) fn decode(version: Version, mut rd: Rd<'_>, to: &mut ReplyTo) -> Resu
     Ok(Request::Multipart(request))
 }
 
-/// Has a request's body a length that it can have, and is it in one message? Requests in several
-/// messages exist for table features only.
+/// Checks that a request's body has a length that it can have, and is in one message. Requests in
+/// several messages exist for table features only.
 fn whole(flags: u16, pieces: bool, length: lengths::Length, rd: Rd<'_>) -> Result<()> {
     match () {
         () if !length.fits(rd.left()) => Err(OfError::BadLen),

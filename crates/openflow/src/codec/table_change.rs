@@ -119,8 +119,8 @@ fn ids(mut list: Rd<'_>, mut each: impl FnMut(u16) -> Result<()>) -> Result<()> 
     Ok(())
 }
 
-/// Is every field of a list, which may have `masks`, an `able` one? None: it is one that our own
-/// replies name and that is no flow's.
+/// Checks that every field of a list, which may have `masks`, is an `able` one. `able` gets None
+/// for a field that the switch's own replies name and that no flow has.
 fn fields(list: Rd<'_>, masks: bool, able: impl Fn(Option<Field>, bool) -> bool) -> Result<bool> {
     let (mut rest, mut all, mut masked) = (list.0, true, false);
     while !rest.is_empty() {

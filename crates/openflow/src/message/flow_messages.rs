@@ -36,7 +36,7 @@ pub struct FlowMod {
     /// Compared under `cookie_mask` for modify and delete.
     pub cookie_old: u64,
     pub cookie_mask: u64,
-    /// Does a modify change the cookie to `cookie` (1.0: yes; 1.1+: no)?
+    /// True if a modify changes the cookie to `cookie` (in 1.0; not in 1.1 and later).
     pub modify_cookie: bool,
     pub idle_timeout: u16,
     pub hard_timeout: u16,

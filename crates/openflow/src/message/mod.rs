@@ -355,7 +355,7 @@ pub struct TlvMap {
 #[allow(missing_docs)]
 pub enum TlvTableMod {
     Add(Vec<TlvMap>),
-    /// By index.
+    /// Deletes mappings by their index.
     Delete(Vec<TlvMap>),
     Clear,
 }
@@ -403,7 +403,7 @@ pub enum MultipartReply {
     },
     FlowMonitor(Vec<MonitorUpdate>),
     IpfixBridge(IpfixStats),
-    /// Of each collector set.
+    /// Statistics of each collector set.
     IpfixFlow(Vec<IpfixStats>),
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     pub id: u32,
     /// What a client must know; all zero: nothing.
     pub secret: [u8; SECRET_BYTES],
-    /// Of a client: bytes of a buffer, and descriptors of a ring as a power of two.
+    /// Bytes of a client's buffer, and descriptors of its ring as a power of two.
     pub buffer_bytes: u32,
     pub log2_size: u8,
     /// None: one by chance.

@@ -95,7 +95,7 @@ impl Message {
         Message::named(kind, AT_NAME, name)
     }
 
-    /// Of a HELLO, what the server takes.
+    /// What the server takes, by its HELLO.
     ///
     /// # Errors
     /// It speaks no version of the protocol that we do.

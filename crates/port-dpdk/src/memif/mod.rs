@@ -31,7 +31,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For all that a client has to say before it is connected, and for each answer of a server.
+/// Longest time for all that a client has to say before it is connected, and for each answer of a
+/// server.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A peer that is connected has no reason to say anything: its next message is read so long after

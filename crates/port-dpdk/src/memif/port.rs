@@ -97,8 +97,8 @@ impl PortState {
         *lock(&self.broken)
     }
 
-    /// For a worker: moves packets by a queue's ring if the port is up and a peer is connected; how
-    /// many were moved.
+    /// Moves packets by a queue's ring, for a worker, if the port is up and a peer is connected;
+    /// returns how many.
     fn by_ring(
         &self,
         queue: &Queue,

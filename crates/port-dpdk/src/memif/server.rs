@@ -69,7 +69,7 @@ struct Place {
 }
 
 impl Place {
-    /// For a client that came; another one may have to leave for it.
+    /// Takes a place for a client that came; another one may have to leave for it.
     fn take(clients: &Arc<Clients>) -> std::io::Result<Place> {
         let (end, other) = UnixStream::pair()?;
         let mut connecting = lock(&clients.connecting);
@@ -93,7 +93,7 @@ impl Drop for Place {
 struct ServedPort {
     target: RingTarget,
     shared: Arc<PortState>,
-    /// Taken while a client is connected; are clients let in?
+    /// True if clients are let in. Locked while a client is connected.
     busy: Mutex<bool>,
     /// Is at its end when the port closes.
     end: UnixStream,

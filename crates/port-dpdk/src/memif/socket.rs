@@ -54,7 +54,7 @@ impl Address {
 
 /// What one receive call brought.
 pub(crate) struct Received {
-    /// At most one byte more than a message has.
+    /// Bytes that were read: one more than a message has, at most.
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
     /// More descriptors came than fit.

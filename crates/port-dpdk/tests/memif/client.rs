@@ -147,7 +147,7 @@ impl Conn {
         }
     }
 
-    /// Does the server still take it?
+    /// True if the server still takes it.
     pub fn say(&self, said: &Said) -> bool {
         let mut control = [0u64; 16];
         let mut part = libc::iovec {

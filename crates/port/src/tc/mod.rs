@@ -62,9 +62,9 @@ pub struct Codel {
 /// A class of a queueing discipline that has classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrafficClass {
-    /// Of [`Qdisc::Htb`].
+    /// A class of [`Qdisc::Htb`].
     Htb(HtbClass),
-    /// Of [`Qdisc::Hfsc`].
+    /// A class of [`Qdisc::Hfsc`].
     Hfsc {
         /// Guaranteed rate in bytes per second.
         min_rate: u32,

@@ -49,7 +49,7 @@ struct Times {
 /// The settings of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StpPortConf {
-    /// Of two ports that are equal otherwise, the one with the lower priority is better.
+    /// Priority: of two ports that are equal otherwise, the one with the lower number is better.
     pub priority: u8,
     /// What a way by this port costs.
     pub path_cost: u16,
@@ -112,7 +112,7 @@ pub struct Stp {
     conf: StpConf,
     /// The root's times.
     times: Times,
-    /// By number, from 1.
+    /// Ports by their number, from 1.
     ports: BTreeMap<u16, StpPort>,
     root: BridgeId,
     root_cost: u32,

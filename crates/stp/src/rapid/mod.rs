@@ -66,8 +66,8 @@ impl RstpConf {
 /// The settings of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RstpPortConf {
-    /// Of two ports that are equal otherwise, the one with the lower priority is better; the upper
-    /// four bits count.
+    /// Priority: of two ports that are equal otherwise, the one with the lower number is better.
+    /// Its upper four bits count.
     pub priority: u8,
     /// What a way by this port costs.
     pub path_cost: u32,
@@ -75,7 +75,7 @@ pub struct RstpPortConf {
     pub admin_edge: bool,
     /// The port finds out by itself that no bridge is behind it.
     pub auto_edge: bool,
-    /// At most one bridge is behind the port.
+    /// True if one bridge at most is behind the port.
     pub point_to_point: bool,
 }
 
@@ -262,12 +262,12 @@ impl RstpPort {
         if self.enabled { now.saturating_sub(self.up_since) / 1000 } else { 0 }
     }
 
-    /// Is the role decided, and what follows from it done?
+    /// True if the role is decided, and what follows from it is done.
     fn is_settled(&self) -> bool {
         self.is.selected && !self.is.update_info
     }
 
-    /// Has the port done what the tree asks of it? The root port has by itself.
+    /// True if the port has done what the tree asks of it. The root port has by itself.
     fn is_ready(&self) -> bool {
         let decided = self.is_settled() && self.role == self.selected_role;
         decided && (self.role == TreeRole::Root || self.is.synced)
@@ -287,7 +287,7 @@ impl RstpPort {
 #[derive(Debug)]
 pub struct Rstp {
     conf: RstpConf,
-    /// By number, from 1.
+    /// Ports by their number, from 1.
     ports: BTreeMap<u16, RstpPort>,
     root: Vector,
     /// What the best way's last port is; None: this bridge is the root.

@@ -21,7 +21,7 @@ pub struct Faults {
     pub needs_pages: bool,
 }
 
-/// Is the page at this address in memory?
+/// True if the page at this address is in memory.
 fn is_there(at: *mut u8) -> bool {
     let (page, mut there) = (at.map_addr(|at| at & !0xfff), 0);
     // SAFETY: it looks at the page tables of a mapping.

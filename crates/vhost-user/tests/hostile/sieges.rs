@@ -219,7 +219,7 @@ fn attack_clients(packed: bool) {
     serves(connect(), packed);
 }
 
-/// Is there a connection to accept?
+/// True if there is a connection to accept.
 fn waits(listener: &UnixListener) -> bool {
     let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, which lives.

@@ -349,7 +349,7 @@ impl Ring {
         each!(&mut self.layout, ring => ring.needs_notification())
     }
 
-    /// For how many of `n` packets there are buffers, at most: a packet may take several buffers.
+    /// Number of buffers for `n` packets, at most: a packet may take several buffers.
     #[inline]
     pub fn room(&mut self, n: usize) -> usize {
         let asked = n.min(usize::from(self.size())) as u32;

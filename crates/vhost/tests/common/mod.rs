@@ -175,7 +175,7 @@ impl Driver {
         unsafe { Ring::new(&setup, self.memory.table()) }
     }
 
-    /// Is there room for a buffer of so many descriptors?
+    /// True if there is room for a buffer of so many descriptors.
     pub fn has_room(&self, descs: usize) -> bool {
         let room = if self.packed() { self.room.into() } else { self.free.len() };
         descs <= room && !self.free.is_empty()

@@ -23,7 +23,7 @@ use switch::{Look, Settings, Switch};
 /// Arguments of `weft advise`.
 #[derive(clap::Args)]
 pub struct AdviseArgs {
-    /// For programs.
+    /// Print JSON for programs.
     #[arg(long)]
     json: bool,
     /// How long to watch the switch's counters.

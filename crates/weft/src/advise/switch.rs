@@ -95,7 +95,7 @@ pub struct Pmd {
     pub cycles: u64,
     /// Passes through the tables.
     pub passes: u64,
-    /// Of them, answered by the pipeline.
+    /// Packets among them that the pipeline answered.
     pub misses: u64,
 }
 

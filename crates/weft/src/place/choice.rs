@@ -40,14 +40,14 @@ impl Choice {
         Ok(Choice(file))
     }
 
-    /// Is weftd started, by systemd and by scripts?
+    /// True if systemd and scripts start weftd.
     pub fn is_weft(&self) -> Result<bool> {
         let linked = fs::read_link(LINK).is_ok_and(|to| to == Path::new(UNIT));
         let (_, value) = alternative()?;
         Ok(value == WEFTD && (linked || !has_systemd()))
     }
 
-    /// Has it been changed and not been put back (perhaps by half)?
+    /// True if the choice was changed and not put back; it may be changed in part.
     pub fn is_touched(&self) -> bool {
         Path::new(BEFORE).exists() || fs::read_link(LINK).is_ok_and(|to| to == Path::new(UNIT))
     }

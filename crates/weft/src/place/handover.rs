@@ -117,8 +117,8 @@ impl Running {
     }
 }
 
-/// Has a weftd get ready beside the switch that runs: the next start makes it the switch, which
-/// interrupts packets for less time. If it cannot the next start takes longer.
+/// Makes a weftd get ready beside the switch that runs: the next start makes it the switch, which
+/// interrupts packets for less time. If it cannot, the next start takes longer.
 pub fn get_ready(dirs: &Dirs) {
     let unit = "weft-standby.service";
     let done = if has_systemd() {
@@ -168,7 +168,8 @@ fn count_flows(dirs: &Dirs, bridge: &str) -> Result<u64> {
     count.and_then(|n| n.parse().ok()).context("ovs-ofctl dump-aggregate tells no flow_count")
 }
 
-/// Has Open vSwitch's script save something; the commands that restore it, as often as one wants.
+/// Makes Open vSwitch's script save something; returns the commands that restore it, as often as
+/// one wants.
 fn save(dirs: &Dirs, into: &Path, what: &str, names: &[String]) -> Result<String> {
     if names.is_empty() {
         return Ok(String::new());

@@ -124,7 +124,7 @@ fn name(weft: bool) -> &'static str {
     if weft { "weftd" } else { "ovs-vswitchd" }
 }
 
-/// Has a unit do it, and says what that says.
+/// Runs the handover in a unit, and returns what the unit says.
 fn in_unit(dirs: &Dirs, to_weft: bool) -> Result<()> {
     let unit = format!("weft-handover-{}", std::process::id());
     let places = dirs.env().map(|(name, path)| format!("--setenv={name}={}", path.display()));
@@ -155,7 +155,7 @@ fn ignore_signals() {
     }
 }
 
-/// Does systemd run this machine (sd_booted(3))?
+/// True if systemd runs this machine (sd_booted(3)).
 fn has_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }

@@ -36,7 +36,7 @@ impl Folder {
         fs::rename(part, self.file()).context(self.0)
     }
 
-    /// Is it there?
+    /// True if the record is there.
     pub fn holds(&self) -> bool {
         self.file().exists()
     }

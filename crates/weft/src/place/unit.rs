@@ -43,7 +43,7 @@ pub fn at(dirs: &Dirs, moment: Moment) -> Result<()> {
     Ok(())
 }
 
-/// Does the unit stop to be started again? The job that stops it says so.
+/// True if the unit stops in order to be started again, which the job that stops it says.
 fn is_restart() -> Result<bool> {
     let jobs = systemctl(&["list-jobs", "--no-legend", "--plain", "ovs-vswitchd.service"])?;
     Ok(jobs.split_whitespace().any(|word| word == "restart"))

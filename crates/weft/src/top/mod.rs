@@ -22,7 +22,7 @@ pub struct TopArgs {
     /// Look twice, print what happened in between, and end.
     #[arg(long)]
     once: bool,
-    /// For programs: an object per look, one per line.
+    /// Print JSON for programs: an object per look, one per line.
     #[arg(long)]
     json: bool,
     /// Seconds between two looks.

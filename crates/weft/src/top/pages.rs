@@ -51,7 +51,7 @@ pub enum Cell {
     Count(u64),
     /// Whole percent.
     Percent(f64),
-    /// With one decimal.
+    /// A number with one decimal.
     Figure(f64),
 }
 

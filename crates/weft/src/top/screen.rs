@@ -9,7 +9,7 @@ use crate::view::View;
 /// A line, and how it is to be shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// At most as wide as the screen.
+    /// Text that is at most as wide as the screen.
     pub text: String,
     /// Its weight.
     pub style: Style,

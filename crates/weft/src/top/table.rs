@@ -108,7 +108,7 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// At most `width` characters, the last one an ellipsis if some are missing.
+/// Cuts a text to at most `width` characters, the last one an ellipsis if some are missing.
 pub fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_string();

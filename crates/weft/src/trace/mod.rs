@@ -32,7 +32,7 @@ pub struct TraceArgs {
     /// Packets per second; more are counted, not shown.
     #[arg(short, long, value_name = "PACKETS", default_value_t = 1000)]
     rate: u32,
-    /// Of each packet, so many bytes.
+    /// Bytes of each packet that are captured.
     #[arg(short, long, value_name = "BYTES", default_value_t = 256)]
     snaplen: u32,
     /// End after so many seconds.

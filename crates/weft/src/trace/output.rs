@@ -20,7 +20,7 @@ pub struct Output {
 
 enum To {
     Stdout,
-    /// With the bytes of whole packets.
+    /// Packets go to a file, with all of their bytes.
     File(PathBuf, File, u64),
 }
 

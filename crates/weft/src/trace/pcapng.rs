@@ -24,12 +24,12 @@ const INBOUND: u32 = 1;
 /// What a file has so far.
 pub struct Capture {
     snaplen: u32,
-    /// By number: the ports.
+    /// Ports, by the number of their interface.
     interfaces: Vec<String>,
 }
 
 impl Capture {
-    /// With packets that are cut to so many bytes.
+    /// A capture of packets that are cut to so many bytes.
     pub fn new(snaplen: u32) -> Capture {
         Capture { snaplen, interfaces: Vec::new() }
     }

@@ -47,7 +47,7 @@ pub struct View {
 pub struct Core {
     /// The CPU, or `kernel`.
     pub name: String,
-    /// A PMD thread?
+    /// True if the thread is a PMD thread.
     pub polls: bool,
     /// NUMA node.
     pub numa: u64,
@@ -62,7 +62,7 @@ pub struct Core {
     pub packets: f64,
     /// Cycles of work per packet received.
     pub cycles_per_packet: f64,
-    /// Of them, by stage: `rx`, `parse`, `lookup` (with `misses`), `misses`, `act_tx`.
+    /// Cycles by stage: `rx`, `parse`, `lookup` (with `misses`), `misses`, `act_tx`.
     pub stages: BTreeMap<String, f64>,
     /// Percent of lookups that the signature cache, the megaflow table and the pipeline answered.
     pub answered: [f64; 3],
@@ -70,7 +70,7 @@ pub struct Core {
     pub packets_per_burst: f64,
     /// Megaflows, masks.
     pub megaflows: [u64; 2],
-    /// Is the signature cache on?
+    /// True if the signature cache is on.
     pub signature_cache: bool,
     /// Its receive queues.
     pub queues: Vec<QueueView>,
@@ -129,7 +129,7 @@ pub struct Port {
 pub struct Guest {
     /// The port it is behind.
     pub name: String,
-    /// Is it there?
+    /// True if the guest is connected.
     pub connected: bool,
     /// Names of features that were agreed.
     pub features: Vec<String>,

@@ -68,7 +68,7 @@ impl WebConnection {
         self.end.notified().await;
     }
 
-    /// Does a request of the connection begin, or end?
+    /// Takes note that a request of the connection begins, or ends.
     pub fn set_busy(&self, busy: bool) {
         let mut all = lock(&self.all);
         all.last += 1;

@@ -19,7 +19,7 @@ impl Hosts {
         Hosts(names.into_iter().chain([own]).chain(more.iter().cloned()).collect())
     }
 
-    /// May a request with this head be answered? If not, why.
+    /// Checks that a request with this head may be answered; the error says why not.
     pub fn admit(&self, head: &HeaderMap) -> Result<(), &'static str> {
         let get = |name: &str| head.get(name).map(|v| v.to_str().unwrap_or("?"));
         let Some(host) = get("host") else { return Err("the request names no host") };

@@ -20,7 +20,7 @@ use world::{STATES, World};
 /// Scripts (`WEFT_CT_SCRIPTS` says how many, 500 at most), and connections of each.
 const SCRIPTS: u64 = 12;
 const CONNECTIONS: usize = 40;
-/// Of a hundred packets, so many have to be as Linux has them.
+/// Least number of a hundred packets that have to be as Linux has them.
 const LINUX_PERCENT_MIN: usize = 85;
 /// How long entries are kept whatever their state: longer than a script takes on a busy machine.
 const KEPT_SECONDS: &str = "900";

@@ -115,7 +115,7 @@ fn bad_exp_type(version: u8) -> Answer {
     if version == 4 { Answer::Error(0xffff, 4446, 0x4f4e_4600) } else { Answer::Error(14, 6, 0) }
 }
 
-/// Is it about flow monitors: Nicira's, ONF's or OpenFlow's own?
+/// True if it is about flow monitors: Nicira's, ONF's or OpenFlow's own.
 fn monitors(version: u8, m: &[u8]) -> bool {
     let at = if version == 1 { 16 } else { 20 };
     let subtype = m.get(at..at + 4).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));

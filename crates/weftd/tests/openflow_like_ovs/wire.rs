@@ -41,7 +41,7 @@ struct Message {
     body: Vec<u8>,
 }
 
-/// Does a message ask for a role?
+/// True if a message asks for a role.
 pub fn is_role_request(message: &[u8]) -> bool {
     message[1] == ROLE_REQUEST || message.get(8..16) == Some(&NXT_ROLE_REQUEST)
 }

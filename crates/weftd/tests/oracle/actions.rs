@@ -21,7 +21,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Of a flow of a table that matches anything.
+    /// The context of a flow of a table that matches anything.
     pub fn new(table: usize, plain: bool, ct: bool) -> Context {
         Context { kind: Kind::Any, proto: None, vlan: false, table, plain, ct, nsh: false }
     }

@@ -42,7 +42,7 @@ impl Trace {
         (&self.steps, &self.last, &self.ops)
     }
 
-    /// May the packet have had more than two VLAN tags on its way?
+    /// True if the packet may have had more than two VLAN tags on its way.
     pub fn three_tags(&self) -> bool {
         let of_flow = self.steps.lines().next().unwrap_or_default();
         let tags = ["dl_vlan=", "dl_vlan1="].iter().filter(|t| of_flow.contains(**t)).count();
@@ -146,7 +146,7 @@ fn ops_form(rig: &Rig, ops: &str) -> String {
     if parts.is_empty() { "drop".into() } else { parts.join(",") }
 }
 
-/// Does a datapath action do more than change the packet?
+/// True if a datapath action does more than change the packet.
 fn sends(part: &str) -> bool {
     let changes = ["set(", "push_", "pop_"];
     !changes.iter().any(|c| part.starts_with(c))

@@ -227,7 +227,7 @@ impl Packet {
         self.l4().map(|l| l.proto(self.kind() == Kind::V6))
     }
 
-    /// Is this a fragment without a transport header?
+    /// True if this is a fragment without a transport header.
     pub fn headless(&self) -> bool {
         match &self.frame.net {
             Net::V4(p) => p.frag & 0x1fff != 0,

@@ -120,7 +120,7 @@ impl Peer {
         }
     }
 
-    /// Does the switch close the connection?
+    /// True if the switch closes the connection.
     pub fn closed(&mut self) -> bool {
         while self.next().is_some() {}
         let mut byte = [0];

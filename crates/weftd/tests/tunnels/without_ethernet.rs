@@ -78,7 +78,7 @@ fn ovs_understands_our_gtpu() {
     });
 }
 
-/// Is it a frame of this kind?
+/// True if it is a frame of this kind.
 type IsFrame = fn(&[u8]) -> bool;
 
 /// Tunnels for packets without an Ethernet header: types and options, and which of the peer's

@@ -30,11 +30,11 @@ const PIECE_BYTES: usize = 64 << 10;
 /// How a part of the tree is made.
 #[derive(Clone, Copy)]
 enum Make {
-    /// At once.
+    /// A subtree that is read at once.
     Whole(fn(&mut State) -> Value),
-    /// For some interfaces a turn, by their names.
+    /// A subtree with an entry for each interface, of which some are read a turn, by their names.
     Interfaces(fn(&mut State, &port_tree::Interface) -> Option<Value>),
-    /// From some megaflows a turn.
+    /// Megaflows, some of which are read a turn.
     Megaflows,
 }
 

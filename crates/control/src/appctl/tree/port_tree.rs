@@ -110,7 +110,7 @@ fn object(value: Value) -> Map<String, Value> {
     if let Value::Object(o) = value { o } else { Map::new() }
 }
 
-/// Of a guest behind a port what was agreed with it, and what it did that it should not.
+/// What was agreed with the guest behind a port, and what the guest did that it must not do.
 pub fn guest(s: &mut State, of: &Interface) -> Option<Value> {
     let (iface, dp) = find(s, of)?;
     if !iface.conf.kind.starts_with("dpdkvhostuser") {

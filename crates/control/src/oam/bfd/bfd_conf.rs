@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 
 /// Where control packets go when the database does not say: an address of Nicira's.
 const DST_MAC: [u8; 6] = [0x00, 0x23, 0x20, 0x00, 0x00, 0x01];
-/// Of control packets when the database does not say.
+/// Source address of control packets when the database names none.
 const SRC_IP: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const DST_IP: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 0);
 

@@ -81,7 +81,7 @@ pub fn receive(s: &mut State, punt: &PuntEvent, to: &BfdContext) {
     advance(s, &iface, now);
 }
 
-/// Has an interface, or all that have sessions, forward or not whatever the sessions say. Error:
+/// Makes an interface, or all that have sessions, forward or not whatever the sessions say. Error:
 /// the interface has none.
 pub fn set_forwarding(s: &mut State, iface: Option<&str>, forced: Override) -> Result<(), ()> {
     let now = s.now_ms();

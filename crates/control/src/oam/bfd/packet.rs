@@ -4,7 +4,7 @@
 use super::bfd_conf::Conf;
 use wire::{ETH_IPV4, IP_UDP, Ipv4, Udp};
 
-/// Of BFD control packets (RFC 5881, section 4).
+/// UDP port of BFD control packets (RFC 5881, section 4).
 pub const UDP_PORT: u16 = 3784;
 /// A peer more than one hop away cannot send this TTL (RFC 5881, section 5).
 pub const TTL: u8 = 255;

@@ -13,7 +13,8 @@ const DOWN_TX_MS: u64 = 1000;
 /// Data shows that the path works, and its absence that the session may decay, for at least as
 /// long.
 const DATA_MS_MIN: u64 = 2000;
-/// With `forwarding_if_rx`, one control packet in as many times `min_rx` is needed beside data.
+/// With `forwarding_if_rx`, one control packet is needed beside data in each this many times
+/// `min_rx`.
 const DEMAND_COUNT: u64 = 100;
 /// Control packets that may come at once.
 const BURST_COUNT: u64 = 16;
@@ -43,7 +44,7 @@ pub type Override = Option<bool>;
 /// `Interface.bfd_status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// May the interface carry traffic?
+    /// True if the interface may carry traffic.
     pub forwarding: bool,
     state: State,
     diag: Diag,
@@ -110,7 +111,7 @@ struct Intervals {
     rx: u64,
 }
 
-/// With `decay_min_rx` the peer is asked to send less often while there is no data.
+/// State of `decay_min_rx`: the peer is asked to send less often while there is no data.
 #[derive(Debug, Default)]
 struct Decay {
     active: bool,
@@ -250,8 +251,8 @@ impl Session {
         self.become_state(next.0, next.1, now, received);
     }
 
-    /// Is a control packet that comes now within the interface's share, which is twice as many as
-    /// the peer may send?
+    /// True if the interface's share, twice as many control packets as the peer may send, has room
+    /// for one that comes now.
     pub fn hears(&mut self, now: u64) -> bool {
         self.budget.has(now, self.price())
     }
@@ -281,7 +282,7 @@ impl Session {
         }
     }
 
-    /// With `forwarding_if_rx`: the interface received data.
+    /// Takes note that the interface received data, which counts with `forwarding_if_rx`.
     pub fn data(&mut self, now: u64) {
         if self.conf.forwarding_if_rx {
             self.judge(now);
@@ -290,7 +291,7 @@ impl Session {
         }
     }
 
-    /// Is a packet to be sent?
+    /// True if a packet has to be sent.
     pub fn is_due(&self, now: u64) -> bool {
         self.flags & flag::FINAL != 0 || now >= self.next_tx
     }
@@ -331,18 +332,18 @@ impl Session {
         control
     }
 
-    /// Does it matter what the interface receives beside control packets?
+    /// True if data that the interface receives count beside control packets.
     pub fn counts_data(&self) -> bool {
         self.conf.forwarding_if_rx || self.conf.decay_min_rx > 0
     }
 
-    /// Does the interface forward?
+    /// True if the interface forwards.
     fn forwards(&mut self, now: u64) -> bool {
         self.judge(now);
         self.forced.unwrap_or(self.forwarding)
     }
 
-    /// Has something else say whether it forwards.
+    /// Overrides whether the interface forwards.
     pub fn force(&mut self, forced: Override) {
         self.forced = forced;
     }
@@ -426,7 +427,7 @@ impl Session {
         self.intervals.rx.max(self.peer.min_tx)
     }
 
-    /// For the database.
+    /// The session's state for the database.
     pub fn status(&mut self, now: u64) -> Status {
         Status {
             forwarding: self.forwards(now),

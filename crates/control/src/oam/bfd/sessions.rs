@@ -14,7 +14,7 @@ const SOURCE_PORTS: u16 = 16_384;
 /// The sessions of all interfaces.
 #[derive(Default)]
 pub struct Sessions {
-    /// By interface.
+    /// Sessions, by interface.
     pub(super) all: BTreeMap<String, Entry>,
     /// When which is to be run.
     pub wakeups: Wakeups,
@@ -37,7 +37,7 @@ pub(super) struct Entry {
     pub received: u64,
     /// What is wrong with the settings, as the log has it.
     pub wrong: Vec<String>,
-    /// Are its packets handed over?
+    /// Whether its packets are handed over to the control side.
     pub gate: Gate,
     /// As the switch half and the database have it.
     pub published: Status,
@@ -49,7 +49,7 @@ impl Sessions {
         self.all.get(iface).map(|e| e.session.conf().filter(&e.gate))
     }
 
-    /// Do packets get through? None: the interface has no session.
+    /// True if packets get through. None: the interface has no session.
     pub fn forwards(&self, iface: &str) -> Option<bool> {
         self.all.get(iface).map(|e| e.published.forwarding)
     }

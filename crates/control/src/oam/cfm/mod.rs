@@ -76,7 +76,7 @@ pub fn receive(s: &mut State, punt: &PuntEvent, to: &CfmContext) {
     s.oam.cfm.wakeups.set(&iface, wake);
 }
 
-/// Has an interface, or all with CFM, report a fault or none whatever was heard. Error: the
+/// Makes an interface, or all with CFM, report a fault or none whatever was heard. Error: the
 /// interface has no CFM.
 pub fn set_fault(s: &mut State, iface: Option<&str>, forced: Option<bool>) -> Result<(), ()> {
     let now = s.now_ms();

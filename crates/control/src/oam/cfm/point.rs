@@ -154,7 +154,7 @@ impl MaintenancePoint {
         }
     }
 
-    /// May the remote points send one more message?
+    /// True if the remote points may send one more message.
     pub fn hears(&mut self, now: u64) -> bool {
         self.budget.has(now, self.price())
     }
@@ -217,7 +217,7 @@ impl MaintenancePoint {
         }
     }
 
-    /// Is a message to be sent?
+    /// True if a message has to be sent.
     pub fn is_due(&self, now: u64) -> bool {
         now >= self.next_tx
     }
@@ -319,7 +319,7 @@ impl MaintenancePoint {
         self.budget.next(self.price() * AGAIN_COUNT).map_or(at, |heard| at.min(heard))
     }
 
-    /// Has something else say whether there is a fault.
+    /// Overrides whether there is a fault.
     pub fn force(&mut self, forced: Option<bool>) {
         self.forced = forced;
     }
@@ -341,7 +341,7 @@ impl MaintenancePoint {
         }
     }
 
-    /// For the database.
+    /// The point's state for the database.
     pub fn status(&self) -> Status {
         let remote_up = self.conf.extended.then_some(self.remote_up);
         Status { faults: self.faults(), remote_up, ..self.status.clone() }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// CFM of all interfaces.
 #[derive(Default)]
 pub struct Points {
-    /// By interface.
+    /// Points, by interface.
     pub(super) all: BTreeMap<String, PointEntry>,
     /// What is wrong with an interface's settings, as the log has it.
     pub(super) wrong: BTreeMap<String, Vec<String>>,
@@ -24,7 +24,7 @@ pub struct Points {
 /// An interface's CFM.
 pub(super) struct PointEntry {
     pub point: MaintenancePoint,
-    /// Are its messages handed over?
+    /// Whether its messages are handed over to the control side.
     pub gate: Gate,
     /// As the switch half and the database have it.
     pub published: Status,
@@ -36,7 +36,7 @@ impl Points {
         self.all.get(iface).map(|e| e.point.conf().filter(&e.gate))
     }
 
-    /// Do packets get through? None: the interface has no CFM.
+    /// True if packets get through. None: the interface has no CFM.
     pub fn forwards(&self, iface: &str) -> Option<bool> {
         self.all.get(iface).map(|e| !e.published.is_faulty())
     }

@@ -79,12 +79,12 @@ impl Agent {
         self.conf = conf;
     }
 
-    /// Are its data units handed over?
+    /// Whether its data units are handed over to the control side.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    /// May neighbours send one more data unit? Others are dropped by the port's worker.
+    /// True if neighbours may send one more data unit. The port's worker drops others.
     pub fn hears(&mut self, now: u64) -> bool {
         let hears = self.hears.has(now, HEARD_PRICE_MS);
         self.gate.set(hears);

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 /// LLDP of all interfaces.
 #[derive(Default)]
 pub struct Agents {
-    /// By interface.
+    /// Agents, by interface.
     pub(super) all: BTreeMap<String, Agent>,
     /// When which is to be run.
     pub wakeups: Wakeups,
     /// VLANs that ports are to carry for Auto Attach.
     pub trunks: Trunks,
-    /// Of interfaces, how many mappings had no room, as the log has it.
+    /// How many mappings of an interface had no room, as the log says.
     left_out: BTreeMap<String, usize>,
     /// How often agents were run because it was time to.
     pub runs: u64,
@@ -29,7 +29,7 @@ impl Agents {
         self.all.get(iface).map(|agent| agent.gate().clone())
     }
 
-    /// Is the log to have this? Not if it has it already.
+    /// True if the log does not have this number yet.
     pub(super) fn says_left_out(&mut self, iface: &str, mappings: usize) -> bool {
         self.left_out.insert(iface.into(), mappings) != Some(mappings)
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// By interface, which is its port's name: VLANs, and whether they come.
+/// By interface, which is its port's name: VLANs, and whether each is being added (false: removed).
 #[derive(Default)]
 pub struct Trunks(BTreeMap<String, Vec<(u16, bool)>>);
 
@@ -22,7 +22,7 @@ impl Trunks {
         }
     }
 
-    /// Is there anything to write?
+    /// True if there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -55,7 +55,7 @@ pub(super) fn writable(text: &str) -> Parsed<Subfield> {
     if s.field.writable() { Ok(s) } else { err(format!("{text}: the field is read-only")) }
 }
 
-/// Does a value fit into so many bits?
+/// Checks that a value fits into so many bits.
 pub(super) fn fits(text: &str, value: u128, bits: u16) -> Parsed<()> {
     match bits < 128 && value >> bits != 0 {
         true => err(format!("{text}: value {value:#x} does not fit into {bits} bits")),
