@@ -124,7 +124,7 @@ pub struct Rewrite {
     /// New values, in key positions. Outside the mask: the packet's Ethertype, and for
     /// L4 and ND fields its IP protocol, which tell what the fields are; everything else is zero.
     pub key: Key,
-    /// Which bits.
+    /// The bits of the field that are written.
     pub mask: Mask,
 }
 

@@ -17,7 +17,7 @@ const PIECE_ENTRIES_MAX: usize = 64;
 pub(crate) struct Listed<T: Send + Sync + 'static> {
     /// An upper bound of the priorities of its rules.
     pub max_priority: u16,
-    /// None: the prefix trie.
+    /// The subtable; None: the prefix trie.
     pub subtable: Option<Arc<Subtable<T>>>,
 }
 

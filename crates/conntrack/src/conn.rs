@@ -19,7 +19,7 @@ pub mod state {
 /// What a translation changes of the first packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Translation {
-    /// Nothing.
+    /// Packets are not translated.
     #[default]
     None,
     /// Its source (and with it possibly the source port).
@@ -91,7 +91,7 @@ impl<R> Default for Meta<R> {
 /// A connection that an earlier `ct` found for the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known<R> {
-    /// Which.
+    /// The name of the connection.
     pub at: R,
     /// True if the packet has the direction of answers.
     pub reply: bool,

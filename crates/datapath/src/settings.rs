@@ -73,7 +73,7 @@ pub enum RxqAssign {
     Cycles,
     /// Queues are assigned by measured cycles only: to the least loaded thread.
     Group,
-    /// In turn.
+    /// Queues are assigned to threads in turn.
     RoundRobin,
 }
 

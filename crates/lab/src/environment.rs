@@ -15,7 +15,7 @@ pub struct Environment {
     pub commit: String,
     /// As /proc/cpuinfo names it.
     pub cpu: String,
-    /// How many.
+    /// Number of CPUs.
     pub cpus: usize,
     /// `uname -r`.
     pub kernel: String,

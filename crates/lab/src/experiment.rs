@@ -158,7 +158,7 @@ pub struct Guest {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Tunnel {
-    /// None.
+    /// No port is behind a tunnel.
     #[default]
     None,
     /// Both: what is beyond are guests.

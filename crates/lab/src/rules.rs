@@ -18,7 +18,7 @@ use anyhow::{Result, bail};
 use serde::Deserialize;
 use std::collections::HashSet;
 
-/// Which rules.
+/// A set of rules.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rules {

@@ -399,7 +399,7 @@ pub struct PortSpec {
 /// When packets are sent with a tag that has a priority but no VLAN (`other_config:priority-tags`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PriorityTags {
-    /// Never.
+    /// Packets are never sent so.
     #[default]
     Never,
     /// If the priority is not zero.
@@ -546,7 +546,7 @@ pub enum BondOutput {
 /// What NORMAL accepts on an interface of a bond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BondAdmission {
-    /// Nothing.
+    /// No packet is accepted.
     #[default]
     Nothing,
     /// Packets to one station.

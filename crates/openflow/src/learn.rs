@@ -47,7 +47,7 @@ pub struct LearnSpec {
     pub bits: u16,
     /// Where they come from.
     pub src: LearnSource,
-    /// Where they go.
+    /// Where the bits go.
     pub dst: LearnTarget,
 }
 

@@ -78,7 +78,7 @@ pub const TAGGED: usize = 14;
 /// A header of a forwarding rule: packets have `value` where `mask` has bits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Item {
-    /// Which header.
+    /// The header that is changed.
     pub header: Header,
     /// Bytes of the header in network order; zero where `mask` is, and behind the header (except
     /// [`TAGGED`]).

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 /// The functions that threads that move packets call.
 pub struct Turns {
-    /// Before packets are received.
+    /// Called before packets are received.
     pub begin: fn(),
     /// Called when all packets were sent. True: copies are in flight, so the thread should not
     /// sleep.

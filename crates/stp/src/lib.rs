@@ -66,7 +66,7 @@ pub enum PortState {
     Listening,
     /// It learns addresses and ends frames.
     Learning,
-    /// It forwards.
+    /// The port forwards.
     Forwarding,
 }
 
@@ -96,7 +96,7 @@ impl PortState {
 /// A port's place in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeRole {
-    /// None.
+    /// The port takes no part.
     Disabled,
     /// It leads to the root.
     Root,

@@ -165,7 +165,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Without ends.
+    /// A probe without sockets.
     pub fn new() -> Self {
         Self::default()
     }

@@ -51,7 +51,7 @@ pub fn tag() -> impl Strategy<Value = VlanTag> {
     (tpid, tci).prop_map(|(tpid, tci)| VlanTag { tpid, tci })
 }
 
-/// Up to 64 bytes.
+/// Payloads of up to 64 bytes.
 pub fn payload() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..64)
 }

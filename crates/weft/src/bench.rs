@@ -50,9 +50,9 @@ pub enum Bench {
     },
     /// Two results side by side: folders of bench/results, or files in them.
     Compare {
-        /// Before.
+        /// Results before the change.
         old: PathBuf,
-        /// After.
+        /// Results after the change.
         new: PathBuf,
     },
 }

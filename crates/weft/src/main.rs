@@ -52,7 +52,7 @@ enum Command {
     /// What the unit of weftd does when it is stopped and started.
     #[command(hide = true)]
     Unit {
-        /// When.
+        /// When the unit asks.
         moment: place::Moment,
     },
     /// Start the switch, with a database of its own where none is running.

@@ -225,7 +225,7 @@ pub fn log_set(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// None: they are wrong.
+/// Reads the arguments; None: they are wrong.
 fn log_options(mut log: PerfLog, mut args: &[String]) -> Option<PerfLog> {
     const MOST: usize = HISTORY - 2;
     while let [option, rest @ ..] = args {

@@ -50,7 +50,7 @@ enum Status {
     Current,
     /// The partner was not heard for too long, and is asked once more.
     Expired,
-    /// No partner answers.
+    /// Defaults are used: no partner answers.
     Defaulted,
 }
 

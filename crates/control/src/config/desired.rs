@@ -140,12 +140,12 @@ pub enum VlanMode {
 /// How a bond speaks LACP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LacpMode {
-    /// Not.
+    /// The bond does not speak LACP.
     #[default]
     Off,
-    /// Starts it.
+    /// The bond begins.
     Active,
-    /// Answers only.
+    /// The bond answers only.
     Passive,
 }
 

@@ -9,11 +9,11 @@ use thiserror::Error;
 /// The port types that `--enable-dummy` replaces by inert ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dummy {
-    /// None; `dummy` exists beside the others.
+    /// No port type is a dummy; `dummy` exists beside the others.
     Available,
     /// Port types of the datapath type `system`.
     System,
-    /// All.
+    /// All port types are dummies.
     Override,
 }
 

@@ -332,7 +332,7 @@ fn lists(c: &mut AsyncConfig) -> [&mut [u32; 2]; 6] {
     ]
 }
 
-/// Nothing (`Controller.enable_async_messages` is false).
+/// A connection that wants no asynchronous messages (`Controller.enable_async_messages` is false).
 pub const NO_WANTS: AsyncConfig = AsyncConfig {
     packet_in: [0; 2],
     port_status: [0; 2],

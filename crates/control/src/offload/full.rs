@@ -58,7 +58,7 @@ pub struct Full {
 #[derive(Default)]
 pub struct Waits {
     now: Option<Wait>,
-    /// How many waited.
+    /// Number of packets that waited.
     n: u64,
     /// The longest, milliseconds.
     longest_ms: u64,
@@ -89,7 +89,7 @@ impl Waits {
 }
 
 impl Full {
-    /// No rules yet.
+    /// An adapter without rules.
     pub fn new(spot: Spot, limits: Limits, now_ms: u64) -> Full {
         let table = ForwardTable::new(limits, now_ms);
         let (outers, watches) = (BTreeMap::new(), HashMap::new());

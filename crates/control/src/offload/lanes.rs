@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// Something to do.
+/// A request to the thread of an adapter.
 pub struct Job {
     pub table: TableId,
     pub what: What,
@@ -32,7 +32,7 @@ impl Lanes {
         self.queues.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Something more to do.
+    /// Appends a request.
     pub fn push(&self, job: Job, urgent: bool) {
         let mut q = self.lock();
         if urgent {

@@ -486,7 +486,7 @@ impl OffloadPort {
 /// What an adapter does for a megaflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Nothing.
+    /// The megaflow has no rule.
     Not,
     /// The adapter marks packets.
     Partial,

@@ -18,7 +18,7 @@ const BYTES_WITHOUT_DATA_MAX: usize = 64 << 10;
 pub struct TlsStream(SslStream<Socket>);
 
 impl TlsStream {
-    /// After the handshake.
+    /// A stream whose handshake is over.
     pub(super) fn new(mut stream: SslStream<Socket>) -> Self {
         stream.get_mut().left = Some(BYTES_WITHOUT_DATA_MAX);
         TlsStream(stream)

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// How messages reach syslog (`--syslog-method`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyslogMethod {
-    /// Not at all.
+    /// Messages are dropped.
     Null,
     /// Syslog by a unix datagram socket; `/dev/log` for the method `libc`.
     Unix(PathBuf),

@@ -47,7 +47,7 @@ impl RxqState {
 
 /// How many packets of the next vector each queue may fill.
 pub(crate) struct RxSchedule {
-    /// There are saturated queues.
+    /// True if there are saturated queues.
     busy: bool,
     /// Packets that one queue may return, at most.
     pub limit: usize,

@@ -87,7 +87,7 @@ pub(super) const TUNNEL: &[Element] = &[
     vmware(891, 1),        // tunnelType
     vmware(892, VARIABLE), // tunnelKey
 ];
-/// Where `other_config:virtual_obs_id` is set.
+/// Elements that are reported where `other_config:virtual_obs_id` is set.
 pub(super) const VIRTUAL: &[Element] = &[vmware(898, VARIABLE)]; // virtualObsID
 /// What was counted of each flow.
 pub(super) const COUNTS: &[Element] = &[

@@ -122,7 +122,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Without flows.
+    /// An exporter without flows.
     pub fn new(settings: IpfixSettings, id: u32) -> Self {
         Exporter {
             settings,

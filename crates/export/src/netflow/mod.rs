@@ -100,7 +100,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Without flows.
+    /// An exporter without flows.
     pub fn new(settings: NetFlowSettings, now_ms: u64) -> Self {
         Exporter {
             settings,

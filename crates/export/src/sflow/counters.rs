@@ -153,7 +153,7 @@ impl InterfaceCounters {
 }
 
 impl EthernetCounters {
-    /// Nothing is counted.
+    /// Counters of which none is known.
     pub const UNKNOWN: EthernetCounters =
         EthernetCounters { alignment: UNKNOWN, fcs: UNKNOWN, too_long: UNKNOWN };
 

@@ -27,7 +27,7 @@ const BOTTOM_OF_STACK: u32 = 0x100;
 /// Where a sampled packet went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Nowhere.
+    /// The packet was dropped.
     Dropped,
     /// The packet goes to one interface, by its ifIndex.
     Interface(u32),
@@ -57,9 +57,9 @@ pub struct Tunnel {
 pub struct FlowSample<'a> {
     /// ifIndex of the input interface; 0: not known.
     pub input: u32,
-    /// Where it went.
+    /// Where the packet went.
     pub output: Output,
-    /// Its first bytes.
+    /// The packet's first bytes.
     pub header: &'a [u8],
     /// All of its bytes.
     pub len: usize,

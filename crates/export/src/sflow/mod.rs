@@ -92,7 +92,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Without interfaces.
+    /// An exporter without interfaces.
     pub fn new(settings: SflowSettings, now_ms: u64) -> Self {
         let mut agent = Agent {
             settings,

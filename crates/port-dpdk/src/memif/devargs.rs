@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Bytes of a client's buffer, and descriptors of its ring as a power of two.
     pub buffer_bytes: u32,
     pub log2_size: u8,
-    /// None: one by chance.
+    /// MAC address; None: a random one.
     pub mac: Option<[u8; 6]>,
     /// Was asked for, and is not done: shares a client's packet buffers instead of copying.
     pub zero_copy: bool,

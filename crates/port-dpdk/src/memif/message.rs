@@ -208,7 +208,7 @@ pub(crate) enum Next {
     Ack,
     /// Everything was said: connect.
     Connect,
-    /// Nothing.
+    /// Nothing has to be done.
     Nothing,
     /// The client goes.
     Gone,

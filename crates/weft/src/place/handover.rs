@@ -138,7 +138,7 @@ pub fn hold(dirs: &Dirs) -> Result<()> {
     vsctl(dirs, &["set", "Open_vSwitch", ".", wait]).map(drop)
 }
 
-/// They are.
+/// Lets the switch forward, as its flows are there.
 pub fn release(dirs: &Dirs) -> Result<()> {
     let clear = ["remove", "Open_vSwitch", ".", "other_config", "flow-restore-wait"];
     vsctl(dirs, &clear).map(drop)

@@ -34,7 +34,7 @@ const BUS: &str = "/run/dbus/system_bus_socket";
 /// Arguments of `weft enable` and `weft disable`.
 #[derive(clap::Args)]
 pub struct PlaceArgs {
-    /// In this process.
+    /// Do it in this process, and not in a unit of systemd.
     #[arg(long, hide = true)]
     here: bool,
 }

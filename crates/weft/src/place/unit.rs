@@ -14,9 +14,9 @@ const RESTART: Folder = Folder("/run/weft/restart");
 pub enum Moment {
     /// Before the daemon is ended.
     Stopping,
-    /// Before it is started.
+    /// Before the daemon is started.
     Starting,
-    /// It was started.
+    /// After the daemon was started.
     Started,
 }
 

@@ -11,7 +11,7 @@ use crate::view::View;
 pub struct Line {
     /// Text that is at most as wide as the screen.
     pub text: String,
-    /// Its weight.
+    /// How the text stands out.
     pub style: Style,
 }
 

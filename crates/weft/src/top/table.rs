@@ -2,7 +2,7 @@
 
 /// A column; `rank` 0 is always shown, of others those with the highest rank go first.
 pub struct Column {
-    /// Its head.
+    /// The column's head.
     pub name: &'static str,
     /// Numbers stand to the right.
     pub right: bool,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Text or a capture, and how much of it there is.
 pub struct Output {
     to: To,
-    /// None: text.
+    /// The capture; None: text is printed.
     capture: Option<Capture>,
     packets: u64,
     /// When the first packet came.

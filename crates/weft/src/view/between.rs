@@ -154,7 +154,7 @@ pub struct Drop {
     pub rate: f64,
     /// Packets in all.
     pub total: u64,
-    /// Its sentence.
+    /// What the reason means, in a sentence.
     pub help: String,
     /// Ports that have it, the worst first.
     pub ports: Vec<String>,

@@ -20,7 +20,7 @@ struct All {
     last: u64,
 }
 
-/// All places.
+/// Places of all connections.
 #[derive(Clone)]
 pub struct WebConnections {
     all: Arc<Mutex<All>>,

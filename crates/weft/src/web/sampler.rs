@@ -16,7 +16,7 @@ const STALE: Duration = Duration::from_secs(10);
 pub struct Look {
     /// The look.
     pub tree: Tree,
-    /// Between the two.
+    /// What happened between the two samples.
     pub view: View,
     at: Instant,
 }

@@ -99,7 +99,7 @@ pub struct MaintenancePoint {
     remote_up: bool,
     /// Looks since health was reckoned.
     checks: u8,
-    /// There was a look.
+    /// True after the first look.
     booted: bool,
     seq: u32,
     next_tx: u64,
