@@ -199,7 +199,7 @@ impl Worker {
         if self.cycles.recorder.on {
             self.record(n, began, misses);
         }
-        self.tx.end_iteration(self.cycles.ended - began, n + handed + injected == 0);
+        self.tx.end_iteration(self.cycles.ended - began);
         if !self.misses.costly.is_empty() {
             let costly = &mut self.misses.costly;
             let alone = self.rx.came_from(|port| costly.watches(port));

@@ -266,16 +266,19 @@ impl TxState {
                     }
                 }
             }
-            Route::Via(worker) => self.peers.hand_over(worker, no, &mut port.buf),
+            Route::Via(worker) => {
+                self.slow.serve_others();
+                self.peers.hand_over(worker, no, &mut port.buf)
+            }
             Route::None => Drop::TxDown,
         };
         port.drop_buffered(left, &mut self.buffers.to_free);
     }
 
-    /// Ends an iteration that took this many cycles. `idle`: it had no packets.
+    /// Ends an iteration that took this many cycles.
     #[inline]
-    pub fn end_iteration(&mut self, took: u64, idle: bool) {
-        self.slow.end_iteration(took, idle);
+    pub fn end_iteration(&mut self, took: u64) {
+        self.slow.end_iteration(took);
     }
 
     /// Cycles that sending to a port took since the last call beyond what packets may take.

@@ -5,10 +5,10 @@
 //! rules run inside the call. Each packet may take [`PACKET_SEND_NS_MAX`]. What packets take beyond
 //! that is the port's excess. In an iteration all ports together get a sixteenth of the time that
 //! the iteration before took without excess. A packet that takes more than is left is sent, and the
-//! next slow one waits until the iterations after it have paid for it, those without packets with
-//! all of their time; then the ports that waited come first. So slow ports have half of the time
-//! that others leave, and packets of others wait for one slow packet, and not for a vector of them
-//! (25 ms).
+//! next slow one waits until the iterations after it have paid for it; then the ports that waited
+//! come first. An iteration that sends to slow ports only, or to none, pays with a quarter of its
+//! time. So slow ports have a fifth of the time that others leave, as the core may have other work,
+//! and packets of others wait for one slow packet, and not for a vector of them (25 ms).
 
 use crate::debts::SHARE_SHIFT;
 use crate::stats::clock::{cycles, cycles_per_second};
@@ -16,6 +16,8 @@ use packet::BURST;
 
 /// What a packet may take to be sent, nanoseconds. A frame to a TAP takes 2 us, one of 64 KiB 15.
 const PACKET_SEND_NS_MAX: u64 = 20_000;
+/// Part of an iteration that served no other ports with which excess is paid.
+const ALONE_SHARE_SHIFT: u32 = 2;
 /// After a slow call, a port's estimate falls by this part with each call that is faster. So a
 /// sender cannot hide slow packets by a fast one before each burst.
 const ESTIMATE_FALL_SHIFT: u32 = 3;
@@ -46,20 +48,29 @@ pub(super) struct SlowSends {
     left: i64,
     /// Cycles of excess in this iteration.
     used: u64,
+    /// True if this iteration had packets for ports that are not slow.
+    has_others: bool,
 }
 
 impl SlowSends {
     /// The account of the kernel worker, which measures.
     pub fn measured() -> Self {
         let packet = PACKET_SEND_NS_MAX * (cycles_per_second() / 1_000_000) / 1_000;
-        SlowSends { packet, left: 0, used: 0 }
+        SlowSends { packet, ..SlowSends::default() }
     }
 
-    /// Ends an iteration that took this many cycles. `idle`: it had no packets.
+    /// Records that this iteration has packets for ports that are not slow.
     #[inline]
-    pub fn end_iteration(&mut self, took: u64, idle: bool) {
+    pub fn serve_others(&mut self) {
+        self.has_others = true;
+    }
+
+    /// Ends an iteration that took this many cycles.
+    #[inline]
+    pub fn end_iteration(&mut self, took: u64) {
         let others = took.saturating_sub(std::mem::take(&mut self.used));
-        let paid = if idle { others } else { 0 };
+        let alone = !std::mem::take(&mut self.has_others);
+        let paid = if alone { others >> ALONE_SHARE_SHIFT } else { 0 };
         self.left = self.left.saturating_add_unsigned(paid).min(0) + (others >> SHARE_SHIFT) as i64;
     }
 
@@ -112,6 +123,9 @@ impl SlowSends {
         if self.packet == 0 {
             return (send(0..n), false);
         }
+        if !self.is_slow(cost) {
+            self.serve_others();
+        }
         let mut sent = 0;
         while sent < n {
             let most = self.allowed(cost).min(n - sent);
@@ -134,12 +148,13 @@ impl SlowSends {
 mod tests {
     use super::*;
 
-    const SLOW: SlowSends = SlowSends { packet: 100, left: 0, used: 0 };
+    const SLOW: SlowSends = SlowSends { packet: 100, left: 0, used: 0, has_others: false };
 
     /// How many of `n` packets that take `each` cycles one iteration sends, after one that took
-    /// 16,000 cycles without excess.
+    /// 16,000 cycles without excess and had packets for other ports.
     fn iteration(slow: &mut SlowSends, cost: &mut SendCost, n: usize, each: u64) -> usize {
-        slow.end_iteration(slow.used + 16_000, false);
+        slow.serve_others();
+        slow.end_iteration(slow.used + 16_000);
         let mut sent = 0;
         while sent < n {
             let most = slow.allowed(cost).min(n - sent);
@@ -180,9 +195,19 @@ mod tests {
         assert!(cost.take_excess() >= 33 * 1_000);
     }
 
+    #[test]
+    fn a_slow_port_whose_iterations_serve_no_other_has_a_fifth_of_the_time() {
+        let (mut slow, mut cost) = (SLOW, SendCost { estimate: 20_100, excess: 0 });
+        for _ in 0..10 {
+            slow.end_iteration(slow.used + 4 * 16_000);
+            assert_eq!(slow.allowed(&cost), 1);
+            slow.record(&mut cost, 1, 20_100);
+        }
+    }
+
     /// In 160 iterations the sixteenth part is ten, whatever one packet takes.
     #[test]
-    fn packets_that_take_many_iterations_are_paid_for_by_them_or_by_idle_ones() {
+    fn packets_that_take_many_iterations_are_paid_for_by_them_or_by_those_without_others() {
         for iterations in [3u64, 10, 40] {
             let (mut slow, mut cost) = (SLOW, SendCost::default());
             let each = 100 + iterations * 16_000;
@@ -190,7 +215,7 @@ mod tests {
             let sent: usize = (0..160 * 4).map(|_| iteration(&mut slow, &mut cost, 1, each)).sum();
             let most = 160 * 4 / 16 / iterations as usize + 1;
             assert!((most - 1..=most).contains(&sent), "{sent} of {most}");
-            slow.end_iteration(slow.used + each, true);
+            slow.end_iteration(slow.used + 4 * each);
             assert_eq!(slow.allowed(&cost), 1, "one packet at least");
         }
     }
