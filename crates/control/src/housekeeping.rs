@@ -225,6 +225,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     trees::hear(s);
     s.flush_changes();
     s.settled(s.last_change());
+    let more = more | s.dp.searches();
     s.ofproto.reclaim(SLICE_FLOWS_MAX);
     s.pending.progress.notify_waiters();
     s.ofproto.free_retired();
