@@ -52,7 +52,6 @@ pub async fn run_each_second(state: Shared) {
     loop {
         tokio::time::sleep(SECOND).await;
         collect(&state).await;
-        links::look_at_all(&state).await;
         each_second(&mut state.borrow_mut());
         while give_up_bundles(&mut state.borrow_mut()) {
             tokio::task::yield_now().await;

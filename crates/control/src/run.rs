@@ -304,6 +304,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired))));
     tokio::task::spawn_local(housekeeping::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
+    tokio::task::spawn_local(crate::links::run_each_second(state.clone()));
     tokio::task::spawn_local(housekeeping::run_oam(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bonds(state.clone()));
     tokio::task::spawn_local(crate::export::run(state.clone()));
