@@ -7,7 +7,7 @@
 use crate::ports::Iface;
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
-use ::port::{Answer, Inquiry, LinkEvent, LinkWatch};
+use ::port::{DeviceAnswer, Inquiry, LinkEvent, LinkWatch};
 use flow::PortNo;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ const SECOND: Duration = Duration::from_secs(1);
 type Name = (String, String);
 
 /// What the kernel said of ports' devices.
-type Answers = HashMap<PortNo, Answer>;
+type Answers = HashMap<PortNo, DeviceAnswer>;
 
 /// Looks at all links each second until the daemon ends.
 pub async fn run_each_second(state: Shared) {

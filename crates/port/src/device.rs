@@ -2,7 +2,7 @@
 
 use crate::Abilities;
 use crate::ethtool::{Driver, Ethtool};
-use crate::inquiry::{Answer, Inquiry, Seen};
+use crate::inquiry::{DeviceAnswer, Inquiry, Seen};
 use crate::netlink::{Info, KernelStats, LinkChange, Netlink, Which};
 use crate::sys::failed;
 use crate::tc::TrafficControl;
@@ -82,7 +82,7 @@ impl Device {
     }
 
     /// Takes over what the kernel said; an error if the device is not there.
-    pub fn answered(&mut self, answer: Answer) -> io::Result<()> {
+    pub fn answered(&mut self, answer: DeviceAnswer) -> io::Result<()> {
         if answer.ifindex != self.ifindex {
             // Of the device that had the name before.
             return Ok(());

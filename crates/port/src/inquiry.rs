@@ -25,7 +25,7 @@ pub struct Inquiry {
 }
 
 /// What the kernel said.
-pub struct Answer {
+pub struct DeviceAnswer {
     pub(crate) ifindex: u32,
     pub(crate) seen: io::Result<Seen>,
     /// Is the TAP device there, in any namespace?
@@ -41,7 +41,7 @@ pub(crate) struct Seen {
 
 impl Inquiry {
     /// Asks the kernel, and waits for it.
-    fn ask(self, nl: &mut Netlink) -> Answer {
+    fn ask(self, nl: &mut Netlink) -> DeviceAnswer {
         let which = Which::Index(self.ifindex);
         let info = match &self.elsewhere {
             Some(own) => own.lock().unwrap_or_else(PoisonError::into_inner).link(which),
@@ -52,7 +52,7 @@ impl Inquiry {
             driver: self.ethtool.driver(&info.name).ok(),
             info,
         });
-        Answer { ifindex: self.ifindex, seen, attached: self.tap.map_or(Ok(()), |ask| ask()) }
+        DeviceAnswer { ifindex: self.ifindex, seen, attached: self.tap.map_or(Ok(()), |ask| ask()) }
     }
 }
 
@@ -60,7 +60,7 @@ impl Inquiry {
 ///
 /// # Errors
 /// When the system gives no socket.
-pub fn ask_all(inquiries: Vec<Inquiry>) -> io::Result<Vec<Answer>> {
+pub fn ask_all(inquiries: Vec<Inquiry>) -> io::Result<Vec<DeviceAnswer>> {
     let mut nl = Netlink::open(0)?;
     Ok(inquiries.into_iter().map(|i| i.ask(&mut nl)).collect())
 }

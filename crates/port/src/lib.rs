@@ -34,7 +34,7 @@ mod watch;
 
 pub use adapter::*;
 pub use address::{add_default_route, set_ipv4};
-pub use inquiry::{Answer, Inquiry, ask_all};
+pub use inquiry::{DeviceAnswer, Inquiry, ask_all};
 pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;
 pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
@@ -279,7 +279,7 @@ pub trait Port: Send {
     }
     /// Takes the answer to an inquiry: [`Port::known_link`] is the link's state then. An error as
     /// of [`Port::health`].
-    fn answered(&mut self, _answer: Answer) -> Result<(), PortError> {
+    fn answered(&mut self, _answer: DeviceAnswer) -> Result<(), PortError> {
         Ok(())
     }
     /// Sets the administrative state.

@@ -13,7 +13,7 @@ use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
 use crate::tc::TrafficControl;
 use crate::vectors::{VECTORS_MAX, vectors_of};
-use crate::{Answer, Counters, Inquiry, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
+use crate::{Counters, DeviceAnswer, Inquiry, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{c_int, iovec};
 use packet::{BURST, Packet, Pool};
 use std::collections::BTreeMap;
@@ -454,7 +454,7 @@ impl Port for TapPort {
         let tap = self.tap.clone();
         Some(Inquiry { tap: Some(Box::new(move || tap.attached())), ..self.device.inquiry() })
     }
-    fn answered(&mut self, mut answer: Answer) -> Result<(), PortError> {
+    fn answered(&mut self, mut answer: DeviceAnswer) -> Result<(), PortError> {
         let attached = std::mem::replace(&mut answer.attached, Ok(()));
         attached.map_err(|e| open_failed(&self.device.name, &e))?;
         if self.device.answered(answer).is_err() {

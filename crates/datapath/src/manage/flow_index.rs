@@ -8,7 +8,7 @@
 //! others, are compared.
 //!
 //! A search, and an index that it builds, goes on in turns of few steps ([`Index::go_on`]), while
-//! megaflows come and go. A list of megaflows is walked from its end to its beginning: when one of
+//! megaflows come and go. A list of megaflows is visited from its end to its beginning: when one of
 //! them goes, the last one takes its place, which was visited before unless it has a place that is
 //! yet to be visited.
 //!
@@ -39,12 +39,12 @@ pub(crate) struct Index {
     place: Column<u32>,
     secret: u64,
     clock: u64,
-    walk: Walk,
+    progress: Progress,
 }
 
 /// How far a search is.
 #[derive(Default)]
-struct Walk {
+struct Progress {
     subtable: usize,
     /// The group of regions that are looked for in the subtable.
     group: usize,
@@ -98,7 +98,7 @@ impl Index {
             place: Column::new(room),
             secret: RandomState::new().hash_one(0x5745_4654u32),
             clock: 0,
-            walk: Walk::default(),
+            progress: Progress::default(),
         }
     }
 
@@ -112,8 +112,8 @@ impl Index {
             let mask = store.mask(m);
             if mask != sub.mask {
                 (sub.mask, sub.indexes) = (mask, Vec::new());
-                if self.walk.subtable == m {
-                    self.walk.stage = Stage::Start;
+                if self.progress.subtable == m {
+                    self.progress.stage = Stage::Start;
                 }
             }
         }
@@ -128,8 +128,8 @@ impl Index {
         let at = std::mem::take(place) as usize - 1;
         let m = store.payload(idx).mask();
         let sub = &mut self.subtables[m];
-        if let Stage::Lookup { index, next: Some(next), .. } = &mut self.walk.stage
-            && self.walk.subtable == m
+        if let Stage::Lookup { index, next: Some(next), .. } = &mut self.progress.stage
+            && self.progress.subtable == m
             && *next == idx
         {
             *next = sub.indexes[*index].links[idx as usize][1];
@@ -144,7 +144,7 @@ impl Index {
     /// Begins a search, which [`Index::go_on`] makes.
     pub fn begin(&mut self) {
         self.clock += 1;
-        self.walk = Walk::default();
+        self.progress = Progress::default();
     }
 
     /// Goes on with a search: calls `each` with megaflows that overlap one of these regions,
@@ -157,23 +157,25 @@ impl Index {
         steps: &mut usize,
         each: &mut dyn FnMut(u32),
     ) -> bool {
-        while *steps > 0 && self.walk.subtable < MASKS {
-            let sub = &mut self.subtables[self.walk.subtable];
-            let group = regions.groups().get(self.walk.group);
+        while *steps > 0 && self.progress.subtable < MASKS {
+            let sub = &mut self.subtables[self.progress.subtable];
+            let group = regions.groups().get(self.progress.group);
             let Some(group) = group.filter(|_| !sub.megaflows.is_empty()) else {
                 *steps -= 1;
-                self.walk = Walk { subtable: self.walk.subtable + 1, ..Walk::default() };
+                self.progress =
+                    Progress { subtable: self.progress.subtable + 1, ..Progress::default() };
                 continue;
             };
             let mut search = Search { store, group, secret: self.secret, steps, each };
-            match sub.go_on(&mut search, self.clock, self.walk.stage) {
-                Some(stage) => self.walk.stage = stage,
+            match sub.go_on(&mut search, self.clock, self.progress.stage) {
+                Some(stage) => self.progress.stage = stage,
                 None => {
-                    (self.walk.group, self.walk.stage) = (self.walk.group + 1, Stage::Start);
+                    (self.progress.group, self.progress.stage) =
+                        (self.progress.group + 1, Stage::Start);
                 }
             }
         }
-        self.walk.subtable == MASKS
+        self.progress.subtable == MASKS
     }
 }
 

@@ -232,8 +232,9 @@ impl Flows {
         self.index.begin();
     }
 
-    /// Marks megaflows dead that overlap a region, until `steps` is 0, and returns them; true: those
-    /// were all. Exact for megaflows that were reported before it began: reports must be read first.
+    /// Marks megaflows dead that overlap a region, until `steps` is 0, and returns them; true:
+    /// those were all. Exact for megaflows that were reported before it began: reports must be
+    /// read first.
     pub fn kill(&mut self, regions: &RegionSet, steps: &mut usize) -> (Vec<u32>, bool) {
         let (store, mut dead) = (&self.store, Vec::new());
         let complete = self.index.go_on(store, regions, steps, &mut |i| {
