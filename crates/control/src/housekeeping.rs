@@ -52,7 +52,6 @@ pub async fn run_each_second(state: Shared) {
     loop {
         tokio::time::sleep(SECOND).await;
         collect(&state).await;
-        links::look_at_all(&state).await;
         each_second(&mut state.borrow_mut());
         while give_up_bundles(&mut state.borrow_mut()) {
             tokio::task::yield_now().await;
@@ -225,6 +224,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     trees::hear(s);
     s.flush_changes();
     s.settled(s.last_change());
+    let more = more | s.dp.searches();
     s.ofproto.reclaim(SLICE_FLOWS_MAX);
     s.pending.progress.notify_waiters();
     s.ofproto.free_retired();

@@ -1,11 +1,15 @@
 //! Links that go up and down: netlink says so of the kernel's, the others are looked at once per
 //! second.
+//!
+//! The kernel may have whoever asks about a device wait for tenths of a second, so another thread
+//! asks ([`port::Inquiry`]), and the control thread goes on meanwhile.
 
 use crate::ports::Iface;
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
-use ::port::{LinkEvent, LinkWatch};
-use std::collections::BTreeSet;
+use ::port::{DeviceAnswer, Inquiry, LinkEvent, LinkWatch};
+use flow::PortNo;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::Interest;
@@ -25,8 +29,23 @@ const TURN_INTERFACES_MAX: usize = 32;
 /// for each: whoever has the kernel lose messages causes 2,000 looks a second at most.
 const REST_EACH: Duration = Duration::from_micros(500);
 
+/// How often all links are looked at.
+const SECOND: Duration = Duration::from_secs(1);
+
 /// An interface: its bridge's name, and its own.
 type Name = (String, String);
+
+/// What the kernel said of ports' devices.
+type Answers = HashMap<PortNo, DeviceAnswer>;
+
+/// Looks at all links each second until the daemon ends.
+pub async fn run_each_second(state: Shared) {
+    loop {
+        tokio::time::sleep(SECOND).await;
+        let all = select(&state.borrow(), |_, _| true);
+        look_in_turns(&state, &all).await;
+    }
+}
 
 /// Follows the kernel's links until the daemon ends.
 pub async fn run(state: Shared) {
@@ -78,18 +97,37 @@ fn select(s: &State, wanted: impl Fn(&str, &Iface) -> bool) -> Vec<Name> {
     s.bridges.iter().flat_map(of).collect()
 }
 
-/// As [`look`], with turns of others in between.
-pub async fn look_at_all(state: &Shared) {
-    let all = select(&state.borrow(), |_, _| true);
-    look_in_turns(state, &all).await;
-}
-
+/// As [`look`], with turns of others in between, and the kernel is asked by another thread.
 async fn look_in_turns(state: &Shared, which: &[Name]) {
     for some in which.chunks(TURN_INTERFACES_MAX) {
-        look_at(&mut state.borrow_mut(), some);
+        let inquiries = inquiries(&mut state.borrow_mut(), some);
+        match answers(inquiries).await {
+            Ok(answers) => look_at(&mut state.borrow_mut(), some, answers),
+            Err(e) => vlog::warn!("netdev_linux", "asking for links: {e}"),
+        }
         tokio::task::yield_now().await;
     }
     follow_up(&mut state.borrow_mut(), which);
+}
+
+/// What is to be asked of the kernel for a look at these.
+fn inquiries(s: &mut State, which: &[Name]) -> Vec<(PortNo, Inquiry)> {
+    let of = |(bridge, name): &Name| {
+        let no = s.bridges.get(bridge)?.ifaces.get(name)?.dp_port?;
+        Some((no, s.dp.port_mut(no)?.inquiry()?))
+    };
+    which.iter().filter_map(of).collect()
+}
+
+/// Has another thread ask.
+async fn answers(inquiries: Vec<(PortNo, Inquiry)>) -> std::io::Result<Answers> {
+    if inquiries.is_empty() {
+        return Ok(Answers::new());
+    }
+    let (numbers, inquiries): (Vec<_>, Vec<_>) = inquiries.into_iter().unzip();
+    let asked = tokio::task::spawn_blocking(move || ::port::ask_all(inquiries)).await;
+    let answers = asked.unwrap_or_else(|e| Err(std::io::Error::other(e)))?;
+    Ok(numbers.into_iter().zip(answers).collect())
 }
 
 /// Looks at the links of guests when some came or went; a look at one makes no system call, so a
@@ -98,7 +136,7 @@ pub fn look_at_guests(s: &mut State) {
     let now = s.now_ms();
     if is_due(&mut s.recent.guests_ms, now, &s.recent.guests_changed) {
         let guests = select(s, |_, iface| has_guest(&iface.conf.kind));
-        look_at(s, &guests);
+        look_at(s, &guests, Answers::new());
         follow_up(s, &guests);
         s.status_dirty = true;
     }
@@ -127,18 +165,19 @@ fn register(watch: LinkWatch) -> std::io::Result<AsyncFd<LinkWatch>> {
 /// Shows the switch half which links went up or down, and the packet side new queues.
 pub fn look(s: &mut State) {
     let all = select(s, |_, _| true);
-    look_at(s, &all);
+    look_at(s, &all, Answers::new());
     follow_up(s, &all);
 }
 
 /// As [`look`], at one interface.
 pub fn look_at_one(s: &mut State, bridge: &str, name: &str) {
     let one = [(bridge.to_owned(), name.to_owned())];
-    look_at(s, &one);
+    look_at(s, &one, Answers::new());
     follow_up(s, &one);
 }
 
-fn look_at(s: &mut State, which: &[Name]) {
+/// Looks at links; those of which there is an answer make no system call.
+fn look_at(s: &mut State, which: &[Name], mut answers: Answers) {
     let (now, mut lost) = (s.now_ms(), Vec::new());
     for (bridge_name, name) in which {
         let Some(bridge) = s.bridges.get_mut(bridge_name) else { continue };
@@ -146,7 +185,13 @@ fn look_at(s: &mut State, which: &[Name]) {
         let (Some(of_port), Some(no)) = (iface.of_port, iface.dp_port) else { continue };
         let Some(port) = s.dp.port_mut(no) else { continue };
         s.recent.links_looked_at += 1;
-        if let Err(e) = port.health() {
+        let answer = answers.remove(&no);
+        let is_asked = answer.is_some();
+        let health = match answer {
+            Some(answer) => port.answered(answer),
+            None => port.health(),
+        };
+        if let Err(e) = health {
             lost.push((bridge_name.clone(), name.clone(), e.to_string()));
             continue;
         }
@@ -155,7 +200,7 @@ fn look_at(s: &mut State, which: &[Name]) {
         }
         let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
         let mut spec = old.clone();
-        let link = port.link();
+        let link = if is_asked { port.known_link() } else { port.link() };
         crate::reconcile::describe(&mut spec, port, &link);
         s.dp.refresh(no);
         // What a controller configured stays; only the device's own state is taken over.

@@ -293,10 +293,22 @@ fn start_dpdk(desired: &Desired, no_huge: bool) -> Result<Arc<dpdk::Pools>> {
     Ok(Arc::new(dpdk::Pools::new(eal).context("packet buffers")?))
 }
 
+/// Bytes of memory that the machine has.
+fn machine_memory() -> u64 {
+    // SAFETY: plain numbers, for which all-zero is valid.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the structure.
+    match unsafe { libc::sysinfo(&mut info) } {
+        0 => info.totalram.saturating_mul(info.mem_unit.into()),
+        _ => u64::MAX,
+    }
+}
+
 /// Starts the packet side.
 fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     let domain = sync::Domain::new();
-    let ofproto = ofproto::Switch::new(domain.writer());
+    let mut ofproto = ofproto::Switch::new(domain.writer());
+    ofproto.set_flow_memory(machine_memory() / 2);
     let mut config = datapath::Config::new(pools.clone(), domain, ofproto.pipeline());
     config.register_thread = register_thread;
     config.warn = |text| vlog::warn!("dpif_netdev", "{text}");
@@ -304,6 +316,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired))));
     tokio::task::spawn_local(housekeeping::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
+    tokio::task::spawn_local(crate::links::run_each_second(state.clone()));
     tokio::task::spawn_local(housekeeping::run_oam(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bonds(state.clone()));
     tokio::task::spawn_local(crate::export::run(state.clone()));

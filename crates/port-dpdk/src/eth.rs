@@ -1,6 +1,6 @@
 //! Ports on ethdev devices: `dpdk`, and `afxdp` through DPDK's driver for it.
 
-use crate::options::EthOptions;
+use crate::options::{self, EthOptions};
 use crate::{Devices, device_error};
 use dpdk::{EthConfig, EthDev, EthRules, EthRx, EthTx, dpdk_version};
 use packet::Packet;
@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+/// DPDK's driver for AF_XDP.
+const XDP: &str = "net_af_xdp";
 /// Further attempts to start an AF_XDP device.
 const XDP_ATTEMPTS: u32 = 4;
 /// Pause before each of them.
@@ -45,7 +47,7 @@ impl TxQueue for Tx {
 /// Refuses AF_XDP with hugepages: memory is corrupted after an AF_XDP device of DPDK 22.11 was
 /// closed.
 fn refuse_broken(devargs: &str, hugepages: bool) -> Result<(), PortError> {
-    if hugepages && devargs.contains("net_af_xdp") {
+    if hugepages && devargs.contains(XDP) {
         return Err(PortError::Device(
             "AF_XDP is refused while hugepages are in use: DPDK 22.11's driver corrupts memory \
              when it closes (free the hugepages and restart, or use type system)"
@@ -63,7 +65,7 @@ impl EthPort {
         let dev = EthDev::attach(eal, &options.devargs).map_err(device_error)?;
         let mtu = options.mtu.unwrap_or_else(|| dev.mtu());
         // DPDK 22.11's AF_XDP driver does not give back what is in its rings when it closes.
-        let xdp = dev.info().driver == "net_af_xdp";
+        let xdp = dev.info().driver == XDP;
         let pool = match xdp {
             true => devices.pools.lossy(),
             false => devices.pools.for_mtu(mtu, dev.info().numa),
@@ -148,6 +150,15 @@ impl Port for EthPort {
 
     fn ifindex(&self) -> Option<u32> {
         Some(self.dev.info().ifindex).filter(|i| *i != 0)
+    }
+
+    /// DPDK's driver for AF_XDP does not say that its device is gone.
+    fn health(&mut self) -> Result<(), PortError> {
+        let info = self.dev.info();
+        match info.driver == XDP && !options::has_index(info.ifindex) {
+            true => Err(PortError::Device(format!("network device {} is gone", self.name))),
+            false => Ok(()),
+        }
     }
 
     fn link(&mut self) -> Link {

@@ -87,6 +87,14 @@ fn interface_exists(name: &str) -> bool {
     std::ffi::CString::new(name).is_ok_and(|n| unsafe { libc::if_nametoindex(n.as_ptr()) } != 0)
 }
 
+/// True if there is a kernel interface of this index in this namespace. This does not wait for the
+/// kernel's lock of devices.
+pub(crate) fn has_index(ifindex: u32) -> bool {
+    let mut name = [0; libc::IFNAMSIZ];
+    // SAFETY: the buffer has room for a name.
+    !unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr()) }.is_null()
+}
+
 /// A power of two up to 4096, or the default, as OVS reads these options.
 fn descriptors(value: Option<&str>, default: u16) -> u16 {
     let parsed = value.and_then(|v| v.parse::<u16>().ok());

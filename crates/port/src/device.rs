@@ -1,7 +1,8 @@
 //! A kernel network device by its index: everything about it, except packets.
 
 use crate::Abilities;
-use crate::ethtool::Ethtool;
+use crate::ethtool::{Driver, Ethtool};
+use crate::inquiry::{DeviceAnswer, Inquiry, Seen};
 use crate::netlink::{Info, KernelStats, LinkChange, Netlink, Which};
 use crate::sys::failed;
 use crate::tc::TrafficControl;
@@ -9,17 +10,23 @@ use crate::{Link, PortConfig, PortError};
 use packet::Pool;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// A device, which is queried and changed through sockets of the namespace in which they were made.
 pub struct Device {
     pub name: String,
     pub ifindex: u32,
     nl: Netlink,
-    ethtool: Ethtool,
+    /// Another socket, for inquiries, if the device is in another namespace.
+    elsewhere: Option<Arc<Mutex<Netlink>>>,
+    ethtool: Arc<Ethtool>,
     last: Info,
     /// Speed in Mbit/s and duplex, as last seen.
     speed: (u32, Option<bool>, Abilities),
+    /// As last seen; None: the device does not say.
+    driver: Option<Driver>,
+    /// Another thread asks the kernel all the time: what it said last is new enough.
+    asked: bool,
     base_stats: KernelStats,
     base_changes: u32,
     /// The pool of its packets.
@@ -36,12 +43,15 @@ impl Device {
     pub fn find(name: &str, pool: &Arc<dyn Pool>) -> io::Result<Self> {
         let mut nl = Netlink::open(0)?;
         let info = nl.link(Which::Name(name))?;
-        let ethtool = Ethtool::new()?;
+        let ethtool = Arc::new(Ethtool::new()?);
         let mut device = Device {
             name: name.into(),
             ifindex: info.ifindex,
             nl,
+            elsewhere: None,
             speed: ethtool.speed(name),
+            driver: ethtool.driver(name).ok(),
+            asked: false,
             ethtool,
             base_stats: info.stats,
             base_changes: info.carrier_changes,
@@ -52,6 +62,35 @@ impl Device {
         };
         device.provide();
         Ok(device)
+    }
+
+    /// As [`Device::find`], in another namespace than the process's, in which this thread is.
+    pub fn find_elsewhere(name: &str, pool: &Arc<dyn Pool>) -> io::Result<Self> {
+        let elsewhere = Some(Arc::new(Mutex::new(Netlink::open(0)?)));
+        Ok(Device { elsewhere, ..Device::find(name, pool)? })
+    }
+
+    /// What is to be asked of the kernel for a look, on another thread.
+    pub fn inquiry(&mut self) -> Inquiry {
+        self.asked = true;
+        Inquiry {
+            ifindex: self.ifindex,
+            ethtool: self.ethtool.clone(),
+            elsewhere: self.elsewhere.clone(),
+            tap: None,
+        }
+    }
+
+    /// Takes over what the kernel said; an error if the device is not there.
+    pub fn answered(&mut self, answer: DeviceAnswer) -> io::Result<()> {
+        if answer.ifindex != self.ifindex {
+            // Of the device that had the name before.
+            return Ok(());
+        }
+        let Seen { info, speed, driver } = answer.seen?;
+        (self.last, self.speed, self.driver) = (info, speed, driver);
+        self.provide();
+        Ok(())
     }
 
     /// Asks the pool for packet buffers for the device's MTU.
@@ -78,7 +117,7 @@ impl Device {
     /// Records that the same device was found again in another namespace. Its counters continue.
     pub fn moved(&mut self, found: Device) {
         let (base_stats, base_changes) = (self.base_stats, self.base_changes);
-        *self = Device { base_stats, base_changes, ..found };
+        *self = Device { base_stats, base_changes, asked: self.asked, ..found };
     }
 
     /// The device as it is now.
@@ -94,19 +133,26 @@ impl Device {
     }
 
     /// What the kernel has counted since the device was found; as last seen, if the device is
-    /// removed.
+    /// removed, or another thread asks.
     pub fn stats(&mut self) -> KernelStats {
-        let _ = self.refresh();
+        if !self.asked {
+            let _ = self.refresh();
+        }
         self.last.stats.since(&self.base_stats)
     }
 
     /// The link state now; down if the device is removed.
     pub fn link(&mut self) -> Link {
         if self.refresh().is_err() {
-            return Link { resets: self.resets(), ..Link::default() };
+            return self.no_link();
         }
         self.speed = self.ethtool.speed(&self.last.name);
         self.known_link()
+    }
+
+    /// The link state of a device that is removed.
+    fn no_link(&self) -> Link {
+        Link { resets: self.resets(), ..Link::default() }
     }
 
     /// The link state as last seen, without a system call.
@@ -138,9 +184,9 @@ impl Device {
         self.nl.change(self.ifindex, change).map_err(|e| failed(&self.name, what, e))
     }
 
-    /// Driver, version and firmware, with OVSDB's names.
+    /// Driver, version and firmware as last seen, with OVSDB's names.
     pub fn status(&self) -> BTreeMap<String, String> {
-        let Ok(d) = self.ethtool.driver(&self.last.name) else { return BTreeMap::new() };
+        let Some(d) = self.driver.clone() else { return BTreeMap::new() };
         let pairs = [
             ("driver_name", d.name),
             ("driver_version", d.version),

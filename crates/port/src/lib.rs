@@ -14,6 +14,7 @@ mod dummy;
 mod dummy_arp;
 mod dummy_wire;
 mod ethtool;
+mod inquiry;
 mod netlink;
 mod packet_rx;
 mod packet_tx;
@@ -33,6 +34,7 @@ mod watch;
 
 pub use adapter::*;
 pub use address::{add_default_route, set_ipv4};
+pub use inquiry::{DeviceAnswer, Inquiry, ask_all};
 pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;
 pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
@@ -268,6 +270,17 @@ pub trait Port: Send {
     /// for each.
     fn known_link(&mut self) -> Link {
         self.link()
+    }
+    /// What [`Port::health`] and [`Port::link`] would ask the kernel, to be asked on a thread that
+    /// may wait ([`ask_all`]); None: they do not wait. Counters and status of the kernel are those
+    /// of the last answer from then on.
+    fn inquiry(&mut self) -> Option<Inquiry> {
+        None
+    }
+    /// Takes the answer to an inquiry: [`Port::known_link`] is the link's state then. An error as
+    /// of [`Port::health`].
+    fn answered(&mut self, _answer: DeviceAnswer) -> Result<(), PortError> {
+        Ok(())
     }
     /// Sets the administrative state.
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError>;

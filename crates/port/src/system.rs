@@ -10,7 +10,7 @@ use crate::packet_tx::PacketTx;
 use crate::stats::Stats;
 use crate::sys::{bind, grow_buffer, open_failed, set_option, socket};
 use crate::tc::TrafficControl;
-use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
+use crate::{Counters, DeviceAnswer, Inquiry, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{SOL_PACKET, SOL_SOCKET, c_int};
 use packet::Pool;
 use std::collections::BTreeMap;
@@ -154,6 +154,13 @@ impl Port for SystemPort {
     }
     fn known_link(&mut self) -> Link {
         self.device.known_link()
+    }
+    fn inquiry(&mut self) -> Option<Inquiry> {
+        Some(self.device.inquiry())
+    }
+    fn answered(&mut self, answer: DeviceAnswer) -> Result<(), PortError> {
+        let name = self.device.name.clone();
+        self.device.answered(answer).map_err(|e| open_failed(&name, &e))
     }
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
         self.device.change(LinkChange::AdminUp(up), "setting the administrative state")

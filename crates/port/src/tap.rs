@@ -13,7 +13,7 @@ use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
 use crate::tc::TrafficControl;
 use crate::vectors::{VECTORS_MAX, vectors_of};
-use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
+use crate::{Counters, DeviceAnswer, Inquiry, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{c_int, iovec};
 use packet::{BURST, Packet, Pool};
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ impl Tap {
         let inside = || {
             // SAFETY: changes the namespace of this thread only, which ends at once.
             check(unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) })?;
-            Device::find(name, pool)
+            Device::find_elsewhere(name, pool)
         };
         std::thread::scope(|s| s.spawn(inside).join())
             .unwrap_or_else(|_| Err(io::Error::other("the thread died")))
@@ -450,6 +450,19 @@ impl Port for TapPort {
     }
     fn known_link(&mut self) -> Link {
         self.device.known_link()
+    }
+    fn inquiry(&mut self) -> Option<Inquiry> {
+        let tap = self.tap.clone();
+        Some(Inquiry { tap: Some(Box::new(move || tap.attached())), ..self.device.inquiry() })
+    }
+    fn answered(&mut self, mut answer: DeviceAnswer) -> Result<(), PortError> {
+        let attached = std::mem::replace(&mut answer.attached, Ok(()));
+        attached.map_err(|e| open_failed(&self.device.name, &e))?;
+        if self.device.answered(answer).is_err() {
+            // It was moved to another namespace, or is going.
+            self.link();
+        }
+        Ok(())
     }
     fn set_admin_up(&mut self, up: bool) -> Result<(), PortError> {
         self.device.change(LinkChange::AdminUp(up), "setting the administrative state")

@@ -7,7 +7,7 @@ use super::io::{Backlog, Task, drained, write};
 use super::pace::Paced;
 use super::timing::Timing;
 use crate::listener::EvictionQueue;
-use crate::state::Shared;
+use crate::state::{Shared, wait_for_changes};
 use crate::vlog;
 use openflow::Reply;
 use openflow::framing::Framer;
@@ -26,6 +26,9 @@ const HELLO_TIME_MAX: Duration = Duration::from_secs(8);
 /// Messages after which changes are handed to the packet side. With more, the switch half would
 /// merge their regions, and more cached decisions would go than must.
 const FLUSH_INTERVAL_MESSAGES: u32 = 64;
+/// Changes on their way to the packet side beyond which a connection waits for those so far before
+/// it makes more: each keeps its regions.
+const CHANGES_AHEAD_MAX: usize = 64;
 
 /// A peer that sent something this soon after the last time is waited for awake.
 const PROMPT_PEER_PAUSE_MAX: Duration = Duration::from_micros(300);
@@ -254,6 +257,10 @@ async fn handle_buffered(
         };
         if n.is_multiple_of(FLUSH_INTERVAL_MESSAGES) {
             state.borrow_mut().flush_changes();
+            // Who changes more than cached flows can follow waits for them.
+            if state.borrow().changes_ahead() > CHANGES_AHEAD_MAX {
+                wait_for_changes(state).await;
+            }
         }
         if !dispatch::message(state, id, message).await {
             return Some(CloseReason::Protocol);

@@ -33,7 +33,7 @@ pub fn apply(s: &mut State, conf: &IfaceConf, no: PortNo) {
     let Some(port) = s.dp.port_mut(no) else { return };
     let plan = match &conf.qos {
         Some(QosConf::Linux(qos)) => {
-            let device = Device { mtu: port.mtu().into(), mbps: port.link().mbps };
+            let device = Device { mtu: port.mtu().into(), mbps: port.known_link().mbps };
             Plan::new(qos, device)
         }
         _ => Plan::Default,

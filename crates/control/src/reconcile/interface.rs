@@ -19,9 +19,20 @@ const MODULE: &str = "bridge";
 /// configuration then has to be applied again. Other failures are tried again when the
 /// configuration changes.
 pub fn has_come_back(state: &Shared) -> bool {
-    let came_back =
-        |i: &Iface| !i.works() && i.conf.kind == "system" && device_exists(&i.conf.name);
-    state.borrow().bridges.values().any(|b| b.ifaces.values().any(came_back))
+    let came_back = |i: &mut Iface| {
+        !i.works()
+            && match i.conf.kind.as_str() {
+                "system" => device_exists(&i.conf.name),
+                "afxdp" if i.attempts > 0 && device_exists(&i.conf.name) => {
+                    i.attempts -= 1;
+                    true
+                }
+                _ => false,
+            }
+    };
+    let mut s = state.borrow_mut();
+    let mut all = s.bridges.values_mut().flat_map(|b| b.ifaces.values_mut());
+    all.any(came_back)
 }
 
 /// True if there is a kernel device of this name in our network namespace, which /sys may not show.

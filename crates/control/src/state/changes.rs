@@ -32,6 +32,11 @@ impl State {
         self.pending.tickets_done + self.pending.tickets.len() as u64
     }
 
+    /// Invalidations that did not reach every packet yet, as far as is known.
+    pub fn changes_ahead(&self) -> usize {
+        self.pending.tickets.len()
+    }
+
     /// True if what [`State::last_change`] counted up to `change` has reached every packet.
     pub fn settled(&mut self, change: u64) -> bool {
         let now_ms = datapath::now_ms();

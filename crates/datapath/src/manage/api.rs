@@ -4,7 +4,7 @@ use crate::events::*;
 use crate::info::*;
 use crate::lookup::port_classifier::PortLookup;
 use crate::manage::Datapath;
-use crate::manage::invalidate::{Change, RegionSet};
+use crate::manage::invalidate::{Change, REGION_STEPS_MAX};
 use crate::manage::topology::{CPUS, Core};
 use crate::manage::worker::Handle;
 use crate::messages::Execute;
@@ -139,25 +139,38 @@ impl Datapath {
         // A worker reports a megaflow before it ends its grace period, so all that matter are
         // reported.
         self.read_all_reports();
-        let regions = RegionSet::of(&change.regions);
         for w in self.workers.iter_mut().flatten() {
-            let dead = w.flows.kill(&regions);
-            if let Some(c) = w.flows.leaving(dead) {
-                w.send(c);
-            }
-        }
-        if change.stale.is_empty() {
-            return self.tickets.close(last);
+            w.flows.begin_kill();
         }
         let workers = self.workers.iter().enumerate();
         let ends = workers.filter_map(|(slot, w)| Some((slot, w.as_ref()?.flows.end())));
-        self.tickets.search(last, change.stale, ends);
+        self.tickets.search(last, change, ends.collect());
         self.search_on();
     }
 
-    /// Examines the next megaflows for stale decisions.
+    /// True while a search goes on for megaflows that a change may have made wrong, with each
+    /// [`Datapath::poll`].
+    pub fn searches(&mut self) -> bool {
+        self.tickets.searching().is_some()
+    }
+
+    /// Goes on with the search for megaflows that a change may have made wrong, for one turn.
     fn search_on(&mut self) {
         let Some(mut search) = self.tickets.searching().take() else { return };
+        let mut steps = REGION_STEPS_MAX;
+        while let Some(slot) = search.compared.front().copied() {
+            if let Some(Some(w)) = self.workers.get_mut(slot) {
+                let (dead, complete) = w.flows.kill(&search.regions, &mut steps);
+                if let Some(c) = w.flows.leaving(dead) {
+                    w.send(c);
+                }
+                if !complete {
+                    *self.tickets.searching() = Some(search);
+                    return;
+                }
+            }
+            search.compared.pop_front();
+        }
         let (numbers, last) = search.turn();
         for (slot, numbers) in numbers {
             let Some(Some(w)) = self.workers.get_mut(slot) else { continue };

@@ -227,17 +227,23 @@ impl Flows {
         (!megaflows.is_empty()).then_some(Command::Unlink(megaflows))
     }
 
-    /// Marks every megaflow dead that overlaps a region, and returns them. Exact for megaflows that
-    /// were reported: reports must be read first.
-    pub fn kill(&mut self, regions: &RegionSet) -> Vec<u32> {
+    /// Begins to look for megaflows that overlap regions: see [`Flows::kill`].
+    pub fn begin_kill(&mut self) {
+        self.index.begin();
+    }
+
+    /// Marks megaflows dead that overlap a region, until `steps` is 0, and returns them; true:
+    /// those were all. Exact for megaflows that were reported before it began: reports must be
+    /// read first.
+    pub fn kill(&mut self, regions: &RegionSet, steps: &mut usize) -> (Vec<u32>, bool) {
         let (store, mut dead) = (&self.store, Vec::new());
-        self.index.overlapping(store, regions, &mut |i| {
+        let complete = self.index.go_on(store, regions, steps, &mut |i| {
             if store.kill(i, store.payload(i)) {
                 dead.push(i);
             }
         });
         dead.iter().for_each(|i| self.watches.ended(*i));
-        dead
+        (dead, complete)
     }
 
     /// Marks megaflows with these indices dead if they are stale, and returns them. Exact for

@@ -76,8 +76,8 @@ impl RegionSet {
     }
 
     /// The regions by mask and ports.
-    pub fn groups(&self) -> impl Iterator<Item = &RegionGroup> {
-        self.0.iter()
+    pub fn groups(&self) -> &[RegionGroup] {
+        &self.0
     }
 }
 
@@ -112,7 +112,7 @@ impl OverlapTest {
 pub(crate) fn overlapping(store: &Store, regions: &RegionSet) -> std::collections::BTreeSet<u32> {
     let overlaps = |i: u32| {
         let mask = store.mask(store.payload(i).mask());
-        regions.groups().any(|group| {
+        regions.groups().iter().any(|group| {
             let both = |w: usize| mask[w] & group.mask[w];
             let agree = |k: &Words, w: usize| (store.word(i, w) ^ k[w]) & both(w) == 0;
             let agrees = |k: &Words| (0..PWORDS).filter(|w| *w != 7).all(|w| agree(k, w));
@@ -134,12 +134,20 @@ pub(crate) struct Change {
 
 /// Megaflows whose effects are examined in one turn: some hundred microseconds' work.
 pub(crate) const STALE_TURN_MAX: usize = 1 << 12;
+/// Steps of a turn that looks for megaflows which overlap regions: a comparison, a lookup, a
+/// megaflow that comes into an index; one that is found takes [`super::flow_index`]'s steps.
+pub(crate) const REGION_STEPS_MAX: usize = 1 << 12;
+/// Regions from which on no other change is taken into a search.
+const REGIONS_TOGETHER_MAX: usize = 1 << 12;
 
-/// A search for stale megaflows. Megaflows stored meanwhile are made from the new state and are not
-/// examined.
-pub(crate) struct StaleSearch {
+/// A search for megaflows that a change may have made wrong. Megaflows stored meanwhile are made
+/// from the new state and need not be found.
+pub(crate) struct Search {
     /// The ticket that is complete when the search ends.
     last: u64,
+    pub regions: RegionSet,
+    /// Workers' slots whose megaflows are yet to be compared with regions, or are being compared.
+    pub compared: VecDeque<usize>,
     pub stale: Vec<Stale>,
     /// What is left to examine: workers' slots, and the index behind each one's last megaflow.
     ahead: VecDeque<(usize, usize)>,
@@ -147,11 +155,14 @@ pub(crate) struct StaleSearch {
     from: usize,
 }
 
-impl StaleSearch {
-    /// The megaflows of the next turn, by slot, at most [`STALE_TURN_MAX`]; and the ticket that is
-    /// complete after this turn, if it is the last.
+impl Search {
+    /// The megaflows of the next turn of those that may be stale, by slot, at most
+    /// [`STALE_TURN_MAX`]; and the ticket that is complete after this turn, if it is the last.
     pub fn turn(&mut self) -> (Vec<(usize, Range<usize>)>, Option<u64>) {
         let (mut left, mut out) = (STALE_TURN_MAX, Vec::new());
+        if self.stale.is_empty() {
+            return (out, Some(self.last));
+        }
         while let Some((slot, end)) = self.ahead.front().copied() {
             let to = end.min(self.from.saturating_add(left));
             left -= to.saturating_sub(self.from);
@@ -172,7 +183,7 @@ pub(crate) struct Tickets {
     next: u64,
     done: u64,
     waiting: VecDeque<(u64, Grace, Change)>,
-    search: Option<StaleSearch>,
+    search: Option<Search>,
 }
 
 impl Tickets {
@@ -188,12 +199,12 @@ impl Tickets {
         Ticket(t)
     }
 
-    /// All changes whose grace period is over, together. They are complete after `close`.
+    /// The first changes whose grace period is over, together. They are complete after `close`.
     pub fn ready(&mut self, domain: &Domain) -> Option<(u64, Change)> {
         let mut all = Change::default();
         let mut last = None;
         while let Some((t, g, _)) = self.waiting.front() {
-            if !domain.passed(*g) {
+            if !domain.passed(*g) || all.regions.len() >= REGIONS_TOGETHER_MAX {
                 break;
             }
             last = Some(*t);
@@ -209,19 +220,16 @@ impl Tickets {
         last.map(|t| (t, all))
     }
 
-    /// Begins the search for stale megaflows of all changes up to `last`, whose other megaflows are
-    /// marked. `ends`: workers' slots, and the index behind each one's last megaflow.
-    pub fn search(
-        &mut self,
-        last: u64,
-        stale: Vec<Stale>,
-        ends: impl Iterator<Item = (usize, usize)>,
-    ) {
-        self.search = Some(StaleSearch { last, stale, ahead: ends.collect(), from: 0 });
+    /// Begins the search for megaflows of all changes up to `last`. `ends`: workers' slots, and the
+    /// index behind each one's last megaflow.
+    pub fn search(&mut self, last: u64, change: Change, ends: Vec<(usize, usize)>) {
+        let compared = ends.iter().map(|(slot, _)| *slot).collect();
+        let (regions, stale) = (RegionSet::of(&change.regions), change.stale);
+        self.search = Some(Search { last, regions, compared, stale, ahead: ends.into(), from: 0 });
     }
 
     /// The search under way. A caller that takes it puts it back unless it has ended.
-    pub fn searching(&mut self) -> &mut Option<StaleSearch> {
+    pub fn searching(&mut self) -> &mut Option<Search> {
         &mut self.search
     }
 

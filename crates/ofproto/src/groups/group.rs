@@ -1,5 +1,6 @@
 //! A group in two forms: as packets see it, and as the control side keeps it.
 
+use crate::tables::memory::bytes;
 use openflow::{Bucket, GroupMod, GroupType};
 use std::sync::Arc;
 
@@ -31,13 +32,22 @@ pub(crate) struct GroupRec {
 }
 
 impl GroupRec {
-    /// Number of its buckets, and one.
+    /// Its places, by which its bridge's groups are bounded.
     pub fn size(&self) -> usize {
-        1 + self.view.buckets.len()
+        places(&self.spec.buckets)
     }
 
     pub fn credits(&self) -> impl Iterator<Item = u32> + use<> {
         let ids: Vec<u32> = self.view.buckets.iter().map(|b| b.credit).collect();
         ids.into_iter().chain([self.view.credit])
     }
+}
+
+/// Bytes of actions that count as a bucket: some dozen times as many as most buckets have.
+const PLACE_BYTES: usize = 512;
+
+/// Places of a group with these buckets: one for each, one for the group, and one for each 512
+/// bytes of actions, which are kept as they were given and as packets see them.
+pub(crate) fn places(buckets: &[Bucket]) -> usize {
+    1 + buckets.iter().map(|b| 1 + 2 * bytes(&b.actions) / PLACE_BYTES).sum::<usize>()
 }

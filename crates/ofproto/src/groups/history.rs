@@ -1,9 +1,10 @@
 //! The groups of a bridge, at all versions that packets may still read.
 
-use super::group::GroupRec;
+use super::group::{GroupRec, places};
 use super::liveness::Groups;
 use super::replaced::Replaced;
 use crate::tables::users::Users;
+use openflow::Bucket;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use sync::{Domain, Grace, Published};
@@ -32,14 +33,14 @@ impl GroupHistory {
     }
 }
 
-/// Groups of a bridge and their buckets together, at most: about 500 MB, and a link that goes down
-/// has all of them looked at that watch it.
+/// Groups of a bridge and their buckets together, and places of their actions, at most: about 1 GB,
+/// and a link that goes down has all of them looked at that watch it.
 pub(crate) const GROUPS_BRIDGE_MAX: usize = 1 << 20;
 
 /// The groups of a bridge, as the control side keeps them.
 pub(crate) struct GroupTable {
     by_id: BTreeMap<u32, GroupRec>,
-    /// Number of groups and their buckets together.
+    /// Places of all groups together.
     size: usize,
     pub index: Arc<Published<GroupsAt>>,
     pub history: GroupHistory,
@@ -75,10 +76,10 @@ impl GroupTable {
         &self.by_id
     }
 
-    /// True if there is room for a group of so many buckets, in place of the one of its number.
-    pub fn has_room(&self, id: u32, buckets: usize) -> bool {
+    /// True if there is room for a group of these buckets, in place of the one of its number.
+    pub fn has_room(&self, id: u32, buckets: &[Bucket]) -> bool {
         let old = self.by_id.get(&id).map_or(0, GroupRec::size);
-        self.size - old + 1 + buckets <= GROUPS_BRIDGE_MAX
+        self.size - old + places(buckets) <= GROUPS_BRIDGE_MAX
     }
 
     /// Adds a group; the one that it replaces.

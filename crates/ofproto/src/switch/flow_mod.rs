@@ -5,6 +5,7 @@ use crate::switch::Switch;
 use crate::switch::selecting::concerns_many;
 use crate::tables::counters::{Counter, FlowRec, Slot};
 use crate::tables::instructions::{for_each_group, outputs_to, uses_group};
+use crate::tables::memory::flow_bytes;
 use crate::tables::table::{Flow, FlowRule, N_TABLES, Table, within};
 use crate::tables::tlv;
 use crate::transaction::{
@@ -105,6 +106,12 @@ impl Switch {
         }
         if old.is_none() && self.learned.teacher.is_some_and(|p| !self.slots.taught.has_room(p)) {
             self.learned.limited += 1;
+            return Err(OfError::FlowTableFull);
+        }
+        let before = old.as_ref().and_then(|old| self.slots.flow(old.value().id));
+        let before = before.map_or(0, FlowRec::memory);
+        let more = flow_bytes(&m.instructions).saturating_sub(before);
+        if !self.slots.memory.has_room(txn.bridge.0, more.into()) {
             return Err(OfError::FlowTableFull);
         }
         if old.is_none() && b.full(table) {
@@ -233,6 +240,12 @@ impl Switch {
             let b = self.of_bridge(txn.bridge)?;
             check::instructions(b, same[0].0, &m.matching, &m.instructions)?;
         }
+        let bytes = rules.len() as u64 * u64::from(flow_bytes(&m.instructions));
+        let records = rules.iter().filter_map(|(_, rule)| self.slots.flow(rule.value().id));
+        let before = records.map(|rec| u64::from(rec.memory())).sum();
+        if !self.slots.memory.has_room(txn.bridge.0, bytes.saturating_sub(before)) {
+            return Err(OfError::FlowTableFull);
+        }
         self.rewritten.add_instructions(&m.instructions);
         self.cover(txn, &m.matching, rules.len());
         let cookie = (m.modify_cookie && m.cookie != u64::MAX).then_some(m.cookie);
@@ -259,8 +272,8 @@ impl Switch {
         let rule = Arc::new(old.renewed(txn.version, flow));
         self.unlink(txn, table, old, Record::Stays);
         let before = self.slots.flow(id).cloned();
+        self.slots.set_rule(id, rule.clone());
         if let Some(rec) = self.slots.flow_mut(id) {
-            rec.rule = rule.clone();
             rec.modified = txn.now;
             if to.reset {
                 rec.count = Counter::default();

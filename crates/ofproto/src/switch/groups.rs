@@ -70,7 +70,7 @@ impl Switch {
 
     fn put_group(&mut self, txn: &mut Txn, m: &GroupMod) -> Result<(), OfError> {
         let groups = &mut self.of_bridge_mut(txn.bridge)?.groups;
-        if !groups.replaced.has_room(txn.now) || !groups.has_room(m.id, m.buckets.len()) {
+        if !groups.replaced.has_room(txn.now) || !groups.has_room(m.id, &m.buckets) {
             return Err(OfError::GroupOutOfBuckets);
         }
         txn.cost += self.check_group(txn, m)? + m.buckets.len();

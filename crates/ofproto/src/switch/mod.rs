@@ -163,6 +163,11 @@ impl Switch {
         regions
     }
 
+    /// Says how many bytes the flows of all bridges may take: of one as many as the others leave.
+    pub fn set_flow_memory(&mut self, bytes: u64) {
+        self.slots.memory.max = bytes;
+    }
+
     /// Takes the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.outbox.events)

@@ -2,6 +2,7 @@
 
 use crate::N_TABLES;
 use crate::learned::Taught;
+use crate::tables::memory::{FlowMemory, flow_bytes};
 use crate::tables::table::FlowRule;
 use crate::types::BridgeId;
 use flow::{NO_PORT, PortNo};
@@ -44,6 +45,11 @@ impl FlowRec {
     /// The port whose packet taught the flow.
     fn taught_by(&self) -> Option<PortNo> {
         Some(self.teacher).filter(|p| *p != NO_PORT)
+    }
+
+    /// Bytes that the flow takes, about.
+    pub fn memory(&self) -> u32 {
+        flow_bytes(&self.rule.value().instructions)
     }
 
     /// The record of a flow of a bridge's table that never times out and was not used yet; `born`:
@@ -102,6 +108,8 @@ pub(crate) struct Slots {
     timers: BTreeSet<(u64, u32)>,
     /// How many of the flows packets taught.
     pub taught: Taught,
+    /// The memory that all flows take.
+    pub memory: FlowMemory,
 }
 
 impl Slots {
@@ -109,6 +117,7 @@ impl Slots {
     pub fn alloc(&mut self, slot: Slot, now: u64) -> u32 {
         if let Slot::Flow(rec) = &slot {
             self.taught.add(rec.taught_by());
+            self.memory.change(rec.bridge, 0, rec.memory());
         }
         match self.free.front() {
             Some((at, _)) if at.saturating_add(QUARANTINE_NS) <= now => {
@@ -188,8 +197,13 @@ impl Slots {
     /// Frees an id; a flow's timer goes with it.
     pub fn release(&mut self, id: u32, now: u64) {
         self.set_timer(id, None);
-        let teacher = self.flow(id).and_then(FlowRec::taught_by);
+        let (teacher, memory) = self
+            .flow(id)
+            .map_or((None, None), |rec| (rec.taught_by(), Some((rec.bridge, rec.memory()))));
         self.taught.remove(teacher);
+        if let Some((bridge, bytes)) = memory {
+            self.memory.change(bridge, bytes, 0);
+        }
         if let Some(s) = self.get_mut(id) {
             *s = Slot::Free;
             self.free.push_back((now, id));
@@ -223,7 +237,19 @@ impl Slots {
     /// Sets a flow's record back to what it was, but for its timer.
     pub fn restore(&mut self, id: u32, old: FlowRec) {
         if let Some(rec) = self.flow_mut(id) {
+            let (bridge, from, to) = (rec.bridge, rec.memory(), old.memory());
             *rec = FlowRec { timer: rec.timer, ..old };
+            self.memory.change(bridge, from, to);
+        }
+    }
+
+    /// Gives a flow another rule.
+    pub fn set_rule(&mut self, id: u32, rule: Arc<FlowRule>) {
+        if let Some(rec) = self.flow_mut(id) {
+            let (bridge, from) = (rec.bridge, rec.memory());
+            rec.rule = rule;
+            let to = rec.memory();
+            self.memory.change(bridge, from, to);
         }
     }
 

@@ -12,6 +12,7 @@ mod learning_tests;
 mod links;
 mod liveness_tests;
 mod mcast_tests;
+mod memory_tests;
 mod mirrors_tests;
 mod misses;
 mod normal_tests;

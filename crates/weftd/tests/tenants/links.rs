@@ -2,6 +2,7 @@
 
 use crate::lab::*;
 use crate::measure::*;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::{Netns, Switch};
@@ -82,4 +83,48 @@ fn heard_of(sw: &Switch<'_>, evil: &Netns) -> (u64, u64) {
     unsafe { libc::kill(monitor.id() as i32, libc::SIGTERM) };
     let heard = String::from_utf8(monitor.wait_with_output().unwrap().stderr).unwrap();
     (heard.matches("OFPT_PORT_STATUS").count() as u64, lasted)
+}
+
+/// Where the kernel has a thread that asks about a device, or changes one, wait for its lock.
+const WAITS: [&str; 3] = ["rtnetlink", "dev_ethtool", "tun_chr_ioctl"];
+
+/// Whoever may make devices, in a namespace of its own, holds the kernel's lock for tenths of a
+/// second, which everybody waits for who asks about a device: the control thread does not ask.
+#[test]
+fn control_does_not_wait_while_others_make_devices() {
+    const PORTS: u32 = 60;
+    attacked(|_, sw, _| {
+        add_bridge(sw, "br1");
+        let port = |i| format!("add-port br1 t{i} -- set interface t{i} type=internal");
+        vsctl(sw, &(0..PORTS).map(port).collect::<Vec<_>>().join(" -- "));
+        let pid = sw.daemon_pid().unwrap();
+        let wchan = |thread: &str| {
+            std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan")).unwrap_or_default()
+        };
+        let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let waits = |thread: &str| WAITS.iter().any(|w| wchan(thread).contains(w));
+        let making = [make_devices(), make_devices()];
+        let (start, main, mut all) = (Instant::now(), pid.to_string(), 0);
+        while start.elapsed() < Duration::from_secs(6) {
+            assert!(!waits(&main), "control waits in {}", wchan(&main));
+            let names = threads().flatten().map(|t| t.file_name());
+            all += names.filter(|t| waits(&t.to_string_lossy())).count();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        drop(making);
+        assert!(all > 0, "another thread waited instead");
+    });
+}
+
+/// Makes devices, in namespaces that come and go.
+fn make_devices() -> Traffic {
+    let commands: String =
+        (0..300).map(|i| format!("link add a{i} up type veth peer name b{i}\n")).collect();
+    Traffic::run(1000, move |_| {
+        let mut made = Command::new("unshare");
+        made.args(["--net", "ip", "-batch", "-"]).stdin(Stdio::piped());
+        let mut made = made.spawn().unwrap();
+        let _ = made.stdin.take().unwrap().write_all(commands.as_bytes());
+        assert!(made.wait().unwrap().success());
+    })
 }

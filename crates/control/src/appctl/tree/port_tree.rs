@@ -79,7 +79,8 @@ fn about(iface: &mut Iface, bridge: &str, dp: &mut Datapath) -> Map<String, Valu
     one.insert("counters".into(), json!(iface.counters(dp)));
     let Some(no) = iface.dp_port.filter(|_| !iface.is_virtual()) else { return one };
     if let Some(port) = dp.port_mut(no) {
-        let (link, mac) = (port.link(), port.mac().map(|byte| format!("{byte:02x}")).join(":"));
+        let (link, mac) =
+            (port.known_link(), port.mac().map(|byte| format!("{byte:02x}")).join(":"));
         one.extend(object(json!({
             "link": {
                 "up": link.up, "admin_up": link.admin_up, "mbps": link.mbps,
