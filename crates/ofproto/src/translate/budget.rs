@@ -19,11 +19,11 @@ const RESUBMITS_MAX: usize = 4096;
 /// Sixteen for each table lookup: no pipeline that OVS completes has come near that, and it takes a
 /// few ms at worst.
 const TRANSLATION_STEPS_MAX: usize = 16 * RESUBMITS_MAX;
-/// Operations of one decision after which no other table, group or bridge is entered, and the lists
-/// that led there end: OVS ends them at 64 kB of operations, 16 bytes each.
+/// Operations of one decision after which no table is looked up, and the lists that led there end:
+/// OVS ends them at 64 kB of operations, 16 bytes each.
 const OPS_ENOUGH: usize = 4096;
-/// Operations of one decision, at most: [`OPS_ENOUGH`] and as many outputs as one flow may have.
-const OPS_MAX: usize = 3 * OPS_ENOUGH;
+/// Operations of one decision, at most: more than one flow may have outputs.
+const OPS_MAX: usize = 2 * OPS_ENOUGH;
 /// Counters of one decision, at most: a flow, or a group and its bucket, for each table lookup.
 const CREDITS_MAX: usize = 2 * RESUBMITS_MAX;
 /// Values on the stack, at most: OVS ends at 64 kB of them, 16 bytes each.
@@ -41,8 +41,8 @@ const STEP_BYTES: usize = 16;
 const STEP_ENTRIES_MAX: usize = 16;
 
 impl Xlate<'_, '_> {
-    /// True if the translation is too deep, or had too many table lookups or operations, to enter
-    /// another table, group or bridge.
+    /// True if the translation is too deep, or had too many table lookups, to enter another table,
+    /// group or bridge.
     pub(super) fn is_too_much(&mut self) -> bool {
         if self.spent.depth >= DEPTH_MAX {
             self.give_up(Drop::DepthLimit, || format!("over max translation depth {DEPTH_MAX}"));
@@ -50,11 +50,24 @@ impl Xlate<'_, '_> {
             self.give_up(Drop::DepthLimit, || format!("over {NESTED_LOOKUPS_MAX} nested lookups"));
         } else if self.spent.resubmits >= RESUBMITS_MAX {
             self.give_up(Drop::ResubmitLimit, || format!("over {RESUBMITS_MAX} resubmit actions"));
-        } else if self.spent.ops > OPS_ENOUGH {
-            self.has_enough();
-            return true;
         }
         self.end.failed.is_some()
+    }
+
+    /// True if there are so many operations that no table is looked up any more. The lists that led
+    /// here end; what they have done so far is done, as in OVS.
+    pub(super) fn has_enough(&mut self) -> bool {
+        if self.spent.ops <= OPS_ENOUGH {
+            return false;
+        }
+        let text = "resubmits yielded over 64 kB of actions";
+        if !self.end.exited {
+            self.trace_refusal(|| text.into());
+        }
+        self.note_failure(text);
+        self.note_slow();
+        (self.end.exit, self.end.exited) = (true, true);
+        true
     }
 
     /// Takes steps; false: too few are left, and the packet is dropped.
@@ -144,18 +157,6 @@ impl Xlate<'_, '_> {
             self.trace_error("No recirculation context", || text.into());
             self.fail(Drop::RecircLimit);
         }
-    }
-
-    /// Ends the lists that led here. What they have done so far is done, as in OVS.
-    #[cold]
-    fn has_enough(&mut self) {
-        let text = "resubmits yielded over 64 kB of actions";
-        if !self.end.exited {
-            self.trace_refusal(|| text.into());
-        }
-        self.note_failure(text);
-        self.note_slow();
-        (self.end.exit, self.end.exited) = (true, true);
     }
 
     fn give_up(&mut self, why: Drop, text: impl FnOnce() -> String) {
