@@ -87,7 +87,7 @@ const FLOW_MODS_REPORT_MS: u64 = 10_000;
 /// Time between two such messages of one connection, ms.
 const FLOW_MODS_PAUSE_MS: u64 = 60_000;
 
-/// Flow-mods of one connection that the log has not been told of; times in ms.
+/// Flow-mods of one connection that the log does not know of; times in ms.
 #[derive(Clone, Debug, Default)]
 pub struct FlowMods {
     /// Adds, deletes, modifications.
@@ -130,12 +130,12 @@ impl FlowMods {
         self.counts.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
     }
 
-    /// True if the log is to be told now.
+    /// True if the log is to have them now.
     pub fn is_due(&self, now: u64) -> bool {
         self.counts != [0; 3] && now >= self.report_at
     }
 
-    /// What the log is told, and begins again; None: there were none.
+    /// What the log is to say, and begins again; None: there were none.
     pub fn take(&mut self, now: u64) -> Option<String> {
         let counts = std::mem::take(&mut self.counts);
         let sum: u64 = counts.iter().sum();

@@ -167,7 +167,8 @@ impl Conn {
         format!("{}<->{}", self.bridge, self.vconn_name(id))
     }
 
-    /// Its name in the log of its messages, as ovs-vswitchd makes it: `unix#5`, `tcp:10.0.0.1:6653`.
+    /// Its name in the log of its messages, as ovs-vswitchd makes it: `unix#5`,
+    /// `tcp:10.0.0.1:6653`.
     pub fn vconn_name(&self, id: ConnId) -> String {
         match &self.kind {
             Kind::Service => format!("unix#{id}"),
