@@ -31,9 +31,7 @@ fn l4(r: &mut Rng, proto: u8) -> Vec<u8> {
     match proto {
         6 => {
             p.extend(r.bytes(12));
-            // Now and then a length that is too short or too long.
-            let odd = r.pick(&[0x40, 0x60, 0x8f, 0xf0]);
-            p.extend([if r.chance(95) { 0x50 } else { odd }, r.next() as u8]);
+            p.extend([0x50, r.next() as u8]);
             p.extend(r.bytes(6));
         }
         17 => {
