@@ -67,7 +67,8 @@ pub struct Decision {
     pub ops: Vec<Op>,
     /// Why it drops, when `ops` is empty.
     pub drop: Option<Drop>,
-    /// Counters to credit with each packet and byte (dense ids given out by the control side).
+    /// Counters to credit with each packet and byte (dense ids given out by the control side), and
+    /// [`longer`] where packets that the following ones count have another length ([`credited`]).
     pub credits: Vec<u32>,
     /// Anything else that the control side wants to know when this decision is used: handed
     /// over once when it is made, and referred to when its flow sees traffic again (learning,
@@ -80,6 +81,32 @@ pub struct Decision {
     pub cacheable: bool,
     /// How many steps it took to make: table lookups, actions, buckets, outputs.
     pub steps: u32,
+}
+
+/// In a list of counters: not a counter, but by how many bytes packets are longer that the counters
+/// behind it count.
+const LONGER: u32 = 1 << 31;
+
+/// An entry of [`Decision::credits`]: packets that the counters behind it count are so many bytes
+/// longer than the packet that was received, as they are in a tunnel; 0: as long.
+pub fn longer(bytes: u32) -> u32 {
+    LONGER | bytes
+}
+
+/// The counters of a list of credits, each with what it counts of this traffic in bytes.
+pub fn credited(
+    credits: &[u32],
+    packets: u64,
+    bytes: u64,
+) -> impl Iterator<Item = (u32, u64)> + '_ {
+    let mut more = 0;
+    credits.iter().filter_map(move |entry| {
+        if entry & LONGER != 0 {
+            more = packets * u64::from(entry & !LONGER);
+            return None;
+        }
+        Some((*entry, bytes + more))
+    })
 }
 
 impl Decision {
@@ -188,5 +215,17 @@ impl FromIterator<PortNo> for PortSet {
         ports.sort_unstable();
         ports.dedup();
         PortSet(ports)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_behind_a_tunnel_count_its_header() {
+        let list = [7, longer(50), 8, 9, longer(0), 7];
+        let all: Vec<_> = credited(&list, 3, 300).collect();
+        assert_eq!(all, [(7, 300), (8, 450), (9, 450), (7, 300)]);
     }
 }

@@ -281,6 +281,7 @@ pub fn tick(s: &mut State) {
 
 fn each_second(s: &mut State) {
     s.run_fail_mode();
+    s.report_flow_mods();
     table_features_requests(s);
     s.settle_accounts();
     in_band::follow_local(s);

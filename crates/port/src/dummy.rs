@@ -33,6 +33,7 @@ pub struct DummyPort {
     mtu: u16,
     admin_up: bool,
     shape: Shape,
+    pool: Arc<dyn Pool>,
     rx: Vec<Rx>,
     tx: Vec<Tx>,
     captures: Arc<Mutex<Captures>>,
@@ -160,6 +161,7 @@ impl DummyPort {
         let rx = |_| Rx::new(pool.clone(), captures.clone());
         let rx: Vec<Rx> = (0..shape.n_rxq).map(rx).collect::<Result<_, _>>()?;
         let (injected, stats) = (rx[0].injected.clone(), rx[0].stats.clone());
+        provide(&pool, config.mtu_request);
         let mac = config.mac.unwrap_or([0xaa, 0x55, n[0], n[1], n[2], n[3]]);
         let station = Arc::new(Station::new(mac));
         let deliver = move |frame: &[u8]| match injected.len() < WAITING_PACKETS_MAX {
@@ -178,6 +180,7 @@ impl DummyPort {
             admin_up: true,
             tx: (0..shape.n_txq).map(tx).collect(),
             rx,
+            pool,
             shape,
             captures,
             station,
@@ -192,6 +195,14 @@ impl DummyPort {
         let rx = self.rx.iter().enumerate().map(move |(i, q)| ("rx", i, read(&q.stats)));
         let tx = self.tx.iter().enumerate().map(move |(i, q)| ("tx", i, read(&q.stats)));
         rx.chain(tx)
+    }
+}
+
+/// Asks the pool for buffers of the MTU that a user wants; without memory for them longer packets
+/// are dropped and counted.
+fn provide(pool: &Arc<dyn Pool>, mtu: Option<u16>) {
+    if let Some(mtu) = mtu {
+        let _ = pool.provide(mtu.into());
     }
 }
 
@@ -224,6 +235,23 @@ impl Peer {
     }
 }
 
+impl DummyRx {
+    /// A packet with these bytes. What is longer than the largest buffers has less headroom.
+    fn packet(&self, bytes: &[u8]) -> Option<Packet> {
+        if let Some(packet) = self.pool.packet(bytes) {
+            return Some(packet);
+        }
+        let room = self.pool.room();
+        let mut packet = self.pool.sized(room)?;
+        if !packet.push_front(bytes.len().saturating_sub(room)) || !packet.set_len(bytes.len()) {
+            self.pool.free(&[packet]);
+            return None;
+        }
+        packet.data_mut().copy_from_slice(bytes);
+        Some(packet)
+    }
+}
+
 impl RxQueue for DummyRx {
     fn rx(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let before = out.len();
@@ -232,7 +260,7 @@ impl RxQueue for DummyRx {
         }
         for _ in 0..max {
             let Some(bytes) = self.injected.pop() else { break };
-            match self.pool.packet(&bytes) {
+            match self.packet(&bytes) {
                 Some(packet) => out.push(packet),
                 None => self.stats.rx.drop(Reason::NoBuffer, 1),
             }
@@ -311,6 +339,12 @@ impl Port for DummyPort {
                 out.insert(format!("{direction}_q{queue}_{what}"), n);
             }
         }
+        // ovs-vswitchd's dummies take packets of any length, and have no such counter.
+        let read = |q: &Rx| q.stats.counters(&KernelStats::default()).remove("rx_dropped");
+        let dropped: u64 = self.rx.iter().filter_map(read).sum();
+        if dropped > 0 {
+            out.insert("rx_dropped".into(), dropped);
+        }
         // What ovs-vswitchd's dummies count, so that there are counters with names of their own.
         let received = out.get("rx_packets").copied().unwrap_or(0);
         for name in ["rx_custom_packets_1", "rx_custom_packets_2"] {
@@ -344,6 +378,7 @@ impl Port for DummyPort {
         self.mac = config.mac.unwrap_or(self.mac);
         self.station.change(|(mac, _)| *mac = self.mac);
         self.mtu = config.mtu_request.unwrap_or(MTU);
+        provide(&self.pool, config.mtu_request);
         let new = Captures::open(&config.options)?;
         *self.captures.lock().unwrap_or_else(PoisonError::into_inner) = new;
         self.options = config.options.clone();
@@ -398,6 +433,30 @@ mod tests {
             wire.send(&[7; 60]);
         }
         assert_eq!(to.rx[0].injected.len(), WAITING_PACKETS_MAX);
+    }
+
+    #[test]
+    fn long_packets_are_received_where_the_mtu_allows_them_and_else_counted() {
+        let mut config =
+            PortConfig { name: "p".into(), kind: "dummy".into(), ..Default::default() };
+        let pool: Arc<dyn Pool> = Arc::new(HeapPool::new());
+        let mut port = DummyPort::open(&config, pool.clone()).unwrap();
+        let mut rx = port.take_rx(0).unwrap();
+        let mut packets = Vec::new();
+        assert!(port.inject(0, &[7; 9000]));
+        assert_eq!(rx.rx(&mut packets, 32), 0);
+        assert_eq!(port.counters()["rx_dropped"], 1);
+        config.mtu_request = Some(65535);
+        assert!(port.reconfigure(&config).unwrap());
+        for len in [60, 9000, 65_500] {
+            assert!(port.inject(0, &vec![len as u8; len]));
+        }
+        assert_eq!(rx.rx(&mut packets, 32), 3);
+        for (packet, len) in packets.iter().zip([60, 9000, 65_500]) {
+            assert_eq!(packet.data(), vec![len as u8; len]);
+        }
+        assert_eq!((port.counters()["rx_dropped"], port.counters()["rx_packets"]), (1, 3));
+        pool.free(&packets);
     }
 
     #[test]

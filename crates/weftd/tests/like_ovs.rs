@@ -97,6 +97,92 @@ fn the_tools_print_the_same() {
     assert!(bad.is_empty(), "{bad:#?}");
 }
 
+/// OpenFlow messages in the log, and how many flow-mods a connection sent.
+#[test]
+fn the_log_of_messages_is_the_same() {
+    if !privileged() {
+        return;
+    }
+    let packet = "50540000000a50540000000908004500001c000000004011a4cd0a0000010a000002000100020008";
+    let lines = [
+        "ovs-appctl vlog/set vconn:file:dbg",
+        "ovs-ofctl add-flow br0 'cookie=0x12,priority=5,idle_timeout=10,hard_timeout=20,\
+             send_flow_rem,check_overlap,tcp,in_port=1,tp_dst=80 \
+             actions=mod_dl_src:00:11:22:33:44:55,output:2,controller'",
+        "ovs-ofctl -O OpenFlow14 --bundle add-flow br0 'table=3,importance=7,priority=0 \
+             actions=write_actions(output:1),goto_table:4'",
+        "ovs-ofctl -O OpenFlow13 --bundle --no-names mod-flows br0 'tcp,cookie=0x12/0xff actions=3'",
+        "ovs-ofctl -O OpenFlow10 --strict mod-flows br0 'priority=7,udp actions=3'",
+        "ovs-ofctl --no-names dump-flows br0 'table=0,out_port=3,tcp'",
+        "ovs-ofctl -O OpenFlow13 --no-names dump-flows br0 tcp",
+        "ovs-ofctl -O OpenFlow14 --no-names dump-flows br0 table=3",
+        "ovs-ofctl -O OpenFlow15 --no-names dump-flows br0 table=3",
+        "ovs-ofctl -O OpenFlow13 --no-names dump-aggregate br0",
+        "ovs-ofctl get-frags br0; ovs-ofctl set-frags br0 drop",
+        "ovs-ofctl -O OpenFlow13 --no-names del-flows br0 out_port=3",
+        &format!(
+            "ovs-ofctl --no-names packet-out br0 'in_port=1 packet={packet} actions=output:2'"
+        ),
+        "ovs-ofctl -O OpenFlow13 --no-names add-flow br0 actions=group:77",
+        "ovs-ofctl probe br0",
+        "ovs-appctl vlog/set vconn:file:info",
+        "ovs-ofctl -O OpenFlow14 --bundle del-flows br0",
+    ];
+    let all = |config: SwitchConfig| -> Vec<String> {
+        let ns = Netns::new().unwrap();
+        let sw = start(&ns, config);
+        lines.iter().for_each(|line| drop(run(&sw, line)));
+        // The last connection's end.
+        let mut log = sw.log();
+        for _ in 0..100 {
+            if log.matches("flow_mods in the last 0 s (1 deletes)\n").count() == 2 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            log = sw.log();
+        }
+        messages(&log)
+    };
+    let (mine, theirs) = std::thread::scope(|s| {
+        let mine = s.spawn(|| all(SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"))));
+        let theirs = all(SwitchConfig::oracle());
+        (mine.join().unwrap(), theirs)
+    });
+    assert!(theirs.len() > 100, "{theirs:#?}");
+    for (mine, theirs) in mine.iter().zip(&theirs) {
+        assert_eq!(mine, theirs);
+    }
+    assert_eq!(mine.len(), theirs.len());
+}
+
+/// What module `vconn` says, and of flow-mods module `connmgr`, without what differs each time.
+/// Replies that have their contents in ovs-vswitchd's log only are left out, and so are checksums.
+fn messages(log: &str) -> Vec<String> {
+    let (mut out, mut wanted) = (Vec::new(), false);
+    for line in log.lines() {
+        let rest = line.split_once("|vconn|DBG|").map(|(_, rest)| rest);
+        let counted = line.split_once("|connmgr|INFO|").map(|(_, rest)| rest);
+        let counted = counted.filter(|rest| rest.contains(" flow_mods in the last "));
+        if line.starts_with("20") {
+            wanted = rest.is_some() || counted.is_some();
+            let others = ["TABLE reply", "TABLE_FEATURES", "FEATURES_REPLY", "PORT_DESC reply"];
+            wanted &= !others.iter().any(|what| line.contains(what));
+        }
+        if wanted {
+            let line = rest.or(counted).unwrap_or(line);
+            let line = line.split_once(" udp_csum:").map_or(line, |(line, _)| line);
+            let (name, rest) = line.split_once("unix#").unwrap_or(("", line));
+            let rest = if rest.len() < line.len() {
+                rest.trim_start_matches(|c: char| c.is_ascii_digit())
+            } else {
+                rest
+            };
+            out.push(strip(&format!("{name}{rest}")).trim_end().to_string());
+        }
+    }
+    out
+}
+
 #[test]
 fn levels_of_enable_dummy_replace_devices() {
     if !privileged() {

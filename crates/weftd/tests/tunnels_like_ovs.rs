@@ -393,3 +393,49 @@ fn the_tools_say_the_same_about_tunnels() {
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
+
+/// The bridge that tunnels leave through counts their packets as they are there.
+#[test]
+fn the_outer_header_counts_where_the_packet_has_it() {
+    if !privileged() {
+        return;
+    }
+    let packet = format!(
+        "50540000000a50540000000908004500003200000000404066570a0000010a000002{}",
+        "00".repeat(30)
+    );
+    let counted = |config: SwitchConfig, tunnels: &[&str]| -> Vec<String> {
+        let ns = Netns::new().unwrap();
+        let sw = prepare(&ns, config);
+        sw.ofctl(&["del-flows", "br-phy"]).unwrap();
+        sw.ofctl(&["add-flow", "br-phy", "ip,in_port=LOCAL,actions=1"]).unwrap();
+        sw.ofctl(&["add-flow", "br-phy", "ipv6,in_port=LOCAL,actions=drop"]).unwrap();
+        let send = |to: &str| {
+            let what = format!("packet={packet} actions={to}");
+            sw.ofctl(&["packet-out", "br-int", &what]).unwrap();
+            let flows = sw.ofctl(&["--no-names", "dump-flows", "br-phy"]).unwrap();
+            let mut flows: Vec<String> = flows
+                .lines()
+                .filter(|l| l.contains("n_bytes"))
+                .map(|l| {
+                    l.split(", ").filter(|w| w.starts_with("n_")).collect::<Vec<_>>().join(" ")
+                })
+                .collect();
+            flows.sort();
+            format!("{to}: {}", flows.join("; "))
+        };
+        tunnels.iter().map(|to| send(to)).collect()
+    };
+    let weft = || SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+    let tunnels = ["vx1", "vx3", "gr1", "gp1", "er1", "vx1,t1"];
+    assert_eq!(counted(weft(), &tunnels), counted(SwitchConfig::oracle(), &tunnels));
+    // OVS counts the Ethernet header that such tunnels leave out, and what the first of two tunnels
+    // adds with the packet of the second, too.
+    assert_eq!(
+        counted(weft(), &["gr2", "vx1,t1,gr1"]),
+        [
+            "gr2: n_packets=0 n_bytes=0; n_packets=1 n_bytes=92",
+            "vx1,t1,gr1: n_packets=0 n_bytes=0; n_packets=3 n_bytes=312"
+        ]
+    );
+}

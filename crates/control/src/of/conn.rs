@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::account;
 use super::encoded::Encoded;
 use super::io::Backlog;
+use super::message_text;
 use super::open_bundles::OpenBundles;
 use super::snoops::Snoops;
 use super::table_features;
@@ -89,6 +90,8 @@ pub struct Conn {
     pub bridge: String,
     /// Why it exists.
     pub kind: Kind,
+    /// What module `vconn` calls it in the log, as far as it is known.
+    pub vconn: String,
     /// Agreed version and dialect; None before the hello.
     pub dialect: Option<Dialect>,
     /// Bytes to the writer task.
@@ -114,6 +117,8 @@ pub struct Conn {
     pub table_features: Option<table_features::Pending>,
     /// What went wrong on it.
     pub counts: account::Counts,
+    /// Its flow-mods, for the log.
+    pub flow_mods: account::FlowMods,
     /// Readers of the bridge's `.snoop` socket, which get copies of a controller's messages.
     pub snoops: Snoops,
     /// Dropped with the connection, which ends the task that serves it.
@@ -133,6 +138,7 @@ impl Conn {
         Conn {
             bridge,
             kind,
+            vconn: String::new(),
             dialect: None,
             out,
             backlog,
@@ -150,6 +156,7 @@ impl Conn {
             dump_bytes: 0,
             table_features: None,
             counts: Default::default(),
+            flow_mods: Default::default(),
             snoops: Snoops::default(),
             open,
         }
@@ -157,17 +164,34 @@ impl Conn {
 
     /// Its name in the log.
     pub fn name(&self, id: ConnId) -> String {
+        format!("{}<->{}", self.bridge, self.vconn_name(id))
+    }
+
+    /// Its name in the log of its messages, as ovs-vswitchd makes it: `unix#5`,
+    /// `tcp:10.0.0.1:6653`.
+    pub fn vconn_name(&self, id: ConnId) -> String {
         match &self.kind {
-            Kind::Row { target, active: true, .. } => format!("{}<->{target}", self.bridge),
-            _ => format!("{}<->#{id}", self.bridge),
+            Kind::Service => format!("unix#{id}"),
+            Kind::Row { target, active: true, .. } => target.clone(),
+            Kind::Row { target, .. } => {
+                format!("{}#{id}", target.strip_prefix('p').unwrap_or(target))
+            }
         }
     }
 
     /// Sends a reply to a request; `0` for asynchronous messages.
     pub fn reply(&mut self, to: impl Into<ReplyTo>, reply: &Reply) {
         let Some(dialect) = self.dialect else { return };
-        for bytes in codec::encode(dialect, to, reply) {
-            self.send(bytes);
+        self.send_all(codec::encode(dialect, to, reply), || {
+            message_text::reply(reply, dialect.version)
+        });
+    }
+
+    /// Sends messages; `text` is what the first says, for the log.
+    pub fn send_all(&mut self, messages: Vec<Vec<u8>>, text: impl FnOnce() -> String) {
+        let mut text = message_text::is_logged().then(text);
+        for bytes in messages {
+            self.send_as(bytes, text.take());
         }
     }
 
@@ -175,7 +199,7 @@ impl Conn {
     pub fn reply_part(&mut self, to: ReplyTo, part: &MultipartReply, more: bool) {
         let Some(dialect) = self.dialect else { return };
         let (messages, left_out) = codec::encode_part(dialect, to, part, more);
-        messages.into_iter().for_each(|bytes| self.send(bytes));
+        self.send_all(messages, || message_text::part(part, dialect.version));
         if left_out > 0 {
             // In ovs-vswitchd's words: only flows have so many actions.
             vlog::warn!(
@@ -202,7 +226,8 @@ impl Conn {
     /// Sends an asynchronous message that other connections get, too.
     pub fn notify_with(&mut self, message: &mut Encoded<'_>) {
         let Some(dialect) = self.dialect else { return };
-        message.of(dialect).iter().for_each(|bytes| self.send(bytes.clone()));
+        let messages = message.of(dialect).to_vec();
+        self.send_all(messages, || message_text::reply(message.message(), dialect.version));
     }
 
     /// Sends a packet-in. False: it is dropped, as the peer does not read and has this many to
@@ -221,6 +246,14 @@ impl Conn {
 
     /// Hands bytes to the writer.
     pub fn send(&mut self, bytes: Vec<u8>) {
+        self.send_as(bytes, None);
+    }
+
+    /// As [`Conn::send`]; `text` is what the message says, for the log.
+    fn send_as(&mut self, bytes: Vec<u8>, text: Option<String>) {
+        if message_text::is_logged() {
+            message_text::log_sent(&self.vconn, &bytes, &text.unwrap_or_default());
+        }
         if self.kind.is_controller() {
             self.snoops.copy(&self.bridge, &bytes);
         }

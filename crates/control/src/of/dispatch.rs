@@ -1,7 +1,8 @@
 //! What each request does, and what is answered.
 
+use super::account::FlowMods;
 use super::change::SLICE_FLOWS_MAX;
-use super::{ConnId, async_msgs, bundle, change, multipart, queues, role, room};
+use super::{ConnId, async_msgs, bundle, change, message_text, multipart, queues, role, room};
 use crate::state::{Shared, State};
 use crate::vlog;
 use ofproto::{BridgeId, BundleItem, StagedPacket};
@@ -11,6 +12,7 @@ use openflow::{
     MeterMod, MultipartRequest, NO_BUFFER, OfError, PacketOut, Reply, Request, Role, SwitchConfig,
     TableStats, Version,
 };
+use std::cell::RefCell;
 use std::rc::Rc;
 
 const MODULE: &str = "ofproto";
@@ -60,6 +62,19 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         Err(error) => refuse(&mut s, id, to, error, bytes),
     }
     s.conns.contains_key(&id)
+}
+
+/// Tells module `vconn` of a message; None: it says nothing that can be read.
+fn log_received(s: &State, id: ConnId, request: Option<&Request>, bytes: &[u8]) {
+    if !message_text::is_logged() {
+        return;
+    }
+    let Some(conn) = s.conns.get(&id) else { return };
+    let text = match (request, conn.version()) {
+        (Some(request), Some(version)) => message_text::request(request, version, bytes),
+        _ => codec::headline(bytes),
+    };
+    message_text::log_received(&conn.vconn, &text);
 }
 
 /// True if the request reads rules' counters, which have to be up to date for it.
@@ -117,7 +132,10 @@ async fn perform(
             multipart::monitor(state, id, to, requests).await.map(|()| None)
         }
         Request::FlowMod(fm) if ofproto::concerns_many(&fm) => {
-            flow_mod_sliced(state, id, to.xid, fm).await.map(|()| None)
+            let command = fm.command;
+            flow_mod_sliced(state, id, to.xid, fm).await?;
+            state.borrow_mut().count_flow_mod(id, command);
+            Ok(None)
         }
         Request::GroupMod(gm) if gm.command == GroupCommand::Delete => {
             group_delete(state, id, to.xid, gm).await.map(|()| None)
@@ -157,6 +175,9 @@ fn log_error_reply(s: &State, id: ConnId, error: OfError, bytes: &[u8]) {
 fn hello(s: &mut State, id: ConnId, bytes: &[u8]) -> bool {
     let ours = s.versions_of(id);
     let Some(conn) = s.conns.get_mut(&id) else { return false };
+    if message_text::is_logged() {
+        message_text::log_received(&conn.vconn, &message_text::hello(bytes));
+    }
     let agreed = match codec::decode_hello(bytes) {
         Ok(theirs) => codec::agree(ours, theirs),
         Err(_) => {
@@ -170,14 +191,22 @@ fn hello(s: &mut State, id: ConnId, bytes: &[u8]) -> bool {
         return false;
     };
     conn.dialect = Some(version.into());
-    let name = s.conn_name(id);
-    vlog::dbg!("vconn", "{name}: negotiated OpenFlow version 0x{:02x}", version as u8);
+    let [ours, theirs] =
+        [ours, codec::decode_hello(bytes).unwrap_or(0)].map(message_text::supported);
+    vlog::dbg!(
+        "vconn",
+        "{}: negotiated OpenFlow version 0x{:02x} (we support {ours}, peer supports {theirs})",
+        conn.vconn,
+        version as u8
+    );
     s.conn_ready(id);
     true
 }
 
 fn decode(s: &mut State, id: ConnId, dialect: Dialect, bytes: &[u8]) -> Option<(ReplyTo, Request)> {
-    match codec::decode(dialect, bytes) {
+    let decoded = codec::decode(dialect, bytes);
+    log_received(s, id, decoded.as_ref().ok().map(|(_, request)| request), bytes);
+    match decoded {
         Ok(decoded) => Some(decoded),
         Err(e) => {
             let xid = e.xid;
@@ -269,7 +298,11 @@ fn modify(
             s.update_misses(bridge);
             Ok(())
         }
-        Request::FlowMod(fm) => flow_mod(s, id, &fm, now),
+        Request::FlowMod(fm) => {
+            flow_mod(s, id, &fm, now)?;
+            s.count_flow_mod(id, fm.command);
+            Ok(())
+        }
         Request::GroupMod(gm) => {
             s.ofproto.group_mod(bridge, &gm, now)?;
             async_msgs::forward(s, (id, xid), &gm);
@@ -441,8 +474,13 @@ async fn commit(
         let dialect = conn.dialect.ok_or(OfError::BadType)?;
         (bridge, dialect, Rc::new(bundle::take(conn, bundle, flags)?))
     };
+    let flow_mods = Rc::new(RefCell::new(FlowMods::default()));
+    let counted = flow_mods.clone();
     let fits = move |r: &Request| match r {
-        Request::FlowMod(fm) => check(dialect.version, fm),
+        Request::FlowMod(fm) => {
+            counted.borrow_mut().count(fm.command, 0);
+            check(dialect.version, fm)
+        }
         _ => Ok(()),
     };
     let vlan_limit = state.borrow().dp.settings().vlan_limit;
@@ -452,6 +490,10 @@ async fn commit(
         Ok(()) => {
             let packets = {
                 let mut s = state.borrow_mut();
+                let now = s.now_ms();
+                if let Some(conn) = s.conns.get_mut(&id) {
+                    conn.flow_mods.count_all(&flow_mods.borrow(), now);
+                }
                 s.flush_changes();
                 s.ofproto.take_packets()
             };

@@ -15,6 +15,11 @@ impl<'a> Encoded<'a> {
         Encoded { message, forms: Vec::new() }
     }
 
+    /// The message itself.
+    pub fn message(&self) -> &'a Reply {
+        self.message
+    }
+
     /// The message's bytes; none if the dialect has no such message.
     pub fn of(&mut self, dialect: Dialect) -> &[Vec<u8>] {
         let at = self.forms.iter().position(|(known, _)| *known == dialect);

@@ -12,6 +12,7 @@ pub mod dispatch;
 pub mod encoded;
 pub mod injected;
 pub mod io;
+pub mod message_text;
 pub mod multipart;
 pub mod open_bundles;
 pub mod pace;

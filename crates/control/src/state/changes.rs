@@ -60,8 +60,8 @@ impl State {
         let (ofproto, export) = (&mut self.ofproto, &mut self.observers.export);
         self.dp.collect_some(most, &mut |used| {
             let used_ns = used.used_ms * 1_000_000;
-            for id in used.credits {
-                ofproto.credit(*id, used.packets, used.bytes, used_ns);
+            for (id, bytes) in action::credited(used.credits, used.packets, used.bytes) {
+                ofproto.credit(id, used.packets, bytes, used_ns);
             }
             if let Some(effects) = used.effects {
                 let (packets, bytes) = (used.packets, used.bytes);

@@ -1,7 +1,8 @@
 //! OpenFlow connections: who comes and goes, and what the switch does for them.
 
 use super::{DEFAULT_VERSIONS, State, versions};
-use crate::of::{Conn, ConnId};
+use crate::of::{Conn, ConnId, message_text};
+use crate::vlog;
 use ofproto::BridgeId;
 use openflow::codec::ReplyTo;
 use openflow::{Reply, Version};
@@ -9,9 +10,10 @@ use std::collections::BTreeMap;
 
 impl State {
     /// Adds a connection.
-    pub fn add_conn(&mut self, conn: Conn) -> ConnId {
+    pub fn add_conn(&mut self, mut conn: Conn) -> ConnId {
         let id = self.of.next_conn;
         self.of.next_conn += 1;
+        conn.vconn = conn.vconn_name(id);
         self.conns.insert(id, conn);
         id
     }
@@ -19,8 +21,12 @@ impl State {
     /// Forgets a connection.
     pub fn remove_conn(&mut self, id: ConnId) {
         let name = self.conn_name(id);
-        let Some(conn) = self.conns.remove(&id) else { return };
+        let now = self.now_ms();
+        let Some(mut conn) = self.conns.remove(&id) else { return };
         self.of.counts.add(&name, &conn.counts);
+        if let Some(text) = conn.flow_mods.take(now) {
+            vlog::info!("connmgr", "{name}: {text}");
+        }
         if let (Some(target), Some(_)) = (conn.kind.target(), conn.dialect) {
             self.controller_left(&conn.bridge, target);
         }
@@ -42,6 +48,24 @@ impl State {
         }
     }
 
+    /// Counts a flow-mod of a connection, for the log.
+    pub fn count_flow_mod(&mut self, id: ConnId, command: openflow::FlowModCommand) {
+        let now = self.now_ms();
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.flow_mods.count(command, now);
+        }
+    }
+
+    /// Tells the log of connections' flow-mods.
+    pub fn report_flow_mods(&mut self) {
+        let now = self.now_ms();
+        for (id, conn) in self.conns.iter_mut().filter(|(_, c)| c.flow_mods.is_due(now)) {
+            if let Some(text) = conn.flow_mods.take(now) {
+                vlog::info!("connmgr", "{}: {text}", conn.name(*id));
+            }
+        }
+    }
+
     /// A connection's name in the log.
     pub fn conn_name(&self, id: ConnId) -> String {
         self.conns.get(&id).map_or_else(|| format!("#{id}"), |conn| conn.name(id))
@@ -58,7 +82,8 @@ impl State {
     /// version.
     pub fn reply_in(&mut self, id: ConnId, version: Version, xid: u32, reply: &Reply) {
         if let Some(conn) = self.conns.get_mut(&id) {
-            openflow::codec::encode(version, xid, reply).into_iter().for_each(|m| conn.send(m));
+            let messages = openflow::codec::encode(version, xid, reply);
+            conn.send_all(messages, || message_text::reply(reply, version));
         }
     }
 
@@ -69,7 +94,8 @@ impl State {
         let mut reply = request.to_vec();
         if let (Some(kind), Some(conn)) = (reply.get_mut(1), self.conns.get_mut(&id)) {
             *kind = ECHO_REPLY;
-            conn.send(reply);
+            let payload = reply.len().saturating_sub(8);
+            conn.send_all(vec![reply], || format!(" {payload} bytes of payload"));
         }
     }
 

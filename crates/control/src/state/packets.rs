@@ -44,8 +44,8 @@ impl State {
         decision: &Decision,
     ) -> Result<(), OfError> {
         let now = self.now_ns();
-        for id in &decision.credits {
-            self.ofproto.credit(*id, 1, packet.len() as u64, now);
+        for (id, bytes) in action::credited(&decision.credits, 1, packet.len() as u64) {
+            self.ofproto.credit(id, 1, bytes, now);
         }
         if let Some(effects) = &decision.effects {
             self.ofproto.effects(effects, now);

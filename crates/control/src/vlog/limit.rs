@@ -15,6 +15,8 @@ pub struct Site {
 }
 
 struct State {
+    burst: u32,
+    rate: u32,
     tokens: f64,
     last: Option<Instant>,
     dropped: u32,
@@ -58,9 +60,16 @@ impl Default for Site {
 impl Site {
     /// A place that has not logged yet.
     pub const fn new() -> Self {
+        Self::with_limit(BURST, RATE)
+    }
+
+    /// A place that logs `burst` messages in a row, and `rate` a second after that.
+    pub const fn with_limit(burst: u32, rate: u32) -> Self {
         Self {
             state: Mutex::new(State {
-                tokens: BURST as f64,
+                burst,
+                rate,
+                tokens: burst as f64,
                 last: None,
                 dropped: 0,
                 first_dropped: None,
@@ -72,8 +81,8 @@ impl Site {
     pub(super) fn admit(&self, now: Instant) -> Verdict {
         let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(last) = state.last.replace(now) {
-            let earned = now.saturating_duration_since(last).as_secs_f64() * f64::from(RATE);
-            state.tokens = (state.tokens + earned).min(f64::from(BURST));
+            let earned = now.saturating_duration_since(last).as_secs_f64() * f64::from(state.rate);
+            state.tokens = (state.tokens + earned).min(f64::from(state.burst));
         }
         if state.tokens < 1.0 {
             state.dropped += 1;

@@ -414,6 +414,9 @@ mod tests {
         let l4 = l3 + if ipv6 { 40 } else { 20 };
         let at = l4 + sum_at(proto);
         d[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        if proto == TCP {
+            d[l4 + 12] = 0x50;
+        }
         d
     }
 

@@ -63,12 +63,12 @@ impl UncachedStats {
     /// Credits a packet of `bytes` bytes to these counters.
     pub fn credit(&mut self, counters: &[u32], bytes: u64, now_ms: u64) {
         (self.any, self.used_ms) = (true, now_ms);
-        for counter in counters {
-            let slot = &mut self.slots[*counter as usize % SUM_SLOTS];
-            if slot.counter != *counter && slot.packets > 0 {
+        for (counter, bytes) in action::credited(counters, 1, bytes) {
+            let slot = &mut self.slots[counter as usize % SUM_SLOTS];
+            if slot.counter != counter && slot.packets > 0 {
                 self.list.push(std::mem::take(slot));
             }
-            slot.counter = *counter;
+            slot.counter = counter;
             slot.packets += 1;
             slot.bytes += bytes;
         }

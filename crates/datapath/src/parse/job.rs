@@ -16,6 +16,7 @@ use flow::at;
 use packet::{BURST, Packet, VECTOR};
 use std::ops::Range;
 use telemetry::Drop;
+use wire::TCP_LEN;
 
 /// A range of adjacent packets of a vector that came in on one port, to be parsed.
 pub(crate) struct ParseJob<'a> {
@@ -277,6 +278,9 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
             if end < p.end_least as usize || end > len {
                 break;
             }
+            if FLAGS && !has_tcp_header(d, p, end) {
+                break;
+            }
             let key = M::key::<FLAGS>(head, d, &ready);
             *sames.add(i) = M::same(key, last);
             M::store(key, lines.add(i));
@@ -319,6 +323,9 @@ unsafe fn claim<M: KeyBuilder>(job: &mut ParseJob<'_>, i: usize) -> Option<&'sta
             if end < p.end_least as usize || end > len {
                 return None;
             }
+            if p.flags_mask != 0 && !has_tcp_header(d, p, end) {
+                return None;
+            }
         }
         let mut key = M::key::<true>(head, d, &M::ready(p, port));
         job.columns.same[i] = false;
@@ -333,6 +340,18 @@ unsafe fn claim<M: KeyBuilder>(job: &mut ParseJob<'_>, i: usize) -> Option<&'sta
         job.columns.layout[i] = Layout { end: end as u16, ..p.layout };
         Some(p)
     }
+}
+
+/// True if the length that a TCP header names is valid, and the header ends before `end`, which is
+/// not before the profile's least.
+///
+/// # Safety
+/// The profile has TCP flags; the data is as long as the profile demands.
+#[inline(always)]
+unsafe fn has_tcp_header(d: *const u8, p: &Profile, end: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let header = usize::from(unsafe { *d.add(p.flags_at as usize) } >> 4) * 4;
+    header.wrapping_sub(TCP_LEN) <= end - p.end_least as usize
 }
 
 #[inline(always)]

@@ -6,7 +6,7 @@
 
 use crate::batch::keys::{EXT1, Ext, Layout, Line, bytes_mut, key_of};
 use flow::{Key, at, flag, frag};
-use wire::{ETH_QINQ, ETH_VLAN, NSH_LEN, NSH_MD1, Nsh};
+use wire::{ETH_QINQ, ETH_VLAN, NSH_LEN, NSH_MD1, Nsh, TCP_LEN};
 
 /// Ethertypes and IP protocols, by the short names that the packet path uses.
 pub(crate) use wire::{
@@ -108,7 +108,13 @@ fn plain_ipv4(d: &[u8], in_port: u16, line: &mut Line) -> Option<Layout> {
     if total < whole || d.len() < 14 + total || d.len() > 0xffff {
         return None;
     }
-    let flags = if proto == TCP { [d[l4 + 12] & 0x0f, d[l4 + 13]] } else { [0, 0] };
+    let mut flags = [0, 0];
+    if proto == TCP {
+        if !has_tcp_header(&d[l4..14 + total]) {
+            return None;
+        }
+        flags = [d[l4 + 12] & 0x0f, d[l4 + 13]];
+    }
     let port = in_port.to_be_bytes();
     line[0] = word(0);
     line[1] = word(8) & u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
@@ -120,6 +126,11 @@ fn plain_ipv4(d: &[u8], in_port: u16, line: &mut Line) -> Option<Layout> {
     line[7] = 0;
     let end = (14 + total) as u16;
     Some(Layout { l3: 14, l4: l4 as u16, end, ext: 0, sane: true })
+}
+
+/// True if a TCP header is there, as long as it says itself.
+fn has_tcp_header(h: &[u8]) -> bool {
+    h.len() >= TCP_LEN && (TCP_LEN..=h.len()).contains(&(usize::from(h[12] >> 4) * 4))
 }
 
 fn is_vlan(t: u16) -> bool {
@@ -242,7 +253,7 @@ pub(crate) fn ipv6_ext(d: &[u8], first: u8) -> Option<(u8, u8, usize)> {
 fn l4(h: &[u8], proto: u8, out: &mut Out<'_>) {
     let eth_type = be16(&out.l0[..], at::ETH_TYPE);
     match proto {
-        TCP if h.len() >= 20 => {
+        TCP if has_tcp_header(h) => {
             out.ports([h[0], h[1]], [h[2], h[3]]);
             out.put::<2>(at::TCP_FLAGS, &[h[12] & 0x0f, h[13]]);
         }

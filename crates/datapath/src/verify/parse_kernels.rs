@@ -22,6 +22,9 @@ pub(crate) fn frame(p: &Profile, seed: u64, spare: usize) -> Vec<u8> {
         let inside = p.end_least - p.end_base + next(&mut x) as u16 % (spare as u16 + 1);
         d[p.len_at as usize..][..2].copy_from_slice(&inside.to_be_bytes());
     }
+    if p.flags_mask != 0 {
+        d[p.flags_at as usize] = 0x50 | next(&mut x) & 0x0f;
+    }
     d
 }
 
@@ -135,6 +138,31 @@ mod tests {
                 assert_eq!(got, expected(&frames), "{} {n}", level.name());
                 assert_eq!(claimed, if level == Level::Scalar { 0 } else { n });
             }
+        }
+    }
+
+    #[test]
+    fn no_kernel_claims_a_tcp_header_of_wrong_length() {
+        let kinds = || PROFILES.iter().filter(|p| p.flags_mask != 0);
+        assert_eq!(kinds().count(), 4);
+        for (level, p) in levels().flat_map(|l| kinds().map(move |p| (l, p))) {
+            // Each length that a header can name, of packets that have room for 40 bytes.
+            let named = |n: u8| {
+                let mut d = frame(p, 1, 20);
+                d[p.flags_at as usize] = n << 4;
+                let inside = p.end_least - p.end_base + 20;
+                d[p.len_at as usize..][..2].copy_from_slice(&inside.to_be_bytes());
+                d
+            };
+            let frames: Vec<Vec<u8>> = (0..16).map(named).collect();
+            let (got, claimed) = parse_all(&frames, level, &mut ProfileStats::default());
+            assert_eq!(got, expected(&frames), "{}, profile {}", level.name(), p.index);
+            let fit = 10 - 5 + 1;
+            assert_eq!(claimed, if level == Level::Scalar { 0 } else { fit });
+            let with_ports = |r: &Option<(Key, _, _)>| {
+                r.is_some_and(|(key, ..)| key.get::<1>(flow::at::FLAGS)[0] & flow::flag::L4 != 0)
+            };
+            assert_eq!(got.iter().filter(|r| with_ports(r)).count(), fit);
         }
     }
 

@@ -300,6 +300,9 @@ fn l4(c: &mut Cursor<'_>, proto: u8, version: u8, k: &mut Key) -> Option<()> {
     let (src, dst) = match (proto, version) {
         (6, _) => {
             let h = c.take(20)?;
+            // What is shorter or longer than it can be is no header.
+            let header = (h[12] >> 4) as usize * 4;
+            (20..=all.len()).contains(&header).then_some(())?;
             Field::TcpFlags.set(k, num(&h[12..14]) & 0xfff);
             (num(&h[..2]), num(&h[2..4]))
         }

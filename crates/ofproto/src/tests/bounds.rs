@@ -291,6 +291,30 @@ fn resubmits_end_as_in_ovs() {
     is_refused(n, &d);
 }
 
+/// As in OVS, what was done before is done: no list goes on, and the packet is not dropped.
+#[test]
+fn a_pipeline_that_sends_too_many_copies_ends_and_sends_them() {
+    let mut lab = Lab::new();
+    let again = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
+    for t in 1..13 {
+        lab.add(flow(t - 1, 1, "udp", apply(vec![again(t), again(t), out(2)])));
+    }
+    lab.add(flow(12, 1, "udp", apply(vec![out(2); 8])));
+    let key = packet("in_port=1,udp");
+    let text =
+        lab.sw.trace(lab.br, &key, &Options::default(), &crate::TraceStyle::default()).unwrap();
+    assert_eq!(text.matches(" >>>> resubmits yielded over 64 kB of actions <<<<\n").count(), 1);
+    assert!(text.ends_with("\n  - Uses action(s) not supported by datapath.\n"), "{}", text.len());
+    let (n, d) = steps(|| lab.decide(&key));
+    assert!(n < PACKET_STEPS_MAX, "{n} steps");
+    assert_eq!(d.drop, None);
+    assert!((4097..4097 + 8).contains(&d.ops.len()), "{} copies", d.ops.len());
+    assert!(lab.sw.take_failure().is_some(), "and the log says so");
+    // A single flow may have more than that.
+    lab.add(flow(0, 1, "tcp", apply(vec![out(2); 6000])));
+    assert_eq!(lab.decide(&packet("in_port=1,tcp")).ops.len(), 6000);
+}
+
 /// The log hears of one packet, and of another one only when it has taken the first.
 #[test]
 fn one_failed_translation_is_kept_for_the_log() {

@@ -19,8 +19,11 @@ const RESUBMITS_MAX: usize = 4096;
 /// Sixteen for each table lookup: no pipeline that OVS completes has come near that, and it takes a
 /// few ms at worst.
 const TRANSLATION_STEPS_MAX: usize = 16 * RESUBMITS_MAX;
-/// Operations of one decision, at most: OVS ends at 64 kB of them, 16 bytes each.
-const OPS_MAX: usize = 4096;
+/// Operations of one decision after which no table is looked up, and the lists that led there end:
+/// OVS ends them at 64 kB of operations, 16 bytes each.
+const OPS_ENOUGH: usize = 4096;
+/// Operations of one decision, at most: more than one flow may have outputs.
+const OPS_MAX: usize = 2 * OPS_ENOUGH;
 /// Counters of one decision, at most: a flow, or a group and its bucket, for each table lookup.
 const CREDITS_MAX: usize = 2 * RESUBMITS_MAX;
 /// Values on the stack, at most: OVS ends at 64 kB of them, 16 bytes each.
@@ -49,6 +52,22 @@ impl Xlate<'_, '_> {
             self.give_up(Drop::ResubmitLimit, || format!("over {RESUBMITS_MAX} resubmit actions"));
         }
         self.end.failed.is_some()
+    }
+
+    /// True if there are so many operations that no table is looked up any more. The lists that led
+    /// here end; what they have done so far is done, as in OVS.
+    pub(super) fn has_enough(&mut self) -> bool {
+        if self.spent.ops <= OPS_ENOUGH {
+            return false;
+        }
+        let text = "resubmits yielded over 64 kB of actions";
+        if !self.end.exited {
+            self.trace_refusal(|| text.into());
+        }
+        self.note_failure(text);
+        self.note_slow();
+        (self.end.exit, self.end.exited) = (true, true);
+        true
     }
 
     /// Takes steps; false: too few are left, and the packet is dropped.

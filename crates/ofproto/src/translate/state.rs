@@ -39,6 +39,8 @@ pub(super) struct Outer<'o> {
     pub received: bool,
     /// Tables see the outer packet now.
     pub encapsulated: bool,
+    /// Bytes of headers that the outer packet has more than the one that was received.
+    pub header_bytes: u32,
     /// Geneve options of the received outer header.
     pub options: &'o [u8],
     /// Fields `tun_metadataN`, as the actions made them.
@@ -176,6 +178,7 @@ impl Outer<'_> {
             dst: outer::destination(key),
             received: key.u8(at::FLAGS) & flow::flag::TUNNEL != 0,
             encapsulated: false,
+            header_bytes: 0,
             options: &[],
             fields: Vec::new(),
             first: Vec::new(),

@@ -15,7 +15,7 @@ impl<'a> Xlate<'a, '_> {
     /// Looks the packet up in a table and executes the rule; returns its cookie. `in_port`: the
     /// input port for this lookup only.
     pub(super) fn table(&mut self, table: u8, in_port: Option<OfPort>, miss: Miss) -> Option<u64> {
-        if self.is_too_much() || !self.spend(1) {
+        if self.is_too_much() || self.has_enough() || !self.spend(1) {
             return None;
         }
         // The first lookup is not a resubmission.

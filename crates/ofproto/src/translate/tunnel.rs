@@ -347,6 +347,8 @@ impl<'a> Xlate<'a, '_> {
         }
         let from = self.answer.decision.ops.len();
         let header = header(outer, own, mac, source, spec);
+        let unseen = if payload == Payload::Frame { 0 } else { ETHERNET_BYTES.into() };
+        let header_bytes = (header.len() as u32).saturating_sub(unseen);
         let ports = self.snapshot.underlay.source_ports;
         self.op(Op::TunnelPush(Arc::new(TunnelPush {
             kind: spec.kind,
@@ -362,7 +364,13 @@ impl<'a> Xlate<'a, '_> {
         self.key = outer_key(outer, own, mac, source, spec, out_port);
         self.base = self.key;
         let encapsulated = std::mem::replace(&mut self.tunnel.encapsulated, true);
+        // What the bridges outside count has the outer header.
+        let before = self.tunnel.header_bytes;
+        self.tunnel.header_bytes = before + header_bytes;
+        self.credit(action::longer(self.tunnel.header_bytes));
         self.visit(way.bridge, way.port.spec.of_port);
+        self.credit(action::longer(before));
+        self.tunnel.header_bytes = before;
         self.tunnel.encapsulated = encapsulated;
         // Fields of the outer packet are made by the switch: the decision does not depend on them.
         (self.key, self.base, self.wc) = (key, base, wc);

@@ -21,6 +21,7 @@ mod lengths;
 mod meter;
 mod monitor;
 mod multipart;
+mod names;
 mod oxs;
 mod packet;
 mod port;
@@ -34,6 +35,7 @@ pub use decode::{DecodeError, ERROR_DATA, decode};
 pub use encode::{encode, encode_part};
 pub use hello::{agree, decode_hello, encode_hello, hello_failed, highest};
 pub use kinds::{type_name, version};
+pub use names::{has_more, headline};
 
 /// Nicira's experimenter id.
 pub(crate) const NX: u32 = 0x0000_2320;
