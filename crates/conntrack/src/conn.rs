@@ -22,9 +22,9 @@ pub enum Translation {
     /// The connection has no translation.
     #[default]
     None,
-    /// Of the first packet the source address, possibly with its port.
+    /// The source address of the first packet is translated, possibly with its port.
     Source,
-    /// Of the first packet the destination address, possibly with both ports.
+    /// The destination address of the first packet is translated, possibly with both ports.
     Destination,
 }
 
