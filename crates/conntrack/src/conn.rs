@@ -19,17 +19,17 @@ pub mod state {
 /// What a translation changes of the first packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Translation {
-    /// Packets are not translated.
+    /// The connection has no translation.
     #[default]
     None,
-    /// Its source (and with it possibly the source port).
+    /// The source address of the first packet is translated, possibly with its port.
     Source,
-    /// Its destination and ports.
+    /// The destination address of the first packet is translated, possibly with both ports.
     Destination,
 }
 
 impl Translation {
-    /// What the same connection's translation changes of packets that answer.
+    /// What the connection's translation changes of packets in the reply direction.
     #[must_use]
     pub fn reversed(self) -> Translation {
         match self {
@@ -40,32 +40,32 @@ impl Translation {
     }
 }
 
-/// A connection that is kept, as it is at one moment.
+/// A copy of a stored connection, as it is at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conn {
-    /// The tuple of the packet that began it.
+    /// Tuple of the original direction: that of the first packet, before translation.
     pub orig: Tuple,
-    /// The tuple of packets that answer: the reverse of the first packet's as translated.
+    /// Tuple of the reply direction: the reverse of the first packet's tuple after translation.
     pub reply: Tuple,
-    /// What is translated.
+    /// The connection's translation.
     pub nat: Translation,
-    /// How far it got.
+    /// State of the connection's two ends.
     pub peers: Peers,
-    /// Mark.
+    /// The connection's mark (`ct_mark`).
     pub mark: u32,
-    /// Label.
+    /// The connection's label (`ct_label`).
     pub label: u128,
-    /// The timeout policy that it was committed under; None: the default.
+    /// Timeout policy of the `ct` that committed the connection; None: the default.
     pub policy: Option<u32>,
-    /// Its helper.
+    /// The connection's helper (OVS: ALG).
     pub alg: Option<action::Alg>,
-    /// The connection that announced it, as its store names it.
+    /// Name of the connection that announced this one ([`crate::Store::name`]).
     pub parent: Option<u64>,
     /// Expiry, in milliseconds of the caller's clock.
     pub expires: u64,
 }
 
-/// What a packet carries of connection tracking; the key's fields.
+/// What connection tracking says of a packet; its key has these as `ct` fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<R> {
     /// Bits of [`state`]; 0: not tracked, and the rest means nothing.
@@ -76,9 +76,9 @@ pub struct Meta<R> {
     pub mark: u32,
     /// The connection's label.
     pub label: u128,
-    /// The connection's first tuple, or the packet's own while there is none.
+    /// The connection's tuple of the original direction; without a connection the packet's own.
     pub tuple: Option<Tuple>,
-    /// The connection that the last `ct` found, and how the packet stands to it.
+    /// The connection that the last `ct` found, and the packet's relation to it.
     pub conn: Option<Known<R>>,
 }
 
@@ -91,9 +91,9 @@ impl<R> Default for Meta<R> {
 /// A connection that an earlier `ct` found for the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known<R> {
-    /// The name of the connection.
+    /// The connection.
     pub at: R,
-    /// True if the packet has the direction of answers.
+    /// True if the packet has the reply direction.
     pub reply: bool,
     /// True if the packet is an ICMP error about the connection.
     pub related: bool,

@@ -1,23 +1,24 @@
-//! What is counted of packets and connections that did not go the common way.
+//! Counters of exceptions: invalid packets, and connections that are not stored.
 
-/// Why a connection is not kept.
+/// Why a connection is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Another one has one of its tuples.
+    /// Another connection has one of its tuples.
     Exists,
-    /// There are as many connections as there may be.
+    /// The limit of all connections is reached, or the table has no room left.
     Full,
-    /// The zone has as many connections as it may have.
+    /// The limit of the zone's connections is reached.
     ZoneFull,
-    /// The zone has as many half-open ones as its share.
+    /// The zone has as many half-open connections as its share.
     HalfOpen,
-    /// The port has as many half-open ones as the zone's share has left.
+    /// Packets of the input port began as many half-open connections as are left of the zone's
+    /// share.
     PortHalfOpen,
-    /// Another thread was at the same place for too long.
+    /// Other threads held the same bucket of the index, or the zone's counter, for too long.
     Busy,
 }
 
-/// What is counted of packets and connections that did not go the common way.
+/// An exception that is counted; [`COUNT_NAMES`] has their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Count {
@@ -39,7 +40,7 @@ pub enum Count {
     FragmentBusy,
 }
 
-/// How many kinds there are.
+/// Number of counters.
 pub const COUNTS: usize = 16;
 
 /// Names of counters (`coverage/show`), in order of [`Count`]: OVS's where it has one.

@@ -1,5 +1,5 @@
-//! Reads out of a packet's bytes what connection tracking needs, and refuses what is not as its
-//! protocol says. Such packets are invalid (`+inv`), never an error.
+//! Reads from a packet's bytes what connection tracking needs. A packet that violates its protocol
+//! is invalid (`+inv`), which is no error of the switch.
 
 use crate::machine::{Segment, TcpSegment, WSCALE_KNOWN};
 use crate::tuple::{Tuple, answer_type};
@@ -8,14 +8,14 @@ use wire::{
     walk_extensions,
 };
 
-/// A packet as connection tracking sees it.
+/// What connection tracking reads of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its tuple; of an ICMP error that of the packet that would answer the one it is about.
+    /// The packet's tuple; of an ICMP error the reverse of the tuple of the packet that it cites.
     pub tuple: Tuple,
-    /// An ICMP error: it belongs to the connection of the packet inside it.
+    /// True for an ICMP error, which belongs to the connection of the packet that it cites.
     pub related: bool,
-    /// What the state machines look at.
+    /// What the connection's state machine reads.
     pub segment: Segment,
     /// Where headers are.
     pub place: Place,
@@ -26,11 +26,11 @@ pub struct Seen {
 pub struct Place {
     /// The IP header.
     pub l3: usize,
-    /// What stands behind it and behind extension headers.
+    /// The L4 header, behind the IP header and its extension headers.
     pub l4: usize,
     /// The end of the IP packet; padding follows.
     pub end: usize,
-    /// Where the packet inside an ICMP error has its IP header, and what is behind it.
+    /// The IP header and the L4 header of the packet that an ICMP error cites.
     pub inner: (usize, usize),
 }
 
@@ -39,13 +39,14 @@ pub struct Place {
 pub enum Bad {
     /// The IP header's checksum is wrong.
     IpChecksum,
-    /// The checksum behind it is wrong.
+    /// The checksum of TCP, UDP, SCTP or ICMP is wrong.
     Checksum,
     /// The packet is cut short, a fragment, or of a kind that no connection has.
     Shape,
 }
 
-/// An IP header: addresses and protocol, and where the next one starts and its packet ends.
+/// What an IP header says: addresses and protocol, where the L4 header begins, and where the packet
+/// ends.
 struct Network {
     tuple: Tuple,
     l4: usize,
@@ -54,8 +55,7 @@ struct Network {
 
 /// Reads a packet whose IP header is at `l3`. `sound`: the checksums are known to be right.
 ///
-/// # Errors
-/// When it is invalid.
+/// The packet is invalid, for the reason that is returned.
 pub fn extract(data: &[u8], l3: usize, zone: u16, sound: bool) -> Result<Seen, Bad> {
     let mut net = network(data, l3, zone, true)?;
     if !sound && !net.tuple.v6 && !Ipv4::new(&data[l3..]).is_some_and(|ip| ip.checksum_ok()) {
@@ -97,7 +97,7 @@ const MIN_WHOLE: [usize; 3] = [wire::TCP_LEN, wire::UDP_LEN, wire::SCTP_LEN];
 /// Bytes that must be there of such headers inside an ICMP error about IPv4 (RFC 792).
 const MIN_CITED: [usize; 3] = [8; 3];
 
-/// Reads an IP header. `whole`: what it says of its length must be there.
+/// Reads an IP header. `whole`: all bytes that the header counts must be there.
 #[inline]
 fn network(data: &[u8], l3: usize, zone: u16, whole: bool) -> Result<Network, Bad> {
     let b = data.get(l3..).ok_or(Bad::Shape)?;
@@ -148,7 +148,7 @@ fn network_v6(b: &[u8], l3: usize, zone: u16, whole: bool) -> Result<Network, Ba
     Ok(Network { tuple, l4: l3 + wire::IPV6_LEN + walk.at, end: l3 + end })
 }
 
-/// Ports, of protocols that have them; port 0 belongs to no connection.
+/// Reads the ports, for protocols that have them. Port 0 belongs to no connection.
 fn ports(tuple: &mut Tuple, b: &[u8], min: [usize; 3]) -> Result<(), Bad> {
     let min = match tuple.proto {
         IP_TCP => min[0],
@@ -167,6 +167,7 @@ fn ports(tuple: &mut Tuple, b: &[u8], min: [usize; 3]) -> Result<(), Bad> {
     }
 }
 
+/// True if the checksum of an L4 header and its payload is right, or there is none.
 pub(crate) fn checksum_ok(tuple: &Tuple, b: &[u8]) -> bool {
     let pseudo = || match tuple.v6 {
         true => {
@@ -190,7 +191,7 @@ pub(crate) fn checksum_ok(tuple: &Tuple, b: &[u8]) -> bool {
     }
 }
 
-/// What the state machine looks at of a TCP header and what follows it.
+/// What the state machine reads of a TCP header and its payload.
 #[inline(always)]
 pub(crate) fn segment(tcp: &Tcp<&[u8]>, b: &[u8]) -> TcpSegment {
     TcpSegment {
@@ -227,7 +228,8 @@ pub(crate) fn window_scale(options: &[u8]) -> u8 {
     found
 }
 
-/// ICMP and ICMPv6, of which errors are about a packet that they cite.
+/// Reads a message of ICMP or ICMPv6. An error belongs to the connection of the packet that it
+/// cites.
 fn icmp(data: &[u8], mut seen: Seen) -> Result<Seen, Bad> {
     let (l4, end) = (seen.place.l4, seen.place.end);
     let b = &data[l4..end];
@@ -261,7 +263,7 @@ fn icmp(data: &[u8], mut seen: Seen) -> Result<Seen, Bad> {
     Ok(seen)
 }
 
-/// A message that is part of an exchange, named by its identifier.
+/// Reads a query of ICMP or a reply to one: its identifier takes the place of both ports.
 fn message(tuple: &mut Tuple, b: &[u8], kind: u8, code: u8) -> Result<(), Bad> {
     if answer_type(kind, tuple.v6).is_none() || code != 0 {
         return Err(Bad::Shape);

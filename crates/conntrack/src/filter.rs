@@ -1,11 +1,11 @@
-//! Which connections are flushed: those that agree with what is said of their tuples.
+//! Filters of the connections to be flushed, by their zones, protocols and tuples.
 
 use crate::conn::Conn;
 use crate::table::Table;
 use crate::tuple::Tuple;
 use std::net::IpAddr;
 
-/// What is said of one of a connection's tuples; None: anything.
+/// Conditions on one of a connection's tuples; None: any value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TupleFilter {
     /// Source address.
@@ -22,16 +22,16 @@ pub struct TupleFilter {
     pub icmp_code: Option<u8>,
 }
 
-/// What is said of connections.
+/// Conditions on a connection; None: any value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Zone.
     pub zone: Option<u16>,
     /// IP protocol.
     pub proto: Option<u8>,
-    /// What the tuple of the first packet has to be.
+    /// Conditions on the tuple of the original direction.
     pub orig: TupleFilter,
-    /// What the tuple of answers has to be.
+    /// Conditions on the tuple of the reply direction.
     pub reply: TupleFilter,
 }
 
@@ -54,7 +54,8 @@ impl TupleFilter {
             && (!t.is_icmp() || self.icmp_code.is_none_or(|c| c == 0))
     }
 
-    /// The whole tuple, if all of it is said. What is not said of ICMP's fields is 0 (as in OVS).
+    /// The one tuple that meets the conditions, if they name every field. ICMP fields that they do
+    /// not name count as 0 (as in OVS).
     fn whole(&self, proto: u8, zone: u16) -> Option<Tuple> {
         let (src, dst) = (self.src?, self.dst?);
         let v6 = src.is_ipv6();
@@ -86,12 +87,12 @@ impl Filter {
 }
 
 impl Table {
-    /// Ends the connections that the filter fits, of those from number `from` on, having looked at
-    /// `count` entries at most; where to go on. Whole zones and single connections end at once.
-    /// `now` in milliseconds.
+    /// Ends the connections that meet the filter among `count` entries from entry `from` on;
+    /// returns the entry to go on from, None: all are done. A filter for a whole zone, or for a
+    /// single connection, is done by one call. `now` in milliseconds.
     ///
-    /// # Errors
-    /// The filter names a single connection by its first tuple, and there is none.
+    /// The filter names a single connection by its tuple of the original direction, and there is
+    /// none.
     pub fn flush_where(
         &self,
         filter: &Filter,

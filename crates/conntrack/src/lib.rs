@@ -4,7 +4,7 @@
 //! asks for. *Does not know*: ports, flows, OpenFlow, threads, clocks (time is an argument, in
 //! milliseconds).
 //!
-//! [`track`] is the way of one packet, over a [`Store`]. There are two: the [`Table`] that all
+//! [`track`] handles one packet, over a [`Store`]. There are two stores: the [`Table`] that all
 //! packet threads share ([`Worker`]), and [`Model`], its slow twin, which defines what is right.
 //!
 //! Invariants

@@ -1,11 +1,11 @@
-//! What a connection's packets make of it, per protocol: the state machines of OVS 3.1's userspace
-//! datapath. TCP is followed as OpenBSD's pf does it (Guido van Rooij, "Real Stateful TCP Packet
-//! Filtering in IP Filter", 2001).
+//! The state machines of connections, per protocol, as in OVS 3.1's userspace datapath. TCP is
+//! followed as OpenBSD's pf does it (Guido van Rooij, "Real Stateful TCP Packet Filtering in IP
+//! Filter", 2001).
 
 use crate::policy::Class;
 use wire::tcp_flags::{ACK, FIN, PSH, RST, SYN, URG};
 
-/// What the end of a TCP connection is at. Numbers are OVS's; those that no packet leads to are
+/// States of one end of a TCP connection. The numbers are OVS's; states that no packet leads to are
 /// left out.
 pub mod state {
     #![allow(missing_docs)]
@@ -17,8 +17,8 @@ pub mod state {
     pub const TIME_WAIT: u8 = 10;
 }
 
-/// What packets of other protocols than TCP and ICMP have been, in [`Peer::state`] of the first
-/// end.
+/// States of connections of other protocols than TCP, in [`Peer::state`] of the first end: which
+/// packets there were. ICMP's have only the first and the last one.
 pub mod stage {
     #![allow(missing_docs)]
     pub const FIRST: u8 = 0;
@@ -44,18 +44,18 @@ pub struct Peer {
     pub state: u8,
     /// Window scale: bits [`WSCALE_KNOWN`], [`WSCALE_UNKNOWN`], [`WSCALE`].
     pub wscale: u8,
-    /// Largest window it announced, not scaled.
+    /// Largest window that this end announced, not scaled.
     pub max_win: u16,
-    /// The sequence number behind the last byte that it sent.
+    /// The sequence number behind the last byte that this end sent.
     pub seqlo: u32,
-    /// The sequence number behind the last byte that it may send.
+    /// The sequence number behind the last byte that this end may send.
     pub seqhi: u32,
 }
 
-/// The ends of a connection: of the first packet's sender, and the other one.
+/// The two ends of a connection: the sender of the first packet, then the other one.
 pub type Peers = [Peer; 2];
 
-/// What counts of a packet.
+/// What the state machines read of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
     /// TCP.
@@ -86,7 +86,7 @@ pub struct TcpSegment {
     pub wscale: u8,
 }
 
-/// What a connection says to a packet.
+/// What a connection's state machine decides about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The packet belongs to the connection.
@@ -99,7 +99,8 @@ pub enum Verdict {
     Invalid,
 }
 
-/// Why a segment is invalid, for a counter.
+/// What is counted of a TCP segment: why it is invalid, or that its sequence numbers were not
+/// checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Note {
@@ -118,7 +119,7 @@ pub fn may_begin(segment: &Segment) -> bool {
     }
 }
 
-/// A connection that begins with `segment`.
+/// The ends of a connection that begins with `segment`, and its first timeout.
 pub fn begin(segment: &Segment) -> (Peers, Class) {
     match segment {
         Segment::Tcp(t) => (begin_tcp(t), Class::TcpSynSent),
@@ -127,8 +128,8 @@ pub fn begin(segment: &Segment) -> (Peers, Class) {
     }
 }
 
-/// Changes the ends of a connection as a packet makes them; `reply`: the second end sent the
-/// packet. The class names the timeout that starts now; None: the present one goes on. `check`:
+/// Changes the ends of a connection by one of its packets; `reply`: the second end sent the packet.
+/// The class names the timeout that starts now; None: the present timeout goes on. `check`:
 /// sequence numbers are checked.
 #[inline]
 pub fn update(
@@ -154,8 +155,8 @@ pub fn update(
     }
 }
 
-/// [`update`] for a TCP segment that leaves both ends established; false: it does not, and nothing
-/// happened.
+/// Does what [`update`] does for a TCP segment that leaves both ends established. False: this
+/// segment does not, and nothing was changed.
 #[inline(always)]
 pub fn stay_established(src: &mut Peer, dst: &mut Peer, t: &TcpSegment) -> bool {
     if (src.state, dst.state) != (state::ESTABLISHED, state::ESTABLISHED)
@@ -193,13 +194,14 @@ fn update_other(at: &mut u8, reply: bool) -> (Verdict, Class) {
     }
 }
 
-/// Flags that a sane sender sets together.
+/// True if a sane sender sets these flags together.
 #[inline]
 fn flags_fit(flags: u16) -> bool {
     let begins = if flags & SYN != 0 { flags & (RST | FIN) == 0 } else { flags & (ACK | RST) != 0 };
     begins && (flags & ACK != 0 || flags & (FIN | PSH | URG) == 0)
 }
 
+/// The ends of a TCP connection that begins with this segment.
 fn begin_tcp(t: &TcpSegment) -> Peers {
     let syn = u32::from(t.flags & SYN != 0);
     let fin = u32::from(t.flags & FIN != 0);
@@ -278,6 +280,7 @@ fn update_tcp(
     (Verdict::Invalid, None, Note::SequenceFailed)
 }
 
+/// How many bits the windows of sender and receiver are shifted by.
 #[inline]
 fn scales(src: &Peer, dst: &Peer, flags: u16) -> (u8, u8) {
     let both = src.wscale & dst.wscale;
@@ -288,6 +291,7 @@ fn scales(src: &Peer, dst: &Peer, flags: u16) -> (u8, u8) {
     }
 }
 
+/// Corrects a segment; the first segment of an end also initialises that end.
 #[inline]
 fn checked(src: &mut Peer, dst: &mut Peer, t: &TcpSegment) -> Checked {
     let (src_scale, dst_scale) = scales(src, dst, t.flags);
@@ -315,8 +319,8 @@ fn checked(src: &mut Peer, dst: &mut Peer, t: &TcpSegment) -> Checked {
     c
 }
 
-/// The first segment of an end; true: its window begins with it, so what it acknowledges is not
-/// compared.
+/// Initialises the sender's end by its first segment. True: the end's window begins with this
+/// segment, so its acknowledgement number is not checked.
 fn first_of_end(src: &mut Peer, dst: &mut Peer, t: &TcpSegment, c: &mut Checked) -> bool {
     if t.flags & SYN != 0 && dst.wscale & WSCALE_KNOWN != 0 {
         src.wscale = t.wscale;
@@ -340,6 +344,7 @@ fn first_of_end(src: &mut Peer, dst: &mut Peer, t: &TcpSegment, c: &mut Checked)
     slides
 }
 
+/// True if the segment is inside the windows of both ends.
 #[inline]
 fn in_window(src: &Peer, dst: &Peer, t: &TcpSegment, c: &Checked) -> bool {
     let back = u32::from(dst.max_win) << c.dst_scale;
@@ -350,7 +355,8 @@ fn in_window(src: &Peer, dst: &Peer, t: &TcpSegment, c: &Checked) -> bool {
         && (t.flags & RST == 0 || ahead(t.seq, src.seqlo).unsigned_abs() <= 1)
 }
 
-/// While a connection is picked up or was just closed.
+/// True if the segment is near the sender's window while an end is not known yet or closes: then it
+/// is valid, too.
 fn in_loose_window(src: &Peer, dst: &Peer, c: &Checked) -> bool {
     let skew = SKEW_BYTES_MAX as u32;
     (dst.state < state::SYN_SENT
@@ -360,6 +366,7 @@ fn in_loose_window(src: &Peer, dst: &Peer, c: &Checked) -> bool {
         && ahead(c.seq, src.seqlo.wrapping_sub(skew)) >= 0
 }
 
+/// Moves the windows of both ends by a valid segment.
 #[inline]
 fn slide(src: &mut Peer, dst: &mut Peer, c: &Checked) {
     src.max_win = src.max_win.max(c.window as u16);
@@ -372,6 +379,7 @@ fn slide(src: &mut Peer, dst: &mut Peer, c: &Checked) {
     }
 }
 
+/// Moves the states of both ends by the flags of a valid segment.
 #[inline]
 fn step(src: &mut Peer, dst: &mut Peer, flags: u16) {
     if flags & SYN != 0 && src.state < state::SYN_SENT {
@@ -392,6 +400,7 @@ fn step(src: &mut Peer, dst: &mut Peer, flags: u16) {
     }
 }
 
+/// The timeout of a connection whose ends have these states.
 #[inline]
 fn tcp_class(a: u8, b: u8) -> Class {
     let (low, high) = (a.min(b), a.max(b));

@@ -1,4 +1,5 @@
-//! The slow twin of the table: one thread, a map, everything looked at every time.
+//! The slow twin of the table, for one thread: connections in a map, all of which are examined for
+//! each packet.
 
 use crate::alg::{Expectations, Expected, Skew};
 use crate::conn::Conn;
@@ -10,18 +11,18 @@ use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
 use std::collections::HashMap;
 
-/// Connections in a map.
+/// The connections, limits and counters of the twin.
 #[derive(Default)]
 pub struct Model {
     conns: HashMap<u64, Conn>,
     next: u64,
     expectations: Expectations,
     skews: HashMap<(u64, bool), Skew>,
-    /// Limits, as of the table.
+    /// Limits, as the table has them.
     pub limits: Limits,
     /// Timeout policies.
     pub policies: Policies,
-    /// What was counted.
+    /// All exceptions that were counted, in order.
     pub counts: Vec<Count>,
 }
 

@@ -1,5 +1,4 @@
-//! Chooses the tuple that answers to a translated connection have, so that no other connection has
-//! it.
+//! NAT: chooses the reply tuple of a translated connection, which no other connection may have.
 
 use crate::conn::Translation;
 use crate::tuple::{Tuple, number};
@@ -12,7 +11,7 @@ const TRIES_COUNT_MAX: u32 = 128;
 /// Tuples tried in the last round of a search.
 const TRIES_COUNT_MIN: u32 = 8;
 
-/// What this translation does.
+/// The side that `nat` translates.
 pub fn translation(nat: &Nat) -> Translation {
     match nat.side {
         None => Translation::None,
@@ -21,9 +20,9 @@ pub fn translation(nat: &Nat) -> Translation {
     }
 }
 
-/// The tuple of answers to a connection that begins with `orig`, translated as `nat` says; None:
-/// none of those tried is free. `hash` chooses address and first port, `random` where further
-/// rounds begin.
+/// The reply tuple of a connection that begins with `orig` and is translated as `nat` says; None:
+/// none of the tuples that were tried is free. `hash` chooses the address and the first port,
+/// `random` the port with which each further round begins.
 pub fn choose(
     orig: &Tuple,
     nat: &Nat,
@@ -56,7 +55,7 @@ pub fn choose(
     match (how, ports) {
         (Translation::Source, Some(ports)) => try_all(ports, |a, p| a.dport = p),
         (Translation::Destination, Some(ports)) => {
-            // Where no destination port is free, the first one with another source port may be.
+            // If no destination port is free, the first one may be free for another source port.
             try_all(ports, |a, p| a.sport = p)
                 .or_else(|| answer_with(&mut answer, ports.first, orig, &mut random, &mut free))
         }
@@ -64,6 +63,7 @@ pub fn choose(
     }
 }
 
+/// Searches for a free reply tuple with this source port, by its destination port.
 fn answer_with(
     answer: &mut Tuple,
     sport: u16,
@@ -78,7 +78,7 @@ fn answer_with(
     })
 }
 
-/// Ports that are tried, and which one first.
+/// A range of ports to try, and the port to begin with.
 #[derive(Clone, Copy)]
 struct Ports {
     min: u16,
@@ -86,7 +86,7 @@ struct Ports {
     first: u16,
 }
 
-/// The ports that may stand in for a source port: those that are as privileged.
+/// The ports that may replace a source port: a privileged port stays privileged.
 fn class_of(port: u16) -> Ports {
     let (min, max) = match port {
         0..512 => (1, 511),
@@ -96,7 +96,7 @@ fn class_of(port: u16) -> Ports {
     Ports { min, max, first: port }
 }
 
-/// Goes through the ports in bounded rounds until `found` says something.
+/// Tries ports in bounded rounds, until `found` returns a value for one.
 fn search<T>(
     ports: Ports,
     random: &mut impl FnMut() -> u32,

@@ -1,4 +1,4 @@
-//! How long a connection stays known without a packet.
+//! Timeouts: how long a connection is stored without a packet.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -19,7 +19,7 @@ pub enum Class {
     IcmpReply,
 }
 
-/// How many classes there are.
+/// Number of classes.
 pub const CLASSES: usize = 11;
 
 /// Names in the database (CT_Timeout_Policy, `timeouts`), in order of [`Class`].
@@ -45,11 +45,11 @@ pub const DEFAULT_SECONDS: [u32; CLASSES] =
 /// milliseconds of 31 bits: 24 days.
 pub const TIMEOUT_SECONDS_MAX: u32 = 2_000_000;
 
-/// Policies there can be at once: 44 bytes each.
+/// Timeout policies at once, at most: 44 bytes each.
 pub const POLICIES_COUNT_MAX: usize = 1024;
 
-/// All policies. Written by the control side, read by everybody; a change is seen by a connection's
-/// next packet.
+/// All timeout policies. The control side writes them, all threads read them; a change counts from
+/// a connection's next packet on.
 pub struct Policies {
     seconds: Box<[[AtomicU32; CLASSES]]>,
 }

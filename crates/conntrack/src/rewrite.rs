@@ -5,8 +5,8 @@ use crate::extract::{Place, Seen};
 use crate::tuple::Tuple;
 use wire::{IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP, IPV4_LEN, checksum, sctp_checksum};
 
-/// Translates a packet that `seen` is read from. Packets of its direction have the tuple that
-/// `answer` is the reverse of once they are translated.
+/// Translates a packet, of which `seen` was read. `answer`: the connection's tuple of the other
+/// direction, whose reverse the packet has afterwards.
 pub fn translate(data: &mut [u8], seen: &Seen, how: Translation, answer: &Tuple) {
     let place = seen.place;
     let v6 = answer.v6;
@@ -59,7 +59,7 @@ pub fn translate_v4(
     l4[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Writes an address into an IP header and keeps the sums that cover it.
+/// Writes an address into an IP header, and updates the checksums that cover it.
 fn addresses(data: &mut [u8], l3: usize, l4: (usize, usize), to: &Tuple, how: Translation) {
     let (value, source) = match how {
         Translation::None => return,
@@ -87,7 +87,7 @@ fn addresses(data: &mut [u8], l3: usize, l4: (usize, usize), to: &Tuple, how: Tr
     }
 }
 
-/// Where the checksum is that covers addresses; None: there is none, or it is cut off.
+/// Offset of the L4 checksum that covers the addresses; None: there is none, or it is cut off.
 fn sum_place(tuple: &Tuple, (l4, end): (usize, usize)) -> Option<usize> {
     let at = match (tuple.proto, tuple.v6) {
         (IP_TCP, _) => l4 + 16,
@@ -98,6 +98,7 @@ fn sum_place(tuple: &Tuple, (l4, end): (usize, usize)) -> Option<usize> {
     (at + 2 <= end).then_some(at)
 }
 
+/// Updates the checksum at `at`, after the bytes `old` that it covers became `new`.
 fn patch_sum(data: &mut [u8], at: usize, old: &[u8], new: &[u8], udp: bool) {
     let sum = u16::from_be_bytes([data[at], data[at + 1]]);
     let sum = match udp {
@@ -130,8 +131,8 @@ fn ports(data: &mut [u8], (l4, end): (usize, usize), to: &Tuple, whole: bool) {
     }
 }
 
-/// The address of the packet that an ICMP error came in: its own sum follows, the message's is
-/// filled afterwards.
+/// Translates the address of the packet that carries an ICMP error, and updates that packet's IP
+/// checksum. [`fill_icmp`] computes the checksum of the error afterwards.
 fn outer_address(data: &mut [u8], place: &Place, to: &Tuple, how: Translation) {
     addresses(data, place.l3, (place.end, place.end), to, how);
 }

@@ -7,16 +7,16 @@ use action::Alg;
 use std::fmt::Write;
 use wire::IP_TCP;
 
-/// How much is said.
+/// How much of a connection is printed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
-    /// `-m`: everything.
+    /// `-m`: everything that is known.
     pub verbose: bool,
-    /// `-s`: seconds left.
+    /// `-s`: the seconds until it expires.
     pub stats: bool,
 }
 
-/// What both ends of a TCP connection are at, by number.
+/// Names of the states of a TCP end, by number.
 const TCP_STATES: [&str; 11] = [
     "CLOSED",
     "LISTEN",
@@ -31,7 +31,7 @@ const TCP_STATES: [&str; 11] = [
     "TIME_WAIT",
 ];
 
-/// Name of a TCP state.
+/// Name of the state of a TCP end.
 pub fn tcp_state(state: u8) -> &'static str {
     TCP_STATES.get(usize::from(state)).copied().unwrap_or("<invalid>")
 }
@@ -61,7 +61,8 @@ pub fn protocol(proto: u8) -> String {
     }
 }
 
-/// A connection in one line, and the one that announced it. `now`: what the clock shows.
+/// A connection in one line; `parent`: the one that announced it. `now`: the present time,
+/// milliseconds.
 pub fn conn(c: &Conn, parent: Option<&Conn>, style: Style, now: u64) -> String {
     let mut s =
         format!("{},orig=({}),reply=({})", protocol(c.orig.proto), tuple(&c.orig), tuple(&c.reply));
@@ -97,6 +98,7 @@ pub fn conn(c: &Conn, parent: Option<&Conn>, style: Style, now: u64) -> String {
     s
 }
 
+/// A tuple, as OVS prints it.
 fn tuple(t: &Tuple) -> String {
     let addrs = format!("src={},dst={}", t.src_addr(), t.dst_addr());
     match t.is_icmp() {
@@ -105,6 +107,7 @@ fn tuple(t: &Tuple) -> String {
     }
 }
 
+/// The states of a TCP connection; `verbose`: of each end, with window scales and flags.
 fn protoinfo(c: &Conn, verbose: bool) -> String {
     let [a, b] = &c.peers;
     if !verbose {

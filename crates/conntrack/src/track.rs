@@ -1,5 +1,5 @@
-//! What `ct` does with one packet, in the order of OVS's userspace datapath. The same code runs
-//! over the table that packet threads share and over its twin.
+//! What `ct` does with one packet, in the order of OVS's userspace datapath. The same code serves
+//! the table that packet threads share and its twin.
 
 use crate::alg::{self, Edit, Expected, Skew};
 use crate::conn::{Conn, Known, Meta, Translation, state};
@@ -12,58 +12,59 @@ use crate::rewrite::translate;
 use crate::tuple::Tuple;
 use action::Ct;
 
-/// Times that a packet is looked at again because another thread made or ended its connection
-/// meanwhile.
+/// Attempts to track a packet whose connection other threads make or end meanwhile.
 const AGAIN_COUNT_MAX: usize = 4;
 
-/// Where connections are kept.
+/// Where connections are stored: the table ([`crate::Worker`]), or its twin ([`crate::Model`]).
 pub trait Store {
-    /// Names a connection; worthless once that has ended.
+    /// A reference to a connection, valid until the connection ends.
     type Ref: Copy + PartialEq;
 
-    /// The connection that has this tuple in one of its directions, and whether that is the
-    /// answers'.
+    /// The connection that has this tuple in one of its directions; true: in the reply direction.
     fn find(&mut self, tuple: &Tuple, now: u64) -> Option<(Self::Ref, bool)>;
-    /// A connection; None: it has ended.
+    /// A copy of the connection; None: it has ended.
     fn read(&mut self, at: Self::Ref, now: u64) -> Option<Conn>;
-    /// Calls `change`, which says what becomes of the connection's ends and which timeout starts;
-    /// possibly several times, of which the last one counts. None: the connection has ended.
+    /// Changes the connection's ends by `change`, which returns the class of the timeout that
+    /// starts. `change` is called again where another thread changed the connection meanwhile;
+    /// after a bounded number of calls the connection stays as it is. None: the connection has
+    /// ended.
     fn update(
         &mut self,
         at: Self::Ref,
         now: u64,
         change: &mut dyn FnMut(&mut Peers) -> Option<Class>,
     ) -> Option<()>;
-    /// Keeps a new connection, which `came` began.
+    /// Stores a new connection; `came`: the arrival of its first packet.
     ///
-    /// # Errors
-    /// When it is not kept, and why.
+    /// The connection is not stored, for the reason that is returned.
     fn insert(&mut self, conn: &Conn, class: Class, came: Arrival) -> Result<Self::Ref, Refused>;
-    /// Ends a connection.
+    /// Ends the connection.
     fn end(&mut self, at: Self::Ref);
-    /// Sets masked bits of the mark; what it is then.
+    /// Sets the bits of the mark that the mask has (value, mask); returns the whole mark.
     fn set_mark(&mut self, at: Self::Ref, mark: (u32, u32)) -> u32;
-    /// Sets masked bits of the label; what it is then.
+    /// Sets the bits of the label that the mask has (value, mask); returns the whole label.
     fn set_label(&mut self, at: Self::Ref, label: (u128, u128)) -> u128;
-    /// A number for a connection, which stays another's when that has ended.
+    /// The connection's name: its reference as a number, which others may keep beyond its end
+    /// ([`Store::parent`]).
     fn name(&self, at: Self::Ref) -> u64;
-    /// The connection of that name, if it has not ended.
+    /// The connection of this name; None: it has ended.
     fn parent(&mut self, name: u64, now: u64) -> Option<Conn>;
-    /// The announced connection that begins with this tuple, if there is one.
+    /// The expectation that a connection with this first tuple meets: a helper announced it.
     fn expected(&mut self, tuple: &Tuple, now: u64) -> Option<Expected>;
-    /// Announces a connection; false: there are too many, or another one announced it.
+    /// Adds an expectation; `came`: the arrival of the packet that announced the connection. False:
+    /// there are too many, or another connection announced the same tuple.
     fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool;
-    /// How far sequence numbers of a direction are moved.
+    /// The shift of a direction's TCP sequence numbers.
     fn skew(&mut self, at: Self::Ref, reply: bool) -> Skew;
-    /// Sets by how much sequence numbers of a direction differ.
+    /// Sets the shift of a direction's TCP sequence numbers.
     fn set_skew(&mut self, at: Self::Ref, reply: bool, skew: Skew);
-    /// A keyed hash of a tuple and of what it is translated to.
+    /// A keyed hash of a tuple and of the addresses that it is translated to.
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64;
     /// A random number.
     fn random(&mut self) -> u32;
     /// True if sequence numbers of TCP are checked.
     fn checks_sequence(&self) -> bool;
-    /// Counts something.
+    /// Counts an exception.
     fn count(&mut self, what: Count);
 }
 
@@ -76,17 +77,18 @@ pub struct At {
     pub sound: bool,
 }
 
-/// How a packet came: whom its work is charged to, and when.
+/// A packet's arrival: the port to which its work is charged, and the time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrival {
-    /// The port that it came in by.
+    /// The packet's input port.
     pub port: u16,
-    /// What the clock shows, in milliseconds.
+    /// Time of the arrival, milliseconds.
     pub now: u64,
 }
 
-/// Sends a packet through connection tracking: fills its metadata, translates it; a text in it that
-/// its helper has replaced, which is left to the caller.
+/// Executes `ct` on a packet: finds its connection or begins one, fills its metadata, and
+/// translates it. Returns the text that the connection's helper wants to be replaced, if any; the
+/// caller replaces it ([`Edit::apply`]).
 #[must_use]
 pub fn track<S: Store>(
     store: &mut S,
@@ -107,8 +109,8 @@ pub fn track<S: Store>(
     track_seen(store, ct, data, &extract(data, at.l3, ct.zone, at.sound), meta, came)
 }
 
-/// [`track`] for a packet that no earlier `ct` found a connection for, and that was read before
-/// ([`extract`]).
+/// Does what [`track`] does, for a packet that was read before ([`extract`]) and whose connection
+/// no earlier `ct` found.
 #[must_use]
 pub fn track_seen<S: Store>(
     store: &mut S,
@@ -134,8 +136,8 @@ pub fn track_seen<S: Store>(
     }
 }
 
-/// A packet whose connection is known from an earlier `ct` in the zone: nothing happens to the
-/// connection.
+/// Handles a packet whose connection an earlier `ct` of the zone found: translates it, and sets
+/// mark and label. The state of the connection does not change.
 fn again<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -159,6 +161,7 @@ fn again<S: Store>(
     }
 }
 
+/// Sets mark and label of a connection as `ct` says, and copies them to the packet's metadata.
 fn mark<S: Store>(store: &mut S, ct: &Ct, meta: &mut Meta<S::Ref>, at: S::Ref) {
     if ct.mark.1 != 0 {
         meta.mark = store.set_mark(at, ct.mark);
@@ -168,16 +171,17 @@ fn mark<S: Store>(store: &mut S, ct: &Ct, meta: &mut Meta<S::Ref>, at: S::Ref) {
     }
 }
 
-/// What became of a packet at its connection.
+/// The result of looking for a packet's connection ([`meet`]).
 enum Met {
-    /// The packet belongs to the connection that was found, if one was.
+    /// The packet is handled: it belongs to the connection that was found, or is invalid.
     Done,
     /// There is no connection: the packet may begin one.
     Begins,
-    /// The connection ended meanwhile.
+    /// The connection ended meanwhile: the packet is to be looked up again.
     Again,
 }
 
+/// Handles a packet whose connection no earlier `ct` found.
 fn first<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -216,12 +220,12 @@ fn first<S: Store>(
     None
 }
 
-/// What is known of a packet's connection.
+/// What was found out about a packet's connection.
 struct Found<R> {
     conn: Option<(R, Conn)>,
-    /// The packet answers.
+    /// True if the packet has the reply direction.
     reply: bool,
-    /// The connection that announced the packet's, which it begins.
+    /// For a packet that begins an announced connection: the connection that announced it.
     parent: Option<Conn>,
 }
 
@@ -237,7 +241,8 @@ fn translates(ct: &Ct, conn: &Conn, before: u8) -> bool {
     ct.nat.is_some() && conn.nat != Translation::None && !done
 }
 
-/// Looks for the packet's connection, puts it into `found`, and tells that of the packet.
+/// Finds the packet's connection, stores it in `found`, and lets its state machine decide about the
+/// packet.
 fn meet<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -300,7 +305,7 @@ fn meet<S: Store>(
             }
         }
     }
-    // Invalid packets of a connection, too (as OVS does).
+    // As in OVS, invalid packets of a connection are translated, too.
     if ct.nat.is_some() && of_tuple {
         handle_nat(data, seen, meta, conn, is_reply, ct.zone);
     }
@@ -316,8 +321,8 @@ fn note<S: Store>(store: &mut S, note: Note) {
     }
 }
 
-/// Finds the connection by the packet's tuple. A packet that this zone translated before has the
-/// tuple that answers are the reverse of.
+/// Finds the connection by the packet's tuple. For a packet that an earlier `ct` translated, the
+/// reverse of its tuple is looked up, which is the connection's tuple of the other direction.
 fn look_up<S: Store>(
     store: &mut S,
     seen: &Seen,
@@ -334,7 +339,8 @@ fn look_up<S: Store>(
     found
 }
 
-/// A translated packet whose tuple is not known may be known by its connection's first tuple.
+/// Finds the connection of a translated packet by the original tuple in its metadata, if this `ct`
+/// has no NAT.
 fn by_first_tuple<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -349,6 +355,7 @@ fn by_first_tuple<S: Store>(
     store.find(&Tuple { zone: meta.zone, ..tuple }, now).map(|(at, _)| (at, false))
 }
 
+/// Translates a packet, unless an earlier `ct` of this zone did.
 fn handle_nat<R>(
     data: &mut [u8],
     seen: &Seen,
@@ -365,6 +372,7 @@ fn handle_nat<R>(
     apply_nat(data, seen, meta, conn, reply);
 }
 
+/// Translates a packet, and sets the bit of `ct_state` that says so.
 fn apply_nat<R>(data: &mut [u8], seen: &Seen, meta: &mut Meta<R>, conn: &Conn, reply: bool) {
     let how = if reply { conn.nat.reversed() } else { conn.nat };
     meta.state |= match how {
@@ -375,8 +383,8 @@ fn apply_nat<R>(data: &mut [u8], seen: &Seen, meta: &mut Meta<R>, conn: &Conn, r
     translate(data, seen, how, if reply { &conn.orig } else { &conn.reply });
 }
 
-/// A packet without a connection: it may be the first one of a connection, which is kept if `ct`
-/// says so.
+/// Handles a packet without a connection. If the packet may begin one, its state is new, and with
+/// `commit` the connection is stored and returned.
 fn begin<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -436,6 +444,7 @@ fn begin<S: Store>(
     Ok(Some((at, conn)))
 }
 
+/// The reply tuple of a translated connection; None: no tuple is free.
 fn answer<S: Store>(store: &mut S, orig: &Tuple, nat: &action::Nat, now: u64) -> Option<Tuple> {
     let hash = store.hash(orig, nat);
     let random = store.random();
@@ -447,6 +456,7 @@ fn answer<S: Store>(store: &mut S, orig: &Tuple, nat: &action::Nat, now: u64) ->
     nat::choose(orig, nat, hash, rounds, |t| store.find(t, now).is_none())
 }
 
+/// Counts a connection that was not stored.
 fn refused<S: Store>(store: &mut S, why: Refused) {
     match why {
         Refused::Exists => {}
@@ -458,7 +468,7 @@ fn refused<S: Store>(store: &mut S, why: Refused) {
     }
 }
 
-/// Writes down what the packet takes along.
+/// Fills the packet's metadata, and sets mark and label of its connection as `ct` says.
 fn finish<S: Store>(
     store: &mut S,
     ct: &Ct,
@@ -478,7 +488,8 @@ fn finish<S: Store>(
         meta.tuple = found.parent.map(|p| p.orig).or(seen.map(|s| s.tuple));
         return;
     };
-    // An announced connection stands for the one that announced it, and has its mark and label.
+    // The metadata of an announced connection has the original tuple of the one that announced it,
+    // and `ct` does not set its mark and label.
     let parent = conn.parent.and_then(|name| store.parent(name, now));
     let tuple = parent.map_or(conn.orig, |parent| parent.orig);
     (meta.mark, meta.label, meta.tuple) = (conn.mark, conn.label, Some(tuple));
@@ -490,7 +501,7 @@ fn finish<S: Store>(
     meta.conn = ct.nat.is_none().then_some(Known { at: *at, reply, related });
 }
 
-/// As `ct_clear`: the packet is one that connection tracking did not see.
+/// Executes `ct_clear`: the packet counts as not tracked.
 pub fn clear<R>(meta: &mut Meta<R>) {
     meta.state = 0;
     meta.conn = None;

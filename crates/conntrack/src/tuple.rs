@@ -30,7 +30,8 @@ impl Tuple {
         self.proto == if self.v6 { IP_ICMPV6 } else { IP_ICMP }
     }
 
-    /// The tuple of packets that answer.
+    /// The tuple of the opposite direction: source and destination exchanged, and of ICMP the type
+    /// of the message that replies.
     #[must_use]
     pub fn reversed(&self) -> Tuple {
         let icmp_type = match self.is_icmp() {
@@ -47,8 +48,8 @@ impl Tuple {
         }
     }
 
-    /// What stands in `ct_tp_src` and `ct_tp_dst` for a connection whose first packet has this
-    /// tuple: ICMP's type and code in place of ports.
+    /// The values of `ct_tp_src` and `ct_tp_dst` for a connection whose first packet has this
+    /// tuple: its ports, or ICMP's type and code.
     pub fn key_ports(&self) -> (u16, u16) {
         match self.is_icmp() {
             true => (u16::from(self.icmp_type), 0),
@@ -67,7 +68,7 @@ impl Tuple {
     }
 }
 
-/// An address of a [`Tuple`].
+/// The IP address that a number of a [`Tuple`] stands for.
 pub fn address(number: u128, v6: bool) -> IpAddr {
     match v6 {
         true => Ipv6Addr::from(number).into(),
@@ -75,7 +76,7 @@ pub fn address(number: u128, v6: bool) -> IpAddr {
     }
 }
 
-/// An address as in a [`Tuple`].
+/// The number that stands for an IP address in a [`Tuple`].
 pub fn number(addr: &IpAddr) -> u128 {
     match addr {
         IpAddr::V4(a) => u32::from(*a).into(),
@@ -83,7 +84,7 @@ pub fn number(addr: &IpAddr) -> u128 {
     }
 }
 
-/// The type of ICMP messages that answer those of this one; None: messages of this type have no
+/// The ICMP type of replies to messages of this type; None: messages of this type have no
 /// connection of their own. RFC 792, RFC 4443.
 pub fn answer_type(icmp_type: u8, v6: bool) -> Option<u8> {
     Some(match (icmp_type, v6) {

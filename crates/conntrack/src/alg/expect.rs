@@ -1,4 +1,4 @@
-//! Connections that a control connection announced.
+//! Expectations: connections that helpers announced and that have not begun yet.
 
 use crate::conn::Translation;
 use crate::tuple::Tuple;
@@ -6,34 +6,35 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// Announced connections there may be at once: 400 KiB.
+/// Expectations at once, at most: 400 KiB.
 const EXPECTED_COUNT_MAX: usize = 4096;
-/// Connections that are announced in one zone. A port may have announced as many, in all zones
-/// together, as the zone that it announces another one in has left of these.
+/// Expectations of one zone, at most. A port may have as many, in all zones together, as are left
+/// of these in the zone in which it adds one.
 const OF_ZONE_COUNT_MAX: u16 = EXPECTED_COUNT_MAX as u16 / 4;
-/// Attempts at the lock while others have it, which is for less than a microsecond.
+/// Attempts to take the lock while other threads hold it, which they do for less than a
+/// microsecond.
 const ATTEMPTS_COUNT_MAX: usize = 256;
 
-/// What an announced connection is to be.
+/// What becomes of the connection that meets an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// The connection that announced it, as its store names it.
+    /// Name of the connection that announced it ([`crate::Store::name`]).
     pub parent: u64,
-    /// What is translated of its first packet.
+    /// The translation of its first packet.
     pub nat: Translation,
-    /// The address and, of a destination, the port that this becomes.
+    /// The address that this translation writes, with the port if it is of the destination.
     pub to: (u128, u16),
 }
 
-/// Announced connections, by the tuple of the first packet, whose source port is 0: any. Workers
-/// never wait for each other: whoever does not get the lock finds nothing.
+/// Expectations by the tuple of the first packet; source port 0 in it stands for any port. No
+/// worker waits for another: one that does not get the lock finds nothing.
 pub struct Expectations {
     announced: Mutex<Announced>,
     count: AtomicU32,
     zones: Box<[AtomicU16]>,
 }
 
-/// Each with the port that announced it, and how many each port did.
+/// The expectations, each with the port whose packet announced it, and their number by port.
 struct Announced {
     all: HashMap<Tuple, (Expected, u16)>,
     ports: HashMap<u16, u16>,
@@ -52,19 +53,20 @@ impl Default for Expectations {
     }
 }
 
+/// The tuple by which an expectation is found: of any source port.
 fn key(tuple: &Tuple) -> Tuple {
     Tuple { sport: 0, icmp_type: 0, ..*tuple }
 }
 
 impl Expectations {
-    /// True if a connection of this zone has announced another connection.
+    /// True if there are expectations in this zone.
     #[inline]
     pub fn are_in(&self, zone: u16) -> bool {
         self.zones[usize::from(zone)].load(Relaxed) != 0
     }
 
-    /// Finds the announced connection that begins with this tuple. `lives` tells whether the
-    /// connection that announced it still lives.
+    /// The expectation that a connection with this first tuple meets. `lives` tells whether the
+    /// connection that announced it has not ended.
     pub fn find(&self, tuple: &Tuple, lives: impl FnOnce(u64) -> bool) -> Option<Expected> {
         if !self.are_in(tuple.zone) {
             return None;
@@ -73,8 +75,8 @@ impl Expectations {
         lives(found.parent).then_some(found)
     }
 
-    /// Adds one that a packet of `port` announced; false: there are too many, or another connection
-    /// announced the same.
+    /// Adds an expectation that a packet of `port` announced; false: there are too many, another
+    /// connection announced the same tuple, or other threads held the lock for too long.
     pub fn add(
         &self,
         tuple: &Tuple,
@@ -105,7 +107,7 @@ impl Expectations {
         true
     }
 
-    /// Forgets those whose parent has ended. For the keeper.
+    /// Removes expectations whose parent has ended. Called by the keeper.
     pub fn tidy(&self, lives: impl Fn(u64) -> bool) {
         if self.count.load(Relaxed) == 0 {
             return;

@@ -1,5 +1,5 @@
-//! What FTP's control connection says of data connections: PORT and the answer 227 (RFC 959), EPRT
-//! and the answer 229 (RFC 2428).
+//! Reads what FTP's control connection says of data connections: the command PORT and the reply 227
+//! (RFC 959), the command EPRT and the reply 229 (RFC 2428).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -9,31 +9,31 @@ const LOOKED_AT_BYTES: usize = 128;
 /// Longest text of an address: that of IPv6.
 pub const ADDRESS_BYTES_MAX: usize = 39;
 
-/// What a segment says.
+/// What a segment says of a data connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Nothing of a data connection.
+    /// It says nothing of a data connection.
     Other,
     /// Where a data connection will go to.
     Announces(Announcement),
-    /// The line begins like such a command, and makes no sense.
+    /// It begins like such a command or reply, and is malformed.
     Bad,
 }
 
 /// Where a data connection will go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// The address that it names, as a number; None: that of the sender.
+    /// The address in the text, as a number; None: there is none, and the sender's is meant.
     pub address: Option<u128>,
-    /// The port.
+    /// The port in the text.
     pub port: u16,
     /// Where the text of the address is.
     pub text: Range<usize>,
-    /// How it is written: with commas, otherwise as it is common.
+    /// True: the address is written with commas (PORT, 227); false: in the usual notation.
     pub commas: bool,
 }
 
-/// Reads a segment's payload. `answer`: it is the server's; `v6`: addresses are IPv6's.
+/// Reads a segment's payload. `answer`: it is the server's reply; `v6`: addresses are IPv6's.
 pub fn read(payload: &[u8], answer: bool, v6: bool) -> Line {
     let b = &payload[..payload.len().min(LOOKED_AT_BYTES)];
     let begins = |with: &str| {
@@ -49,7 +49,7 @@ pub fn read(payload: &[u8], answer: bool, v6: bool) -> Line {
     found.map_or(Line::Bad, Line::Announces)
 }
 
-/// The number at `at`, and where it ends.
+/// The decimal number at `at`, up to `max`, and where it ends.
 fn number(b: &[u8], at: usize, max: u32) -> Option<(u32, usize)> {
     let digits = b.get(at..)?.iter().take_while(|c| c.is_ascii_digit()).count();
     let text = std::str::from_utf8(&b[at..at + digits]).ok()?;
@@ -57,7 +57,7 @@ fn number(b: &[u8], at: usize, max: u32) -> Option<(u32, usize)> {
     Some((n, at + digits))
 }
 
-/// `h1,h2,h3,h4,p1,p2` behind `from`.
+/// Reads `h1,h2,h3,h4,p1,p2` behind `from`: an address and a port.
 fn numbers(b: &[u8], from: usize) -> Option<Announcement> {
     let mut at = from + b[from..].iter().position(u8::is_ascii_digit)?;
     let start = at;
@@ -78,6 +78,7 @@ fn numbers(b: &[u8], from: usize) -> Option<Announcement> {
     announced(Some(address), port, start..end, true)
 }
 
+/// The announcement of this address and port; None: port 0 cannot be meant.
 fn announced(
     address: Option<u128>,
     port: u16,
@@ -87,7 +88,7 @@ fn announced(
     (port != 0).then_some(Announcement { address, port, text, commas })
 }
 
-/// `EPRT |1|ADDRESS|PORT|`, with any mark in place of the bars; 2: IPv6.
+/// Reads `EPRT |1|ADDRESS|PORT|`, with any mark in place of the bars; 2 in place of 1 is IPv6.
 fn extended(b: &[u8], v6: bool) -> Option<Announcement> {
     let start = 4 + b[4..].iter().position(|c| *c != b' ')?;
     let mark = *b.get(start).filter(|c| c.is_ascii_graphic() && !c.is_ascii_alphanumeric())?;
@@ -111,7 +112,7 @@ fn extended(b: &[u8], v6: bool) -> Option<Announcement> {
     announced(Some(value), port as u16, address..end, false)
 }
 
-/// `229 ... (|||PORT|)`.
+/// Reads `229 ... (|||PORT|)`, with any mark in place of the bars.
 fn port_only(b: &[u8]) -> Option<Announcement> {
     let open = b.iter().position(|c| *c == b'(')?;
     let mark = *b.get(open + 1)?;
@@ -125,7 +126,7 @@ fn port_only(b: &[u8]) -> Option<Announcement> {
     announced(None, port as u16, 0..0, false)
 }
 
-/// The text of an address.
+/// The text of an address, and its length.
 pub fn address(address: u128, v6: bool, commas: bool) -> ([u8; ADDRESS_BYTES_MAX], usize) {
     use std::io::Write;
     let mut text = [0; ADDRESS_BYTES_MAX];

@@ -1,5 +1,6 @@
-//! Helpers: protocols whose control connection announces other ones, which are then related to it
-//! (OVS's ALGs). FTP's says addresses in its text, which is translated like those in headers.
+//! Helpers (OVS: ALGs) of protocols whose control connections announce other connections, which are
+//! related to them. FTP has addresses in its text; where the connection is translated, that text
+//! is, too.
 
 mod expect;
 pub mod ftp;
@@ -21,7 +22,7 @@ use wire::{IP_TCP, IP_UDP, Ipv4, Ipv6, checksum};
 /// TFTP's port (RFC 1350).
 const TFTP_PORT: u16 = 69;
 
-/// A text in a packet that another one is to replace, which may be longer.
+/// A replacement of a text in a packet by another one, which may be longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edit {
     l3: usize,
@@ -33,7 +34,7 @@ pub struct Edit {
 }
 
 impl Edit {
-    /// Bytes by which the packet becomes longer.
+    /// Bytes by which the packet becomes longer; negative: shorter.
     pub fn growth(&self) -> isize {
         self.len as isize - self.remove as isize
     }
@@ -63,7 +64,7 @@ impl Edit {
     }
 }
 
-/// The helper that a connection gets from the `ct` that commits it.
+/// The helper of a connection that `ct` commits.
 pub fn of(ct: &Ct, tuple: &Tuple) -> Option<Alg> {
     match (ct.alg?, tuple.proto) {
         (Alg::Ftp, IP_TCP) => Some(Alg::Ftp),
@@ -72,20 +73,20 @@ pub fn of(ct: &Ct, tuple: &Tuple) -> Option<Alg> {
     }
 }
 
-/// A packet of a connection, and how it stands to it.
+/// A packet's connection, and the packet's relation to it.
 pub struct Packet<'a, R> {
-    /// The connection's place.
+    /// The reference to the connection.
     pub at: R,
     /// The connection.
     pub conn: &'a Conn,
-    /// The packet goes to the side that began the connection.
+    /// True if the packet has the reply direction.
     pub reply: bool,
-    /// This `ct` translates it.
+    /// True if this `ct` translates the packet.
     pub translated: bool,
 }
 
-/// Gives what a segment acknowledges the number that the other end knows; this is then the packet's
-/// segment.
+/// Shifts the acknowledgement number of a translated FTP segment back to the numbers of the end
+/// that it acknowledges; returns the segment for the state machine, changed in this way.
 pub fn acknowledge<S: Store>(
     store: &mut S,
     data: &mut [u8],
@@ -103,7 +104,7 @@ pub fn acknowledge<S: Store>(
     segment
 }
 
-/// Does what a connection's helper has to do for a packet; a text that is to be replaced.
+/// Runs the connection's helper on a packet; returns the text that is to be replaced, if any.
 pub fn serve<S: Store>(
     store: &mut S,
     data: &mut [u8],
@@ -140,9 +141,12 @@ pub fn serve<S: Store>(
     }
 }
 
-/// The segment says nonsense of a data connection, or names another host's address.
+/// A segment that announces a data connection in a malformed way, or one to the address of another
+/// host.
 struct Malformed;
 
+/// Adds the expectation of the data connection that a segment announces, if it does; returns the
+/// replacement of the address in its text.
 fn announced<S: Store>(
     store: &mut S,
     data: &[u8],
@@ -179,11 +183,12 @@ fn announced<S: Store>(
     Ok(Some(edit))
 }
 
-/// Expects a connection to the end that sent the packet. Its port as the other end knows it, and as
-/// it is.
+/// Adds an expectation of a connection to the end that sent the packet. `port`: the port as the
+/// other end knows it, and as it is.
 fn expect<S: Store>(store: &mut S, p: &Packet<'_, S::Ref>, port: (u16, u16), came: Arrival) {
     let Packet { conn, reply, .. } = p;
-    // From the other end, as that knows the two addresses; what the sender's own one is.
+    // The two addresses as the other end knows them, from which the connection comes; then the
+    // sender's own address, and the other end's as the sender knows it.
     let (src, dst, own, other) = match reply {
         true => (conn.orig.src, conn.orig.dst, conn.reply.src, conn.reply.dst),
         false => (conn.reply.src, conn.reply.dst, conn.orig.src, conn.orig.dst),
@@ -201,7 +206,7 @@ fn expect<S: Store>(store: &mut S, p: &Packet<'_, S::Ref>, port: (u16, u16), cam
     }
 }
 
-/// Makes a connection that was expected what its parent said.
+/// Fills in what an expected connection has of its parent and of the expectation.
 pub fn adopt(conn: &mut Conn, what: &Expected, parent: &Conn, translates: bool) {
     (conn.mark, conn.label, conn.parent) = (parent.mark, parent.label, Some(what.parent));
     if !translates {

@@ -1,16 +1,17 @@
-//! Sequence numbers of a TCP connection in whose bytes a text was replaced by a longer or shorter
-//! one: what follows has other numbers on either side.
+//! Shifts of TCP sequence numbers. Where a helper replaced a text by a longer or shorter one, all
+//! bytes behind it have other numbers at the receiver than at the sender.
 
 use wire::checksum;
 
-/// How far the sequence numbers of one direction are moved, because a helper changed the length of
+/// The shift of one direction's sequence numbers, because a helper changed the length of its
 /// payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skew {
     /// The sender's number behind the segment that was changed last.
     pub from: u32,
-    /// Bytes that are added to the numbers before that, and from it on.
+    /// Bytes that are added to numbers before `from`.
     pub before: i32,
+    /// Bytes that are added to numbers from `from` on.
     #[allow(missing_docs)]
     pub after: i32,
 }
@@ -41,8 +42,8 @@ impl Skew {
         }
     }
 
-    /// A segment that ends before the sender's number `end` became `by` bytes longer. One that
-    /// comes again changes nothing more.
+    /// Records that a segment which ends before the sender's number `end` became `by` bytes longer.
+    /// A retransmission of it changes nothing more.
     pub fn grow(&mut self, end: u32, by: i32) {
         if self.is_none() || ahead(end, self.from) > 0 {
             *self = Skew { from: end, before: self.after, after: self.after.saturating_add(by) };
@@ -50,8 +51,8 @@ impl Skew {
     }
 }
 
-/// Writes a number into a TCP header at `tcp`; the checksum follows. `at`: 4, the segment's; 8, the
-/// acknowledged.
+/// Writes a number into the TCP header at `tcp`, and updates the checksum. `at`: 4 for the sequence
+/// number, 8 for the acknowledgement number.
 pub fn write(data: &mut [u8], tcp: usize, at: usize, number: u32) {
     let place = tcp + at..tcp + at + 4;
     let mut old = [0; 4];

@@ -1,14 +1,14 @@
-//! One fragment of an IP datagram, and datagrams put together from all of theirs. IPv4: RFC 791,
-//! section 3.2; IPv6: RFC 8200, section 4.5.
+//! Reads fragments of IP datagrams, and reassembles datagrams from them. IPv4: RFC 791, section
+//! 3.2; IPv6: RFC 8200, section 4.5.
 
 use std::ops::Range;
 use wire::{IPV4_LEN, IPV6_FRAG_LEN, IPV6_LEN, Ipv4, Ipv6, checksum, walk_extensions};
 
-/// Most bytes of an IP datagram with its header.
+/// Bytes of an IP datagram with its header, at most.
 pub const DATAGRAM_BYTES_MAX: usize = 0xffff;
 
-/// Which datagram a fragment is of. Only fragments that meet the same `ct` belong together: of one
-/// zone and of one recirculation.
+/// Names the datagram of a fragment. Only fragments that meet the same `ct` belong together: those
+/// of one zone and one recirculation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Datagram {
     /// Source address as a number; of IPv4 the low 32 bits.
@@ -17,7 +17,7 @@ pub struct Datagram {
     pub dst: u128,
     /// Identification.
     pub id: u32,
-    /// Recirculation of the packet.
+    /// Recirculation id of the packet.
     pub recirc: u32,
     /// Zone of the `ct`.
     pub zone: u16,
@@ -27,13 +27,14 @@ pub struct Datagram {
     pub v6: bool,
 }
 
-/// A fragment, and where in its packet what is.
+/// A fragment, and where its headers and payload are in its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// The datagram that the fragment belongs to.
     pub datagram: Datagram,
-    /// Bytes of the datagram's payload that it brings: first, and one behind the last.
+    /// Where the fragment's first byte is in the datagram's payload.
     pub start: u32,
+    /// Where the fragment ends in the datagram's payload: behind its last byte.
     #[allow(missing_docs)]
     pub end: u32,
     /// True if more fragments follow.
@@ -45,12 +46,12 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// Bytes of the IP packet.
+    /// Bytes of the fragment's IP packet.
     pub fn size(&self) -> usize {
         self.payload - self.l3 + self.len()
     }
 
-    /// Bytes of the payload.
+    /// Bytes of the fragment's payload.
     fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
@@ -72,8 +73,8 @@ pub fn read(data: &[u8], l3: usize, zone: u16, recirc: u32, sound: bool) -> Opti
     };
     let datagram = Datagram { zone, recirc, ..f.datagram };
     let f = Fragment { datagram, l3, payload: l3 + f.payload, ..f };
-    // All but the last end at a multiple of eight bytes; the datagram has a length that can be
-    // said.
+    // All fragments but the last end at a multiple of eight bytes, and no datagram is longer than
+    // its length field can say.
     let fits = f.end > f.start && (!f.more || f.end.is_multiple_of(8));
     (fits && f.end as usize + IPV4_LEN <= DATAGRAM_BYTES_MAX).then_some(f)
 }
@@ -117,9 +118,9 @@ fn read_v6(b: &[u8]) -> Option<Fragment> {
     Some(Fragment { datagram, start, end, more: f.more, l3: 0, payload })
 }
 
-/// Puts a datagram together in `out`, out of all its fragments in their order; its bytes, None: it
-/// is longer than an IP datagram can be. Of IPv6 the fragment header stays, and says that this is
-/// all.
+/// Reassembles a datagram in `out` from all its fragments, in order; returns its length. None: it
+/// is longer than an IP datagram can be. An IPv6 datagram keeps its fragment header, which then
+/// says that nothing follows.
 pub fn assemble<'a>(
     pieces: impl Iterator<Item = (&'a Fragment, &'a [u8])>,
     out: &mut [u8; DATAGRAM_BYTES_MAX],
@@ -144,8 +145,8 @@ pub fn assemble<'a>(
     Some(at)
 }
 
-/// Writes into a fragment what connection tracking changed in its datagram, whose bytes `whole`
-/// are.
+/// Writes into a fragment what connection tracking changed in its datagram, whose bytes are
+/// `whole`.
 pub fn spread(f: &Fragment, first: &Fragment, whole: &[u8], data: &mut [u8]) {
     let from = first.payload - first.l3 + f.start as usize;
     data[f.bytes()].copy_from_slice(&whole[from..from + f.len()]);

@@ -1,9 +1,9 @@
 //! Fragments of IP datagrams that wait for the rest of theirs (OVS's ipf). A datagram goes through
 //! connection tracking once, as a whole; what that says holds for each of its fragments.
 //!
-//! What waits is bounded: per datagram, per port, in all, and in time. Where as many wait as may,
-//! the port that has most gives its oldest datagram up to one that has fewer. All memory but for
-//! the order of ports is taken at the start.
+//! What waits is bounded: per datagram, per port, in all, and in time. When as many fragments wait
+//! as may, the port that has most gives up its oldest datagram in favour of one that has fewer. All
+//! memory but that of the order of ports is allocated at the start.
 
 mod fragment;
 #[cfg(test)]
@@ -22,24 +22,25 @@ use shares::Shares;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Fragments of one datagram: as many of the least size that can be asked for as the longest has.
+/// Fragments of one datagram, at most: as many of the smallest size that can be set as the longest
+/// datagram has.
 pub const FRAGMENTS_OF_DATAGRAM_COUNT_MAX: usize = 164;
-/// The part of all that may wait which fragments of one port may be: a quarter.
+/// The fragments of one port may be a quarter of all that may wait.
 const PORT_SHARE: u32 = 4;
 /// The end of a list.
 const END: u32 = u32::MAX;
 
-/// Why a fragment does not wait: it is invalid.
+/// Why a fragment does not wait, and is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unheld {
-    /// Datagrams of this version are not put together.
+    /// Datagrams of this IP version are not reassembled.
     Off,
     /// The fragment is too small, and not the last one.
     TooSmall,
     /// The fragment has bytes that another one has.
     Overlaps,
-    /// As many fragments wait as may: of the datagram, of the port, or in all, of which no port has
-    /// more than its own.
+    /// As many fragments wait as may, of the datagram, of the port, or in all, and no port has more
+    /// than this one.
     Full,
 }
 
@@ -48,17 +49,17 @@ pub enum Unheld {
 pub enum Gathered<T> {
     /// The fragment waits for others.
     Waits,
-    /// No fragment is missing any more: all of the datagram are in the list, in their order.
+    /// The datagram is complete: its fragments were appended to `out`, in order.
     Complete,
     /// The fragment does not wait.
     Unheld(T, Unheld),
 }
 
-/// A fragment with what belongs to it, and the port whose share it counts to.
+/// A fragment with what belongs to it, and the port to whose share it counts.
 struct Slot<T> {
     held: Option<(Fragment, T)>,
     port: u16,
-    /// The list that it is in.
+    /// The number of the list that the fragment is in.
     list: u32,
     next: u32,
 }
@@ -68,7 +69,8 @@ struct List {
     datagram: Datagram,
     first: u32,
     count: usize,
-    /// Bytes that they bring, and bytes of the whole payload once the last one is there.
+    /// Payload bytes of the fragments that are there; `whole`: of the whole datagram, known once
+    /// its last fragment is there.
     bytes: u32,
     whole: Option<u32>,
     due: u64,
@@ -105,8 +107,8 @@ impl<T> Default for Fragments<T> {
 }
 
 impl<T> Fragments<T> {
-    /// Keeps a port's fragment until its datagram is complete. `now` in milliseconds; `out` gets
-    /// the fragments of a complete datagram, `evicted` those that give way.
+    /// Keeps a port's fragment until its datagram is complete. `now` in milliseconds. Appends the
+    /// fragments of a complete datagram to `out`, and those that give way to `evicted`.
     #[allow(clippy::too_many_arguments)]
     pub fn gather(
         &mut self,
@@ -144,7 +146,8 @@ impl<T> Fragments<T> {
         Gathered::Complete
     }
 
-    /// Takes out what has waited for too long, of whole datagrams, about `most` fragments.
+    /// Removes datagrams that have waited for too long, and appends their fragments to `out` until
+    /// these are `most` or more.
     pub fn expire(
         &mut self,
         settings: &FragmentSettings,
@@ -160,8 +163,8 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// Each datagram that waits: how many fragments are there, and whether the first and the last
-    /// are.
+    /// Calls `to` for each datagram that waits, with the number of its fragments, and whether the
+    /// first and the last one are there.
     pub fn show(&self, mut to: impl FnMut(&Datagram, usize, [bool; 2])) {
         let mut n = self.oldest;
         while n != END {
@@ -172,7 +175,7 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// True if there is room for the fragment to wait.
+    /// Checks whether the fragment may wait; the error says why not.
     fn admit(&self, settings: &FragmentSettings, f: &Fragment, port: u16) -> Result<(), Unheld> {
         let (v6, most) = (f.datagram.v6, settings.most());
         if !settings.is_on(v6) {
@@ -199,8 +202,8 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// Makes room for a fragment of a port, if there is none: by the oldest datagram of the port
-    /// that has most.
+    /// Makes room for a fragment of a port if there is none, by evicting the oldest datagram of the
+    /// port that has most.
     fn make_room(
         &mut self,
         settings: &FragmentSettings,
@@ -215,10 +218,11 @@ impl<T> Fragments<T> {
         let v6 = self.lists[n as usize].datagram.v6;
         let count = self.end(settings, n, evicted);
         settings.count(v6, Purged, count as u64);
-        // Fewer may be allowed since they came.
+        // The limit may have been lowered since the fragments came.
         if settings.held() < settings.most() { Ok(()) } else { Err(Unheld::Full) }
     }
 
+    /// The fragments of a list, in order.
     fn of<'a>(&'a self, list: &'a List) -> impl Iterator<Item = &'a Fragment> {
         let mut n = list.first;
         std::iter::from_fn(move || {
@@ -228,7 +232,7 @@ impl<T> Fragments<T> {
         })
     }
 
-    /// A list without fragments, the newest.
+    /// Makes a list without fragments, the newest; returns its number.
     fn begin(&mut self, datagram: &Datagram, due: u64) -> u32 {
         let list = List {
             datagram: *datagram,
@@ -273,7 +277,7 @@ impl<T> Fragments<T> {
         self.shares.enter(port, at);
     }
 
-    /// Takes a list out with all its fragments; how many those are.
+    /// Removes a list, and appends its fragments to `out`; returns how many.
     fn end(&mut self, settings: &FragmentSettings, n: u32, out: &mut Vec<(Fragment, T)>) -> usize {
         let List { datagram, first, older, newer, count, .. } = self.lists[n as usize];
         match older {
@@ -300,7 +304,7 @@ impl<T> Fragments<T> {
     }
 }
 
-/// Puts a value at a free place.
+/// Puts a value at a free place; returns the number of the place.
 fn take<V>(all: &mut Vec<V>, free: &mut Vec<u32>, value: V) -> u32 {
     match free.pop() {
         Some(n) => {

@@ -1,23 +1,24 @@
-//! What is set of fragments, and what was counted. Written by the control side and by whoever has
-//! the store, read by everybody.
+//! Settings and counters of reassembly. The control side and whoever holds the store write them;
+//! every thread may read them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Fragments there may be at once until `ipf-set-max-nfrags` says otherwise, and the most that it
-/// takes (as in OVS).
+/// Fragments that may wait until `ipf-set-max-nfrags` says otherwise (as in OVS).
 pub const FRAGMENTS_COUNT_DEFAULT: u32 = 1000;
+/// The largest number that `ipf-set-max-nfrags` takes (as in OVS).
 #[allow(missing_docs)]
 pub const FRAGMENTS_COUNT_MAX: u32 = 5000;
-/// Bytes that fragments but the last must have, IPv4 and IPv6, and the least that can be asked for
-/// (as in OVS).
+/// Bytes that every fragment but the last must have, of IPv4 and of IPv6, until `ipf-set-min-frag`
+/// says otherwise (as in OVS).
 pub const FRAGMENT_BYTES_MIN_DEFAULT: [u32; 2] = [1200, 1280];
+/// The smallest number that `ipf-set-min-frag` takes (as in OVS).
 #[allow(missing_docs)]
 pub const FRAGMENT_BYTES_MIN: u32 = 400;
 
 /// How long a datagram's fragments wait for the rest, from the first one on (as in OVS).
 pub const FRAGMENT_WAIT_MILLIS: u32 = 15_000;
 
-/// What is counted of fragments, IPv4's and IPv6's apart.
+/// What is counted of fragments, separately for IPv4 and IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum FragmentCount {
@@ -39,7 +40,7 @@ pub const FRAGMENT_COUNT_NAMES: [&str; 6] = [
     "frags purged",
 ];
 
-/// Settings and counters.
+/// Settings and counters of reassembly.
 pub struct FragmentSettings {
     off: [AtomicBool; 2],
     bytes_min: [AtomicU32; 2],
@@ -69,7 +70,7 @@ impl FragmentSettings {
         !self.off[usize::from(v6)].load(Relaxed)
     }
 
-    /// Says whether datagrams of this version are put together.
+    /// Sets whether datagrams of this IP version are reassembled.
     pub fn set_on(&self, v6: bool, on: bool) {
         self.off[usize::from(v6)].store(!on, Relaxed);
     }
@@ -124,7 +125,7 @@ impl FragmentSettings {
         self.held.load(Relaxed)
     }
 
-    /// How often something was counted.
+    /// How often this was counted.
     pub fn counted(&self, v6: bool, what: FragmentCount) -> u64 {
         self.counts[usize::from(v6)][what as usize].load(Relaxed)
     }

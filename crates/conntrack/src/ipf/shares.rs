@@ -1,9 +1,10 @@
-//! How many fragments of each port wait, and which: who has most gives way.
+//! The fragments of each port that wait: their number, and their order by age. The port that has
+//! most gives way.
 
 use super::END;
 use std::collections::{BTreeSet, HashMap};
 
-/// Fragments of one port: how many, and the places of the oldest and the newest one.
+/// The fragments of one port: their number, and the places of the oldest and the newest.
 #[derive(Clone, Copy)]
 struct Share {
     count: u32,
@@ -33,19 +34,19 @@ impl Shares {
         Shares { ports, ranks: BTreeSet::new(), links: Vec::with_capacity(most) }
     }
 
-    /// Fragments of a port.
+    /// Number of fragments of a port.
     pub fn of(&self, port: u16) -> u32 {
         self.ports.get(&port).map_or(0, |share| share.count)
     }
 
-    /// The place of the oldest fragment of the port that has most, if that port would still have
-    /// as many as this one if it gave one up to it.
+    /// The place of the oldest fragment of the port that has most fragments; None: that port has at
+    /// most one fragment more than this one.
     pub fn victim(&self, port: u16) -> Option<u32> {
         let (most, of) = self.ranks.last()?;
         (*most > self.of(port) + 1).then(|| self.ports.get(of).map(|share| share.oldest))?
     }
 
-    /// A port's newest fragment has this place.
+    /// Records that a port's newest fragment has this place.
     pub fn enter(&mut self, port: u16, at: u32) {
         let empty = Share { count: 0, oldest: END, newest: END };
         let share = self.ports.entry(port).or_insert(empty);
@@ -64,7 +65,7 @@ impl Shares {
         self.ranks.insert((share.count, port));
     }
 
-    /// A port's fragment leaves this place.
+    /// Records that a port's fragment left this place.
     pub fn leave(&mut self, port: u16, at: u32) {
         let Some(share) = self.ports.get_mut(&port) else { return };
         let Link { older, newer } = self.links[at as usize];

@@ -1,12 +1,13 @@
-//! What the lock-free code is made of. The models in `tests/model.rs` compile the same code with
-//! another module of this name, whose types try every order of loads and stores.
+//! The atomic types, waiting and memory of the lock-free code. The models in `tests/model.rs`
+//! compile the same code with another module of this name, whose types try every order of loads and
+//! stores.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Attempts between two that yield the core.
+/// Failed attempts after which a thread yields its core.
 const SPINS_MAX: usize = 32;
 
-/// Passes the time after a failed attempt, of which there were `attempts` before.
+/// Waits a little after a failed attempt; there were `attempts` before it.
 pub(crate) fn wait(attempts: usize) {
     match (attempts + 1) % SPINS_MAX {
         0 => std::thread::yield_now(),
@@ -14,7 +15,7 @@ pub(crate) fn wait(attempts: usize) {
     }
 }
 
-/// Asks for a cache line.
+/// Prefetches a cache line.
 #[inline]
 pub(crate) fn prefetch(line: &Line) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -100,13 +101,13 @@ impl Lines {
         Some(new)
     }
 
-    /// Address space for so many, of which none may be used before [`Lines::provide`]: those cost
-    /// no memory, even in a process that locks what it has.
+    /// Reserves address space for `count` lines, of which none may be used before
+    /// [`Lines::provide`]. It costs no memory, even in a process that locks its memory.
     pub fn reserved(count: usize) -> Option<Self> {
         Self::map(count, libc::PROT_NONE)
     }
 
-    /// The first `count` of reserved lines may be used from now on; of these, nearly all will be.
+    /// Makes the first `count` reserved lines usable; nearly all of them will be used.
     pub fn provide(&self, count: usize) -> bool {
         let bytes = count * size_of::<Line>();
         assert!(count <= self.count);
@@ -126,7 +127,7 @@ impl Lines {
         }
     }
 
-    /// Has the kernel provide the pages now, on a thread that may wait for them.
+    /// Makes the kernel provide the pages now, in a thread that may wait for them.
     pub fn touch(&self) {
         const PAGE_LINES: usize = 64;
         self.iter().step_by(PAGE_LINES).for_each(|line| line.0[0].store(0, Ordering::Relaxed));

@@ -1,5 +1,6 @@
-//! Connections in memory: a hot line each, a cold one, and one for IPv6 addresses, all of atomic
-//! words. Memory of connections is never given back, so whoever holds a number may always look.
+//! Connections in memory. Each entry has a hot line, a cold line, and one for IPv6 addresses, all
+//! of atomic words. Their memory is never given back, so whoever holds an entry's number may always
+//! read it.
 
 use super::atomics::{AtomicU16, AtomicU64, Lines, Ordering::*, prefetch};
 use crate::alg::Skew;
@@ -9,39 +10,40 @@ use crate::tuple::Tuple;
 use action::Alg;
 use std::sync::OnceLock;
 
-/// Connections whose memory is taken at once: 4 MiB of hot lines.
+/// Entries whose memory is allocated at once: 4 MiB of hot lines.
 pub const CHUNK: u32 = 1 << 16;
-/// Most of these: 64 Mi connections.
+/// Chunks, at most: 64 Mi connections.
 const CHUNKS: usize = 1 << 10;
 
 // Words of the hot line.
-/// Addresses of the first packet (IPv4).
+/// Addresses of the original direction (IPv4), the source's in the upper half.
 const ADDRS: usize = 0;
-/// Its ports; zone, protocol, ICMP type.
+/// Ports of the original direction (upper half); zone, protocol, ICMP type.
 const PORTS: usize = 1;
-/// Addresses of answers (IPv4).
+/// Addresses of the reply direction (IPv4), the source's in the upper half.
 const REPLY_ADDRS: usize = 2;
-/// Their ports in the lower half; the ends' windows in the upper.
+/// Ports of the reply direction in the lower half; the ends' windows in the upper half.
 const REPLY_PORTS: usize = 3;
-/// [`bit`]s and states.
+/// The control word: [`mod@bit`] has its parts.
 const CONTROL: usize = 4;
-/// Sequence numbers of both ends.
+/// Sequence numbers, a word for each end.
 const SEQUENCE: usize = 5;
 /// Expiry (upper half) and mark.
 const LIFE: usize = 7;
 
 // Words of the cold line.
-/// Label, twice the same number while it is not being changed in between.
+/// Label, two words, the upper half first.
 const LABEL: usize = 0;
-/// Changes of the label; odd while one is going on.
+/// Number of times that a change of the label began or ended; odd while one is going on.
 const LABEL_VERSION: usize = 2;
-/// 1 + the timeout policy in the lower half; then the helper.
+/// 1 + the timeout policy in the lower half, 0: none; the helper above it.
 const POLICY: usize = 3;
-/// The connection that announced it, or 0.
+/// Name of the connection that announced this one; 0: none.
 const PARENT: usize = 4;
-/// Sequence numbers from which on numbers are moved by another amount, one direction after the
-/// other, of a connection with a helper; and the amounts.
+/// [`Skew::from`] of the original direction in the lower half, of the reply direction in the upper
+/// half; only of a connection with a helper.
 const SKEW_FROM: usize = 5;
+/// [`Skew::before`] and [`Skew::after`], a word for each direction.
 const SKEWS: usize = 6;
 
 /// Bits of the control word. Bits 0-7 are the ends' states, 8-23 their window scales, 32-47 the
@@ -49,7 +51,7 @@ const SKEWS: usize = 6;
 pub mod bit {
     #![allow(missing_docs)]
     pub const LIVE: u64 = 1 << 24;
-    /// The connection has ended, and its entry waits for the keeper.
+    /// The connection has ended, and its entry is to be removed by the keeper.
     pub const DEAD: u64 = 1 << 25;
     pub const SOURCE: u64 = 1 << 26;
     pub const DESTINATION: u64 = 1 << 27;
@@ -66,16 +68,17 @@ pub mod bit {
     pub const PEERS: u64 = (1 << 24) - 1;
 }
 
-/// All entries.
+/// The entries of a table.
 pub struct Entries {
     chunks: Box<[OnceLock<Chunk>]>,
 }
 
+/// The memory of [`CHUNK`] entries.
 struct Chunk {
     hot: Lines,
     cold: Lines,
     wide: Lines,
-    /// The ports that began connections.
+    /// The input ports of the packets that began the connections.
     ports: Box<[AtomicU16]>,
 }
 
@@ -96,14 +99,14 @@ impl Chunk {
 pub struct Packed {
     addrs: u64,
     ports: u32,
-    /// Zone, protocol, ICMP type; and those of answers.
+    /// Zone, protocol and ICMP type; `reply_rest` has the ICMP type of replies.
     rest: u32,
     reply_rest: u32,
     wide: Option<[u64; 4]>,
 }
 
 impl Packed {
-    /// Packs.
+    /// The packed form of a tuple.
     #[inline]
     pub fn new(t: &Tuple) -> Packed {
         let rest = |kind: u8| u32::from(t.zone) << 16 | u32::from(t.proto) << 8 | u32::from(kind);
@@ -127,7 +130,7 @@ impl Packed {
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     hot: &'a [AtomicU64; 8],
-    /// Where the rest is.
+    /// The chunk that has the entry's other lines.
     chunk: &'a Chunk,
     i: usize,
 }
@@ -139,8 +142,8 @@ impl Default for Entries {
 }
 
 impl Entries {
-    /// Provides memory for the entries of chunk `n`; false: there can be no more, or there is none
-    /// now. Called by the keeper.
+    /// Allocates the memory of chunk `n`. False: there are as many chunks as there can be, or there
+    /// is no memory. Called by the keeper.
     pub fn provide(&self, n: u32) -> bool {
         let Some(place) = self.chunks.get(n as usize) else { return false };
         let Some(chunk) = Chunk::new() else { return false };
@@ -148,8 +151,8 @@ impl Entries {
         true
     }
 
-    /// Asks for the hot line of entry `n`, and if it is IPv6's for its addresses, if their memory
-    /// is there.
+    /// Prefetches the hot line of entry `n`, and for IPv6 the line of its addresses; does nothing
+    /// for an entry without memory.
     #[inline]
     pub fn prefetch(&self, n: u32, is_v6: bool) {
         if let Some(chunk) = self.chunks.get((n / CHUNK) as usize).and_then(OnceLock::get) {
@@ -160,7 +163,7 @@ impl Entries {
         }
     }
 
-    /// Entry `n`, whose memory is there.
+    /// Entry `n`, which has memory.
     #[inline]
     pub fn get(&self, n: u32) -> Entry<'_> {
         let chunk = self.chunks[(n / CHUNK) as usize].get().expect("an entry in use has memory");
@@ -189,13 +192,13 @@ impl<'a> Entry<'a> {
         self.hot[CONTROL].compare_exchange(old, new, AcqRel, Relaxed).is_ok()
     }
 
-    /// Sets the control word of an entry that only the caller knows.
+    /// Sets the control word of an entry that no other thread can find.
     pub fn set_control(&self, word: u64) {
         self.hot[CONTROL].store(word, Release);
     }
 
-    /// Compares the entry's two tuples with `t`. Some(false): it is the tuple of the first packet;
-    /// Some(true): that of answers; None: neither.
+    /// Compares the entry's two tuples with `t`. Some(false): it is the original tuple; Some(true):
+    /// the reply tuple; None: neither.
     #[inline]
     pub fn matches(&self, t: &Packed, control: u64) -> Option<bool> {
         if (control & bit::V6 != 0) != t.wide.is_some() {
@@ -210,18 +213,19 @@ impl<'a> Entry<'a> {
             .then_some(true)
     }
 
-    /// [`Entry::matches`] of an entry that is not IPv6's and a tuple of TCP or UDP.
+    /// Does what [`Entry::matches`] does, for an entry of IPv4 and a tuple of TCP or UDP.
     #[inline]
     pub fn matches_v4(&self, addrs: u64, ports: u32, rest: u32) -> Option<bool> {
         let word = |at: usize| self.hot[at].load(Relaxed);
         let (first, answers) = (word(PORTS), word(REPLY_PORTS) as u32);
         let sent = ((first >> 32) ^ u64::from(ports)) | (word(ADDRS) ^ addrs);
         let answered = u64::from(answers ^ ports) | (word(REPLY_ADDRS) ^ addrs);
-        // The least of both, as a branch for each direction would be predicted wrongly.
+        // The smaller one is 0 if either is: a branch for each direction would be predicted
+        // wrongly.
         (first as u32 == rest && sent.min(answered) == 0).then_some(sent != 0)
     }
 
-    /// Addresses and ports of the first packet, or of answers, the source's in the upper half.
+    /// Addresses and ports of a direction of an IPv4 connection, the source's in the upper half.
     #[inline]
     pub fn ends_v4(&self, reply: bool) -> (u64, u32) {
         let word = |at: usize| self.hot[at].load(Relaxed);
@@ -231,7 +235,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The first packet's tuple, or the answers', of an entry that is not ICMP's.
+    /// The tuple of a direction, for an entry that is not ICMP's.
     #[inline]
     pub fn tuple(&self, v6: bool, reply: bool) -> Tuple {
         let (word, (_, ports)) = (self.hot[PORTS].load(Relaxed), self.ends_v4(reply));
@@ -248,6 +252,7 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// True if the addresses of a direction are those of `t`.
     #[inline]
     fn has_addrs(&self, t: &Packed, reply: bool) -> bool {
         match t.wide {
@@ -259,25 +264,25 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Expiry, as the lower half of the clock.
+    /// Expiry: the low 32 bits of the clock in milliseconds.
     #[inline]
     pub fn expiry(&self) -> u32 {
         (self.hot[LIFE].load(Relaxed) >> 32) as u32
     }
 
-    /// Sets the expiry.
+    /// Sets the expiry, in the form of [`Entry::expiry`].
     pub fn set_expiry(&self, at: u32) {
         let new = |life| Some(u64::from(at) << 32 | life & 0xffff_ffff);
         let _ = self.hot[LIFE].fetch_update(Relaxed, Relaxed, new);
     }
 
-    /// Mark.
+    /// The connection's mark.
     #[inline]
     pub fn mark(&self) -> u32 {
         self.hot[LIFE].load(Relaxed) as u32
     }
 
-    /// Sets masked bits of the mark; what it is then.
+    /// Sets the bits of the mark that the mask has (value, mask); returns the whole mark.
     pub fn set_mark(&self, (value, mask): (u32, u32)) -> u32 {
         let to = |life: u64| life & !u64::from(mask) | u64::from(value & mask);
         match self.hot[LIFE].fetch_update(Relaxed, Relaxed, |life| Some(to(life))) {
@@ -291,7 +296,7 @@ impl<'a> Entry<'a> {
         std::array::from_fn(|i| self.peer(control, i))
     }
 
-    /// One end.
+    /// End `i` of the connection.
     #[inline]
     pub fn peer(&self, control: u64, i: usize) -> Peer {
         let windows = self.hot[REPLY_PORTS].load(Relaxed) >> 32;
@@ -339,13 +344,13 @@ impl<'a> Entry<'a> {
         one(0) | one(1)
     }
 
-    /// Writes what changed of windows and sequence numbers.
+    /// Writes the windows and sequence numbers of both ends, as far as they changed.
     #[inline]
     pub fn set_windows(&self, old: &Peers, new: &Peers) {
         (0..2).for_each(|i| self.set_window(i, &old[i], &new[i]));
     }
 
-    /// Writes what changed of one end's window and sequence numbers.
+    /// Writes the window and sequence numbers of one end, as far as they changed.
     #[inline]
     pub fn set_window(&self, i: usize, old: &Peer, new: &Peer) {
         if (old.seqlo, old.seqhi) != (new.seqlo, new.seqhi) {
@@ -359,7 +364,7 @@ impl<'a> Entry<'a> {
 
     /// The label, of an entry that has one.
     pub fn label(&self) -> u128 {
-        /// Looks while it is being changed; then as it is.
+        /// Attempts to read the label while it is being changed; the last one counts in any case.
         const LOOKS_COUNT_MAX: usize = 64;
         let mut value = 0;
         for _ in 0..LOOKS_COUNT_MAX {
@@ -373,9 +378,9 @@ impl<'a> Entry<'a> {
         value
     }
 
-    /// Sets masked bits of the label; what it is then.
+    /// Sets the bits of the label that the mask has (value, mask); returns the whole label.
     pub fn set_label(&self, (value, mask): (u128, u128)) -> u128 {
-        /// Attempts while others change it; then the label stays.
+        /// Attempts while others change the label; after the last one it stays as it is.
         const ATTEMPTS_COUNT_MAX: usize = 256;
         let version = &self.cold()[LABEL_VERSION];
         for attempt in 0..ATTEMPTS_COUNT_MAX {
@@ -417,7 +422,7 @@ impl<'a> Entry<'a> {
         special.then(|| self.cold()[PARENT].load(Relaxed)).filter(|parent| *parent != 0)
     }
 
-    /// How far sequence numbers of a direction are moved, of an entry with a helper.
+    /// The shift of a direction's sequence numbers, for an entry with a helper.
     pub fn skew(&self, reply: bool) -> Skew {
         let half = |word: u64, upper: bool| if upper { (word >> 32) as u32 } else { word as u32 };
         let by = self.cold()[SKEWS + usize::from(reply)].load(Relaxed);
@@ -426,7 +431,7 @@ impl<'a> Entry<'a> {
         Skew { from: half(from, reply), before, after }
     }
 
-    /// Sets by how much sequence numbers of a direction differ. Only packets of that direction do.
+    /// Sets the shift of a direction's sequence numbers. Only packets of that direction call this.
     pub fn set_skew(&self, reply: bool, skew: Skew) {
         let (place, shift) = (&self.cold()[SKEW_FROM], if reply { 32 } else { 0 });
         let to = |word| Some(word & !(0xffff_ffff << shift) | u64::from(skew.from) << shift);
@@ -435,19 +440,19 @@ impl<'a> Entry<'a> {
         self.cold()[SKEWS + usize::from(reply)].store(by, Relaxed);
     }
 
-    /// The port that began it.
+    /// The input port of the packet that began the connection.
     pub fn port(&self) -> u16 {
         self.chunk.ports[self.i].load(Relaxed)
     }
 
-    /// The zone.
+    /// The connection's zone.
     #[inline]
     pub fn zone(&self) -> u16 {
         (self.hot[PORTS].load(Relaxed) >> 16) as u16
     }
 
-    /// Writes a connection, which a packet of `port` began, into an entry that only the caller
-    /// knows; the bits of its control word.
+    /// Writes a connection, which a packet of `port` began, into an entry that no other thread can
+    /// find; returns the bits of its control word.
     pub fn fill(&self, conn: &Conn, port: u16, expiry: u32) -> u64 {
         let (orig, reply) = (Packed::new(&conn.orig), Packed::new(&conn.reply));
         let store = |at: usize, word| self.hot[at].store(word, Relaxed);
@@ -473,7 +478,7 @@ impl<'a> Entry<'a> {
         bits | self.fill_cold(conn)
     }
 
-    /// The cold line of a connection that needs it; bits of its control word.
+    /// Writes the cold line of a connection that needs one; returns bits of its control word.
     fn fill_cold(&self, conn: &Conn) -> u64 {
         let mut bits = 0;
         if conn.policy.is_some() || conn.alg.is_some() || conn.parent.is_some() {
@@ -496,7 +501,7 @@ impl<'a> Entry<'a> {
         bits
     }
 
-    /// The connection. `expires`: what the clock shows when it ends.
+    /// A copy of the connection, which ends at `expires`.
     pub fn conn(&self, control: u64, expires: u64) -> Conn {
         let ports = self.hot[PORTS].load(Relaxed);
         let mut orig = Tuple {
@@ -531,6 +536,7 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// The addresses of a direction, source and destination.
     #[inline]
     fn addrs(&self, v6: bool, reply: bool) -> (u128, u128) {
         if !v6 {

@@ -1,5 +1,5 @@
-//! The fast path of `ct`: a packet of TCP or UDP whose connection has no helper, policy or
-//! parent, and one without a connection. What the fast path cannot do it leaves alone, for
+//! The fast path of `ct`, for packets of TCP and UDP whose connection has no helper, timeout policy
+//! or parent, and for those that have no connection. What the fast path does not claim is left to
 //! [`crate::track_seen`], which is its twin.
 
 use super::entry::{Entry, Packed, bit};
@@ -11,12 +11,12 @@ use crate::policy::Class;
 use crate::rewrite::{translate, translate_v4};
 use action::Ct;
 
-/// Bits of a live entry of IPv6.
+/// Control bits of a live entry of IPv6.
 const LIVE_V6: u64 = bit::LIVE | bit::V6;
 
 impl FastPacket {
-    /// Compares the packet with the connection's tuples. Some(false): it has the direction of the
-    /// first packet; Some(true): that of answers; None: it is not the connection's.
+    /// Compares the packet with the connection's tuples. Some(false): it has the original
+    /// direction; Some(true): the reply direction; None: it is not the connection's.
     #[inline(always)]
     fn belongs_to(&self, entry: &Entry<'_>, control: u64) -> Option<bool> {
         match control & (bit::LIVE | bit::SPECIAL | bit::V6) {
@@ -31,9 +31,9 @@ impl FastPacket {
         entry.matches(&Packed::new(&self.tuple()), control)
     }
 
-    /// Changes the connection as the packet makes it, and notes the time; returns the connection's
-    /// state bits. None: the packet is invalid, and nothing was done, or it begins another
-    /// connection, and this one has ended.
+    /// Changes the connection's state by the packet, and moves its expiry; returns the bits of
+    /// `ct_state`. None: the packet is invalid, another thread changed the connection meanwhile,
+    /// and nothing was done; or the packet begins another connection, and this one has ended.
     #[inline(always)]
     fn update(
         &self,
@@ -53,8 +53,8 @@ impl FastPacket {
         Some(if reply { state::TRK | state::EST | state::RPL } else { state::TRK | state::EST })
     }
 
-    /// Changes the windows of an established TCP connection as a segment makes them; false: the
-    /// segment changes more than windows, or is invalid, and nothing was done.
+    /// Changes the windows of an established TCP connection by a segment. False: the segment
+    /// changes more than windows, or is invalid, and nothing was done.
     #[inline(always)]
     fn stays_established(&self, entry: &Entry<'_>, (control, reply): (u64, bool)) -> bool {
         let Some([src, dst]) = entry.established(control, reply) else { return false };
@@ -67,7 +67,8 @@ impl FastPacket {
         stays
     }
 
-    /// [`FastPacket::update`] for a packet that changes the connection's state.
+    /// Does what [`FastPacket::update`] does, for a packet that changes more than windows and
+    /// expiry.
     #[inline(never)]
     fn change_state(
         &self,
@@ -94,7 +95,7 @@ impl FastPacket {
         done.then_some(state::TRK | state)
     }
 
-    /// Translates the packet as its connection says; what its state says of that.
+    /// Translates the packet; returns the bit of `ct_state` that says so.
     #[inline(never)]
     fn translate(&self, data: &mut [u8], entry: &Entry<'_>, control: u64, reply: bool) -> u8 {
         let source = (control & bit::SOURCE != 0) != reply;
@@ -112,8 +113,7 @@ impl FastPacket {
     }
 }
 
-/// What the fast path found out about a packet; the rest its connection says
-/// ([`Worker::describe`]).
+/// The result of the fast path for a packet; [`Worker::describe`] adds what only the entry has.
 #[derive(Clone, Copy, Debug)]
 pub struct FastTracked {
     /// Bits of [`state`].
@@ -121,20 +121,20 @@ pub struct FastTracked {
     /// The connection's mark.
     pub mark: u32,
     entry: u32,
-    /// The entry's control word, as the packet met it.
+    /// The entry's control word when the packet was tracked.
     control: u64,
     reply: bool,
 }
 
-/// True if this `ct` changes nothing of connections that exist, but translates their packets at
-/// most.
+/// True if this `ct` only tracks and translates packets of existing connections: it neither forces
+/// a new one nor sets mark or label.
 #[inline]
 pub fn is_fast(ct: &Ct) -> bool {
     !ct.force && ct.mark.1 == 0 && ct.label.1 == 0
 }
 
 impl Worker {
-    /// Asks for the cache line where the index has a packet's connection.
+    /// Hashes the packet's tuple, and prefetches its bucket of the index.
     #[inline]
     pub fn ask_fast(&self, p: &mut FastPacket) {
         p.hash = match p.is_v6 {
@@ -144,7 +144,8 @@ impl Worker {
         p.bucket = self.table.index.prefetch(p.hash);
     }
 
-    /// Asks for the cache line of the connection, once that came.
+    /// Finds the entry that may be the packet's connection, once the bucket is in the cache, and
+    /// prefetches it.
     #[inline]
     pub fn ask_fast_entry(&self, p: &mut FastPacket) {
         p.candidate = self.table.index.candidate(p.bucket, p.hash);
@@ -153,9 +154,9 @@ impl Worker {
         }
     }
 
-    /// Sends a packet through connection tracking that no `ct` of its zone has seen; None: it is
-    /// not one for the fast path, and nothing was done, but that a connection ended which the
-    /// packet begins again. `ct` is a fast one ([`is_fast`]).
+    /// Tracks a packet that no earlier `ct` of this zone tracked. None: the fast path does not
+    /// claim it and nothing was done, except that a connection which the packet begins again has
+    /// ended. `ct` is one for which [`is_fast`] is true.
     #[inline]
     pub fn track_fast(
         &self,
@@ -179,8 +180,8 @@ impl Worker {
         Some(FastTracked { state, mark: entry.mark(), entry: n, control, reply })
     }
 
-    /// Fills what a packet without a connection carries from now on; false: it has one, or is not
-    /// one for the fast path, and nothing was done.
+    /// Fills the metadata of a packet that has no connection and whose `ct` does not commit one.
+    /// False: the packet has one, or the fast path does not claim it, and nothing was done.
     #[inline]
     pub fn begin_fast(&self, ct: &Ct, p: &FastPacket, meta: &mut Meta<Ref>, now: u64) -> bool {
         let table = &*self.table;
@@ -198,8 +199,8 @@ impl Worker {
         begins
     }
 
-    /// All that a packet carries of its connection from now on. Before the worker's next quiescent
-    /// point, so the entry is the connection's still.
+    /// Fills the metadata of a packet that the fast path tracked. It is called before the worker's
+    /// next quiescent point: until then the entry is not used for another connection.
     #[inline]
     pub fn describe(&self, ct: &Ct, t: &FastTracked, meta: &mut Meta<Ref>) {
         let (entry, control) = (self.table.entries.get(t.entry), t.control);

@@ -1,4 +1,4 @@
-//! A packet as the fast path reads it: once, before its connection is looked for.
+//! The packet that the fast path of `ct` reads, once, before its connection is looked for.
 
 use crate::extract::{Place, Seen, checksum_ok, window_scale};
 use crate::machine::{Segment, TcpSegment};
@@ -21,13 +21,13 @@ pub struct FastPacket {
     /// Zone and protocol.
     pub(super) rest: u32,
     pub(super) hash: u32,
-    /// Where the index has it, if it does.
+    /// Number of the index bucket of the packet's tuple.
     pub(super) bucket: u32,
-    /// 1 + the entry that may be its connection's; 0: none.
+    /// 1 + the entry that may be the packet's connection; 0: none.
     pub(super) candidate: u32,
-    /// What counts of a TCP segment; not used by UDP.
+    /// What the state machine reads of a TCP segment; not used by UDP.
     pub(super) segment: TcpSegment,
-    /// Where the IP header, the one behind it, and the end of the IP packet are.
+    /// Offsets of the IP header, the L4 header, and the end of the IP packet.
     places: [u16; 3],
 }
 
@@ -46,9 +46,9 @@ impl FastPacket {
         places: [0; 3],
     };
 
-    /// Reads an IPv4 packet whose headers were read before, with these addresses (the source's in
-    /// the upper half), and checks the checksums that are not known to be right (`sound`). None: it
-    /// is not one for the fast path.
+    /// Reads an IPv4 packet whose headers were parsed before, with these addresses (the source's in
+    /// the upper half), and checks the checksums unless they are known to be right (`sound`). None:
+    /// the fast path does not claim the packet.
     #[inline(always)]
     pub fn read_v4(
         &mut self,
@@ -65,8 +65,8 @@ impl FastPacket {
         (sound || self.has_right_checksums(data)).then_some(())
     }
 
-    /// [`FastPacket::read_v4`] for IPv6: addresses in two words each, the upper half first. None:
-    /// it has extension headers, too.
+    /// Does what [`FastPacket::read_v4`] does, for IPv6 (addresses in two words each, the upper
+    /// half first). None: also for a packet with extension headers.
     #[inline(never)]
     pub fn read_v6(
         &mut self,
@@ -84,7 +84,7 @@ impl FastPacket {
         (sound || self.has_right_checksums(data)).then_some(())
     }
 
-    /// Reads what is behind the IP header of a packet that ends at `end`.
+    /// Reads the L4 header of an IP packet that ends at `end`.
     #[inline(always)]
     fn read(&mut self, data: &[u8], h: FastHeaders, end: usize, zone: u16) -> Option<()> {
         let l4 = data.get(usize::from(h.l4)..end)?;
@@ -99,7 +99,7 @@ impl FastPacket {
         self.ports = h.ports;
         self.rest = u32::from(zone) << 16 | u32::from(h.proto) << 8;
         self.places = [h.l3, h.l4, end as u16];
-        // Port 0 is no connection's.
+        // Port 0 belongs to no connection.
         (h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
     }
 
@@ -153,20 +153,20 @@ impl FastPacket {
     }
 }
 
-/// What was read of the headers of an IP packet that is no fragment.
+/// What the parser read of the headers of an IP packet that is no fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct FastHeaders {
     /// Source port in the upper half, destination port; of a header that is cut short 0.
     pub ports: u32,
     /// IP protocol.
     pub proto: u8,
-    /// Where the IP header is.
+    /// Offset of the IP header.
     pub l3: u16,
-    /// Where the one behind it is.
+    /// Offset of the L4 header.
     pub l4: u16,
 }
 
-/// [`segment`] of what follows an IP header; None: it is cut short.
+/// Reads a TCP segment as [`crate::extract::segment`] does; None: it is cut short.
 #[inline(always)]
 fn fast_segment(b: &[u8]) -> Option<TcpSegment> {
     let h: &[u8; TCP_LEN] = b.first_chunk()?;

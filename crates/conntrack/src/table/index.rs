@@ -1,11 +1,11 @@
-//! From the hash of a tuple to the connections that may have it: linear hashing (Litwin, 1980) over
-//! buckets of one cache line.
+//! The index: finds the connections that may have a tuple, by its hash. It is a hash table with
+//! linear hashing (Litwin, 1980), whose buckets are one cache line each.
 //!
-//! Readers take no lock and write nothing. Those who insert or remove lock one bucket for some tens
-//! of nanoseconds; a worker that finds one locked tries a bounded number of times. One thread, the
-//! keeper, lets the index grow by one bucket at a time: what moves is in both buckets before the
-//! new size is published, and leaves the old one afterwards; a reader that misses looks again if
-//! the size changed.
+//! Readers take no lock and write nothing. A thread that inserts or removes locks one bucket for
+//! some tens of nanoseconds; a worker that finds a bucket locked tries a bounded number of times.
+//! One thread, the keeper, adds one bucket at a time to the index. What moves is in both buckets
+//! before the new size is published, and leaves the old one afterwards; a reader that finds nothing
+//! looks again if the size changed.
 
 use super::atomics::{
     AtomicU32, AtomicU64, Line, Lines, Ordering::*, prefetch, upper_halves, wait,
@@ -15,30 +15,31 @@ use std::sync::OnceLock;
 
 /// Entries of a bucket; the first word of its line is the head.
 const SLOTS: usize = 7;
-/// Further buckets for those that are full, allocated in pieces of so many.
+/// Further buckets, for those that are full, are allocated in pieces of so many.
 const SPARE_PIECE: usize = 1 << 10;
-/// Pieces of further buckets.
+/// Pieces of further buckets, at most.
 const SPARE_PIECES: usize = 1 << 10;
-/// Lines that a chain of buckets has at most: a reader looks at 56 entries.
+/// Lines of a bucket with its further ones, at most: a reader looks at 56 entries.
 const CHAIN_LINES_MAX: usize = 8;
 /// Attempts to lock a bucket: about a microsecond.
 const LOCK_ATTEMPTS_MAX: usize = 256;
-/// Times that a reader looks again because the index grew meanwhile.
+/// Attempts of a reader while the index grows.
 const LOOKS_COUNT_MAX: usize = 8;
 
-/// Bit of a bucket's head: a thread changes the bucket. The upper half of the head is 1 + the
-/// number of the further bucket that follows.
+/// Bit of a bucket's head: a thread has locked the bucket. The upper half of the head is 1 + the
+/// number of the further bucket that follows, 0: none.
 const LOCKED: u64 = 1;
 
 /// The index. Entries are numbers below 2^32 - 1.
 pub struct Index {
     /// The buckets, a line each. How many of them have memory is a power of two.
     buckets: Lines,
+    /// The further buckets, piece by piece.
     spare: Box<[OnceLock<Lines>]>,
-    /// Further buckets in use, and those there are.
+    /// Further buckets in use; `spare_ready`: further buckets that have memory.
     spare_used: AtomicU32,
     spare_ready: AtomicU32,
-    /// Buckets in use, without further ones.
+    /// Buckets in use; further ones are not counted.
     size: AtomicU32,
 }
 
@@ -60,19 +61,20 @@ fn place(hash: u32, size: u32) -> u32 {
     at & wrap >> u32::from(at >= size)
 }
 
+/// The word of an entry in a bucket.
 fn slot(hash: u32, entry: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(entry + 1)
 }
 
-/// A bucket that the holder may change.
+/// A locked bucket, which the holder may change; dropping this unlocks it.
 pub struct Locked<'a> {
     index: &'a Index,
     at: u32,
 }
 
 impl Index {
-    /// An empty index of `size` buckets, which may become `most`, both powers of two; fewer where
-    /// there is less address space.
+    /// Makes an empty index of `size` buckets, which may grow to `most`, both powers of two; to
+    /// fewer where there is less address space.
     ///
     /// # Panics
     /// When there is no memory for the first buckets.
@@ -105,7 +107,7 @@ impl Index {
         self.spare.get(n / SPARE_PIECE)?.get()?.get(n % SPARE_PIECE)
     }
 
-    /// Asks for the first line of a hash's bucket, and says which that is now.
+    /// Prefetches the first line of a hash's bucket; returns the bucket's present number.
     #[inline]
     pub fn prefetch(&self, hash: u32) -> u32 {
         let at = place(hash, self.size.load(Acquire));
@@ -113,7 +115,7 @@ impl Index {
         at
     }
 
-    /// Says which entries the first line of a hash's bucket has under it.
+    /// Calls `says` for each entry under this hash in the first line of its bucket.
     #[inline]
     pub fn first_line(&self, hash: u32, mut says: impl FnMut(u32)) {
         let line = self.bucket(place(hash, self.size.load(Acquire)));
@@ -125,13 +127,14 @@ impl Index {
         }
     }
 
-    /// 1 + the first entry under this hash in the bucket that [`Index::prefetch`] said; whether it
-    /// has the tuple is another question. 0: there is none, or the index grew meanwhile.
+    /// 1 + the first entry under this hash in the bucket that [`Index::prefetch`] returned; whether
+    /// it has the tuple is for the caller to compare. 0: there is none, or the index grew
+    /// meanwhile.
     #[inline]
     pub fn candidate(&self, bucket: u32, hash: u32) -> u32 {
         let mut line = self.bucket(bucket);
         for _ in 0..CHAIN_LINES_MAX {
-            // Without a branch per slot, which would be foreseen wrongly.
+            // Without a branch for each slot, which would be predicted wrongly.
             let fitting = upper_halves(line, hash) & !1;
             if fitting != 0 {
                 return line.0[fitting.trailing_zeros() as usize & SLOTS].load(Acquire) as u32;
@@ -184,7 +187,7 @@ impl Index {
         None
     }
 
-    /// The bucket of a hash, to change it; None: others had it for too long.
+    /// Locks the bucket of a hash; None: other threads held it for too long.
     pub fn lock(&self, hash: u32) -> Option<Locked<'_>> {
         self.lock_within(hash, LOCK_ATTEMPTS_MAX)
     }
@@ -203,13 +206,15 @@ impl Index {
         None
     }
 
-    /// The buckets of two hashes, which may be one.
+    /// Locks the buckets of two hashes, which may be the same bucket; None: other threads held one
+    /// of them for too long.
     pub fn lock_both(&self, a: u32, b: u32) -> Option<(Locked<'_>, Option<Locked<'_>>)> {
         let first = self.lock(a)?;
         if place(b, self.size.load(Acquire)) == first.at {
             return Some((first, None));
         }
-        // Whoever has the other one may want this one: then both try again, one of them later.
+        // The thread that holds the second bucket may wait for the first: this one gives up early,
+        // so that the other goes on.
         let second = self.lock_within(b, LOCK_ATTEMPTS_MAX / 8)?;
         Some((first, Some(second)))
     }
@@ -220,7 +225,8 @@ impl Index {
         now & LOCKED == 0 && head.compare_exchange(now, now | LOCKED, Acquire, Relaxed).is_ok()
     }
 
-    /// Takes an entry out. For the keeper, which waits until it can.
+    /// Removes an entry; false: the index does not have it. Called by the keeper, as it waits for
+    /// the lock.
     pub fn remove(&self, hash: u32, entry: u32) -> bool {
         let locked = loop {
             if let Some(locked) = self.lock(hash) {
@@ -237,8 +243,7 @@ impl Index {
         false
     }
 
-    /// Adds a bucket. For the keeper, which waits until it can. False: there is no more room to
-    /// grow.
+    /// Adds a bucket; false: the index cannot grow. Called by the keeper, as it waits for the lock.
     pub fn grow(&self) -> bool {
         let size = self.size.load(Relaxed);
         if size as usize >= self.buckets.len() {
@@ -254,13 +259,14 @@ impl Index {
             wait(attempt);
         }
         let from = Locked { index: self, at: old };
-        // No other thread knows this one yet; once it is published, others may want to lock it.
+        // No other thread can find the new bucket yet; once it is published, others may want to
+        // lock it.
         self.lock_bucket(size);
         let to = Locked { index: self, at: size };
         let moves = |word: u64| word as u32 != 0 && place((word >> 32) as u32, size + 1) == size;
         for word in self.chain(old).flat_map(|l| &l.0[1..]).map(|s| s.load(Relaxed)) {
             if moves(word) && !to.put_word(word) {
-                // No further bucket is left: nothing has been published, so nothing moves.
+                // No further bucket is left. Nothing was published, so nothing moves.
                 self.chain(size).flat_map(|l| &l.0[1..]).for_each(|s| s.store(0, Relaxed));
                 return false;
             }
@@ -275,7 +281,7 @@ impl Index {
         true
     }
 
-    /// Provides further buckets for those that are full. Called by the keeper.
+    /// Allocates further buckets, if few are left. Called by the keeper.
     pub fn provide(&self) {
         let ready = self.spare_ready.load(Relaxed);
         let piece = ready as usize / SPARE_PIECE;
@@ -288,7 +294,7 @@ impl Index {
         }
     }
 
-    /// Entries of each of these buckets, for `ct-bkts`.
+    /// Number of entries in each of these buckets, for `ct-bkts`.
     pub fn loads(&self, which: Range<u32>) -> impl Iterator<Item = usize> {
         let full = |l: &Line| l.0[1..].iter().filter(|s| s.load(Relaxed) as u32 != 0).count();
         which.map(move |at| self.chain(at).map(full).sum())
@@ -301,8 +307,8 @@ impl Locked<'_> {
         self.index.find_in(self.at, hash, &mut is)
     }
 
-    /// Puts an entry in, in the place of another one under the same hash if it is there; None:
-    /// there is no room.
+    /// Puts an entry into the bucket, in the place of another one under the same hash if that is
+    /// there; None: there is no room.
     pub fn put(&self, hash: u32, entry: u32, instead_of: Option<u32>) -> Option<Put> {
         let is = |s: &&AtomicU64, old| s.load(Relaxed) == slot(hash, old);
         let mut slots = self.index.chain(self.at).flat_map(|line| &line.0[1..]);
@@ -313,6 +319,8 @@ impl Locked<'_> {
         self.put_word(slot(hash, entry)).then_some(Put::Beside)
     }
 
+    /// Puts a word into a free slot of the bucket, with a further bucket if need be; false: there
+    /// is no room.
     fn put_word(&self, word: u64) -> bool {
         let (mut last, mut count) = (None, 0);
         for line in self.index.chain(self.at) {
@@ -328,7 +336,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Hangs a further bucket behind a full one.
+    /// Appends a further bucket to a full one, with this word in it; false: there is none.
     fn extend(&self, behind: &Line, word: u64) -> bool {
         let index = self.index;
         let take = |used: u32| (used < index.spare_ready.load(Acquire)).then_some(used + 1);
@@ -337,7 +345,7 @@ impl Locked<'_> {
         };
         let Some(line) = index.spare(number) else { return false };
         line.0[1].store(word, Relaxed);
-        // Only who has the lock changes the upper half; the lock's bit stays as it is.
+        // Only the holder of the lock changes the upper half; the lock's bit stays as it is.
         behind.0[0].fetch_or((u64::from(number) + 1) << 32, Release);
         true
     }

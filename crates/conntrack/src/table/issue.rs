@@ -1,4 +1,5 @@
-//! Free entries, from the keeper to the workers: one fills, many take, none waits.
+//! The free entries that are ready: a ring that the keeper fills and many workers take from,
+//! without waiting.
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -8,7 +9,7 @@ const ATTEMPTS_COUNT_MAX: usize = 8;
 /// A ring of free entries.
 pub struct Issue {
     ring: Box<[AtomicU32]>,
-    /// How many were ever taken and put in.
+    /// Number of entries that were ever taken; `put`: that were ever put in.
     taken: AtomicU64,
     put: AtomicU64,
 }
@@ -27,30 +28,31 @@ impl Issue {
         &self.ring[at as usize & (self.ring.len() - 1)]
     }
 
-    /// Room for more, if those from number `noted` on are still to be noted ([`Issue::number`]).
-    /// For the keeper.
+    /// Number of entries that may be put in, if those from number `noted` on are to stay readable
+    /// ([`Issue::number`]). Called by the keeper.
     pub fn room(&self, noted: u64) -> usize {
         self.ring.len() - (self.put.load(Relaxed) - noted) as usize
     }
 
-    /// Puts one in; there is room. For the keeper.
+    /// Puts an entry in; the caller knows that there is room. Called by the keeper.
     pub fn put(&self, entry: u32) {
         let at = self.put.load(Relaxed);
         self.slot(at).store(entry, Relaxed);
         self.put.store(at + 1, Release);
     }
 
-    /// How many were ever taken. For the keeper.
+    /// Number of entries that were ever taken. Called by the keeper.
     pub fn taken(&self) -> u64 {
         self.taken.load(Acquire)
     }
 
-    /// The entry that was put in as number `at`; there is room for less than a ring since.
+    /// The entry that was put in as number `at`. Called by the keeper, for entries that it did not
+    /// overwrite yet ([`Issue::room`]).
     pub fn number(&self, at: u64) -> u32 {
         self.slot(at).load(Relaxed)
     }
 
-    /// Takes some, as many as `out` has room for; how many.
+    /// Takes entries, as many as `out` has room for; returns how many.
     pub fn take(&self, out: &mut [u32]) -> usize {
         for _ in 0..ATTEMPTS_COUNT_MAX {
             let at = self.taken.load(Acquire);

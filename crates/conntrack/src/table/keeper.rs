@@ -1,5 +1,6 @@
-//! What one thread does for the table: ends what has expired, reuses entries once no worker can
-//! hold them, lets memory and index grow ahead of need. All in bounded pieces.
+//! The maintenance of the table, by one thread (OVS: `ct_clean`): ends expired connections, reuses
+//! their entries once no worker can hold them, and lets memory and index grow ahead of need. All of
+//! it goes in bounded pieces.
 
 use super::entry::{CHUNK, bit};
 use super::{READY_COUNT_MAX, Table};
@@ -7,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use sync::{Domain, Grace};
 
-/// How often the wheel turns on, in milliseconds.
+/// Length of a tick of the timer wheel, milliseconds.
 const TICK_MILLIS: u64 = 250;
-/// Slots of the wheel: 64 s. A connection that lives longer is looked at once in a turn, so one
-/// that was ended otherwise is found within one, too.
+/// Slots of the timer wheel, whose turn takes 64 s. An entry is examined once per turn at least, so
+/// a connection that was ended before its timeout is found within a turn.
 const SLOTS: usize = 256;
-/// Ticks after which an entry that a worker has just got is looked at.
+/// Ticks after which an entry that a worker took is first examined.
 const FIRST_TICKS: u64 = 4;
-/// Connections' tuples per bucket up to which the index does not grow.
+/// Tuples per bucket, on average, up to which the index does not grow.
 const LOAD_MAX: u64 = 3;
 /// The end of a list.
 const END: u32 = u32::MAX;
-/// Entries that are looked at together, so that their cache lines are waited for at once. With a
-/// thread that opens and ends 1M connections all the time (docs/perf/conntrack.md) the keeper's
-/// thread takes 0.16 of a core, and 0.43 where each is looked at alone.
+/// Entries that are examined together, so that their cache misses overlap. With a thread that opens
+/// and ends 1M connections all the time (docs/perf/conntrack.md) the keeper's thread takes 0.16 of
+/// a core, and 0.43 where each is examined alone.
 const LOOKED_ENTRIES_MAX: usize = 16;
 
 /// The table's keeper.
@@ -29,20 +30,23 @@ pub struct Keeper {
     domain: Domain,
     /// Free entries.
     free: Vec<u32>,
-    /// Entries that workers may still look at, until the grace period is over.
+    /// Entries that workers may still hold, each list with the grace period after which none does.
     leaving: Vec<(Grace, Vec<u32>)>,
-    /// Entries by the tick at which they are looked at: first of each list, and who follows.
+    /// The timer wheel: the first entry of the list of each slot; `follows` has the entry behind
+    /// each one.
     wheel: [u32; SLOTS],
     follows: Vec<u32>,
-    /// The tick that is worked on, and what is left of its list.
+    /// The present tick; `rest`: the first entry that is left of the list under way.
     tick: u64,
     rest: u32,
-    /// Slots to look at because of a flush.
+    /// Slots that are still to be examined ahead of time: after a flush, or because too many
+    /// entries have ended.
     rush: usize,
+    /// The table's number of flushes when it was last read.
     flushes: u64,
-    /// The second in which announced connections were last looked at.
+    /// The second in which expectations of ended connections were last removed.
     tidied: u64,
-    /// How many of the taken entries were put into the wheel.
+    /// Number of taken entries that were put into the wheel, ever.
     noted: u64,
     /// Entries in the wheel.
     armed: usize,
@@ -71,8 +75,8 @@ impl Keeper {
         keeper
     }
 
-    /// Does what is due, in about `steps` steps of some hundred nanoseconds; false: there is more
-    /// to do.
+    /// Does what is due, in about `steps` steps of some hundred nanoseconds each; false: there is
+    /// more to do.
     pub fn tend(&mut self, now: u64, steps: usize) -> bool {
         self.take_back();
         self.provide();
@@ -85,13 +89,13 @@ impl Keeper {
         self.turn(now, left)
     }
 
-    /// Looks at all entries at the next call, due or not.
+    /// Has the next call examine all entries, due or not.
     #[cfg(test)]
     pub fn look_at_all(&mut self) {
         self.rush = SLOTS;
     }
 
-    /// Frees what no worker can hold any more.
+    /// Frees entries whose grace period is over, and takes those that ended workers gave back.
     fn take_back(&mut self) {
         let passed = |(grace, _): &(Grace, Vec<u32>)| self.domain.passed(*grace);
         let n = self.leaving.iter().take_while(|l| passed(l)).count();
@@ -104,14 +108,14 @@ impl Keeper {
             }
         }
         let mut workers = self.table.workers.lock().unwrap();
-        // These are in the wheel still, so they are looked at like those in stock: as unused ones.
+        // These entries are still in the wheel.
         let stock = std::mem::take(&mut workers.stock);
         drop(workers);
         self.idle(stock);
     }
 
-    /// Entries that a worker took and gave back unused stay in the wheel: they leave it like dead
-    /// ones.
+    /// Marks entries dead that a worker took and gave back unused: they leave the wheel as ended
+    /// ones do.
     fn idle(&mut self, entries: Vec<u32>) {
         for n in entries {
             let entry = self.table.entries.get(n);
@@ -119,7 +123,7 @@ impl Keeper {
         }
     }
 
-    /// Makes sure that free entries are ready.
+    /// Fills the ring of free entries, as far as there is memory.
     fn provide(&mut self) {
         self.note_taken();
         self.table.index.provide();
@@ -145,10 +149,11 @@ impl Keeper {
         }
     }
 
+    /// Allocates one more chunk of entries; false: there are enough, or there is no memory.
     fn add_chunk(&mut self) -> bool {
         let chunks = self.table.chunks.load(Relaxed);
-        // Room for all that may be, those that workers and the ring hold, and as many again on
-        // their way out after a flush.
+        // Room for all connections that may be, for as many on their way out after a flush, and for
+        // the entries that workers and the ring hold.
         let most = u64::from(self.table.limits.total()) * 2 + 2 * READY_COUNT_MAX as u64;
         let room =
             self.follows.try_reserve(CHUNK as usize).and(self.free.try_reserve(CHUNK as usize));
@@ -164,9 +169,9 @@ impl Keeper {
         true
     }
 
-    /// Lets the index grow as far as its load asks for; the steps that are left.
+    /// Lets the index grow as far as its load demands; returns the steps that are left.
     fn grow(&mut self, mut steps: usize) -> usize {
-        // Those that are ready are all but the ring's room, which memory may not suffice to fill.
+        // The ring is full but for its room; memory may not suffice to fill it.
         let ready = READY_COUNT_MAX - self.table.issue.room(self.noted);
         let used = self.follows.len().saturating_sub(self.free.len() + ready);
         let used = used + self.table.twice.load(Relaxed) as usize;
@@ -179,13 +184,13 @@ impl Keeper {
         steps
     }
 
-    /// Looks at an entry again after so many ticks.
+    /// Puts an entry into the wheel, to be examined after so many ticks.
     fn arm(&mut self, n: u32, ticks: u64) {
         let slot = ((self.tick + ticks.clamp(1, SLOTS as u64 - 1)) % SLOTS as u64) as usize;
         self.follows[n as usize] = std::mem::replace(&mut self.wheel[slot], n);
     }
 
-    /// Looks at what is due.
+    /// Examines the entries that are due; false: some are left.
     fn turn(&mut self, now: u64, mut steps: usize) -> bool {
         let flushes = self.table.flushes.load(Acquire);
         if self.flushes != flushes {
@@ -213,18 +218,18 @@ impl Keeper {
         done
     }
 
-    /// True if so many connections in the wheel have ended that all of them are looked at before
-    /// their time. Without it, connections that use the same ports again and again would hold all
-    /// memory for a turn of the wheel. At most three entries are looked at for one that is freed.
+    /// True if so many entries in the wheel have ended that all are examined ahead of time. Without
+    /// this, connections that use the same ports again and again would hold all memory for a turn
+    /// of the wheel. At most three entries are examined for one that is freed.
     fn is_crowded(&self) -> bool {
         let (live, most) = (self.table.len() as usize, self.table.limits.total() as usize);
         self.armed > live + live / 2 + most / 8 + READY_COUNT_MAX
     }
 
-    /// The next list to work on; false: nothing is due.
+    /// Begins the next list of the wheel; false: none is due.
     fn next_list(&mut self, now: u64) -> bool {
         let slot = if self.rush > 0 {
-            // Ahead of time: what is alive gets another place.
+            // Ahead of time: entries that are alive get another place in the wheel.
             self.rush -= 1;
             (self.tick as usize + SLOTS - self.rush) % SLOTS
         } else if self.tick < now / TICK_MILLIS {
@@ -237,7 +242,7 @@ impl Keeper {
         true
     }
 
-    /// Takes up to `steps` entries off the list that is worked on, and asks for their lines.
+    /// Takes up to `steps` entries off the list under way, and prefetches their lines.
     fn take_due(&mut self, steps: usize, due: &mut Vec<u32>) {
         while self.rest != END && due.len() < steps.min(LOOKED_ENTRIES_MAX) {
             self.table.entries.prefetch(self.rest, false);
@@ -246,7 +251,8 @@ impl Keeper {
         }
     }
 
-    /// Looks at the entries of `due`; those that have ended leave the index and go to `ended`.
+    /// Examines the entries of `due`; those that have ended are removed from the index and appended
+    /// to `ended`.
     fn look(&mut self, due: &mut Vec<u32>, now: u64, ended: &mut Vec<u32>) {
         let first = ended.len();
         let mut hashes = [[0; 2]; LOOKED_ENTRIES_MAX];
@@ -271,8 +277,8 @@ impl Keeper {
         self.armed -= ended.len() - first;
     }
 
-    /// The hashes of both tuples of an entry that has ended by now; else in how many ticks it is
-    /// looked at again.
+    /// Ends an entry's connection if it has expired; returns the hashes of its two tuples if it has
+    /// ended. The error is the number of ticks after which it is examined again.
     fn end_if_due(&self, n: u32, now: u64) -> Result<[u32; 2], u64> {
         let table = &*self.table;
         let entry = table.entries.get(n);

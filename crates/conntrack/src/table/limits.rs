@@ -5,10 +5,10 @@ use crate::count::Refused;
 
 /// Connections there may be until `ct-set-maxconns` says otherwise (as in OVS).
 pub const CONNECTIONS_COUNT_DEFAULT: u32 = 3_000_000;
-/// The share of all connections that one zone's half-open ones may be: a quarter of the limit,
-/// 750,000 of 3,000,000. A flood of SYNs in one zone leaves the rest to all others.
+/// The half-open connections of one zone may be a quarter of the limit of all connections, 750,000
+/// of 3,000,000: a flood of SYNs in one zone leaves the rest to all others.
 const HALF_OPEN_SHARE: u32 = 4;
-/// In a table of no more connections zones and ports have no shares.
+/// Where the limit of all connections is no higher than this, zones and ports have no shares.
 const SHARED_COUNT_MAX: u32 = 1024;
 /// Attempts to change a zone's count while others do.
 const ATTEMPTS_COUNT_MAX: usize = 64;
@@ -17,7 +17,7 @@ pub const ZONES: usize = 1 << 16;
 /// The zone has no limit of its own.
 const UNSET: u32 = u32::MAX;
 
-/// Limits.
+/// The limits of the number of connections, and whether TCP sequence numbers are checked.
 pub struct Limits {
     total: AtomicU32,
     /// The limit of zones without their own; 0: none.
@@ -38,7 +38,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Most connections in all.
+    /// Connections there may be in all.
     pub fn total(&self) -> u32 {
         self.total.load(Relaxed)
     }
@@ -87,7 +87,7 @@ impl Limits {
         !self.no_sequence.load(Relaxed)
     }
 
-    /// Says whether sequence numbers of TCP are checked.
+    /// Sets whether sequence numbers of TCP are checked.
     pub fn set_checks_sequence(&self, on: bool) {
         self.no_sequence.store(!on, Relaxed);
     }
@@ -103,23 +103,25 @@ impl Limits {
 pub struct Counts {
     total: AtomicU32,
     zones: Box<[AtomicU64]>,
-    /// Half-open connections that a port's packets began; those of a flushed zone until the keeper
-    /// takes them out.
+    /// Half-open connections by the port whose packets began them; those of a flushed zone count
+    /// until the keeper ends them.
     ports: Box<[AtomicU32]>,
 }
 
 const FIELD: u64 = (1 << 24) - 1;
 const HALF_OPEN: u64 = 1 << 24;
 
-/// The connections of a zone.
+/// Number of connections in a zone's word.
 pub fn of_word(word: u64) -> u32 {
     (word & FIELD) as u32
 }
 
+/// Number of half-open connections in a zone's word.
 fn half_open(word: u64) -> u32 {
     (word >> 24 & FIELD) as u32
 }
 
+/// The epoch in a zone's word.
 fn epoch(word: u64) -> u16 {
     (word >> 48) as u16
 }
@@ -134,12 +136,12 @@ impl Counts {
         }
     }
 
-    /// Connections in all.
+    /// Number of connections in all.
     pub fn total(&self) -> u32 {
         self.total.load(Relaxed)
     }
 
-    /// Connections of a zone.
+    /// Number of connections of a zone.
     pub fn of(&self, zone: u16) -> u32 {
         of_word(self.zones[usize::from(zone)].load(Relaxed))
     }
@@ -150,7 +152,8 @@ impl Counts {
         epoch(self.zones[usize::from(zone)].load(Acquire))
     }
 
-    /// Makes room for a half-open connection that a port's packet begins; the zone's epoch.
+    /// Counts one more half-open connection, which a packet of the port begins; returns the zone's
+    /// epoch. The error is the limit that is reached.
     pub fn enter(
         &self,
         (zone, port): (u16, u16),
@@ -182,7 +185,7 @@ impl Counts {
         })
     }
 
-    /// A connection of this epoch is no longer half-open.
+    /// Counts that a connection which was made in this epoch is no longer half-open.
     pub fn opened(&self, (zone, port): (u16, u16), made: u16) {
         self.ports[usize::from(port)].fetch_sub(1, Relaxed);
         let _ = self.change(zone, |word| {
@@ -190,8 +193,8 @@ impl Counts {
         });
     }
 
-    /// A connection of this epoch is gone; `half_open`: it was, and a packet of this port began it.
-    /// For one thread at a time, which may wait.
+    /// Counts that a connection which was made in this epoch has ended; `half_open`: it was
+    /// half-open, and a packet of this port began it.
     pub fn leave(&self, zone: u16, made: u16, half_open: Option<u16>) {
         let word = &self.zones[usize::from(zone)];
         let less = 1 + if half_open.is_some() { HALF_OPEN } else { 0 };
@@ -204,7 +207,7 @@ impl Counts {
         }
     }
 
-    /// Ends all connections of a zone; how many that were.
+    /// Ends all connections of a zone; returns how many.
     pub fn flush(&self, zone: u16) -> u32 {
         let word = &self.zones[usize::from(zone)];
         let next = |w| Some(u64::from(epoch(w).wrapping_add(1)) << 48);
@@ -213,7 +216,8 @@ impl Counts {
         of_word(old)
     }
 
-    /// Changes a zone's word in a bounded number of attempts; the new word.
+    /// Changes a zone's word in a bounded number of attempts; returns the new word. None: `to`
+    /// returned none, or other threads changed the word at each attempt.
     fn change(&self, zone: u16, mut to: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
         let word = &self.zones[usize::from(zone)];
         let mut now = word.load(Relaxed);

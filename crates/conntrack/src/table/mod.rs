@@ -1,6 +1,7 @@
-//! The table that all packet threads share. Looking takes no lock and writes nothing; what is
-//! written is a word of the connection's own. One thread, the [`Keeper`], does what takes time: it
-//! unlinks what has ended, lets memory and index grow, and has free entries ready.
+//! The table of connections, which all packet threads share. Looking a connection up takes no lock
+//! and writes nothing; tracking a packet writes only atomic words of its own connection. One
+//! thread, the [`Keeper`], does what takes time: it removes ended connections from the index, makes
+//! memory and index grow, and has free entries ready.
 
 mod atomics;
 mod entry;
@@ -47,13 +48,14 @@ const BUCKETS_COUNT_MAX: u32 = if cfg!(miri) { 1 << 12 } else { 1 << 26 };
 const READY_COUNT_MAX: usize = 1 << 16;
 /// Free entries that a worker takes at once.
 const STOCK_COUNT_MAX: usize = 32;
-/// Times that a worker says again what a packet did while others change the same connection.
+/// Attempts of a worker to change a connection while others change it, too; after the last one the
+/// packet's change is left out.
 const UPDATES_COUNT_MAX: usize = 8;
 /// How much later than asked for a connection may end, in milliseconds: its expiry is written only
 /// when it moves by more. No more than a 16th of the timeout, either.
 const EXPIRY_MILLIS_SLACK: u32 = 1000;
 
-/// Connections.
+/// The connections of all zones, with their limits and counters.
 pub struct Table {
     entries: Entries,
     index: Index,
@@ -63,32 +65,34 @@ pub struct Table {
     pub limits: Limits,
     /// Timeout policies; the control side sets them.
     pub policies: Policies,
-    /// Connections that others announced.
+    /// Expectations of connections that helpers announced.
     expectations: Expectations,
-    /// What is set and counted of fragments.
+    /// Settings and counters of reassembly.
     pub fragments: FragmentSettings,
     secret: Secret,
-    /// Chunks of entries that there is memory for.
+    /// Number of chunks of entries that have memory.
     chunks: AtomicU32,
-    /// Entries that are in the index under two hashes.
+    /// Number of entries that are in the index twice: translated connections, whose two tuples have
+    /// different hashes.
     twice: AtomicU32,
-    /// How often a zone or all were flushed.
+    /// Number of flushes, of single zones or of all.
     flushes: AtomicU64,
     workers: Mutex<Workers>,
 }
 
-/// What workers leave behind.
+/// The counters of all workers, and what ended workers gave back.
 #[derive(Default)]
 struct Workers {
     counters: Vec<Arc<Counters>>,
-    /// Free entries of workers that are gone.
+    /// Free entries of workers that ended.
     stock: Vec<u32>,
 }
 
 #[derive(Default)]
 struct Counters([AtomicU64; COUNTS]);
 
-/// A connection in the table.
+/// A reference to a connection: the number of its entry, and the entry's generation, which changes
+/// when the entry is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ref {
     entry: u32,
@@ -96,17 +100,18 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// As one number, which is not 0.
+    /// The reference as one number, which is not 0.
     fn name(self) -> u64 {
         1 << 63 | u64::from(self.entry) << 16 | u64::from(self.generation)
     }
 
+    /// The reference that [`Ref::name`] made a number of.
     fn named(name: u64) -> Ref {
         Ref { entry: (name >> 16) as u32, generation: name as u16 }
     }
 }
 
-/// One thread's way into the table.
+/// One packet thread's access to the table, with its own free entries, counters and random numbers.
 pub struct Worker {
     table: Arc<Table>,
     stock: Vec<u32>,
@@ -114,7 +119,7 @@ pub struct Worker {
     random: u64,
 }
 
-/// A tuple whose bucket was asked for ([`Worker::ask`]).
+/// The hash of a tuple whose bucket was prefetched ([`Worker::ask`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked(u32);
 
@@ -128,7 +133,7 @@ pub struct Shown {
 }
 
 impl Table {
-    /// An empty table. Its keeper makes it usable.
+    /// Makes an empty table, which takes connections once it has its [`Keeper`].
     pub fn new() -> Self {
         Table {
             entries: Entries::default(),
@@ -147,7 +152,7 @@ impl Table {
         }
     }
 
-    /// Connections in all. Those that have expired count until the keeper comes by.
+    /// Number of connections. Expired ones count until the keeper ends them.
     pub fn len(&self) -> u32 {
         self.counts.total()
     }
@@ -157,7 +162,7 @@ impl Table {
         self.len() == 0
     }
 
-    /// Connections of a zone.
+    /// Number of connections of a zone.
     pub fn zone_len(&self, zone: u16) -> u32 {
         self.counts.of(zone)
     }
@@ -176,8 +181,8 @@ impl Table {
         self.flushes.fetch_add(1, AcqRel);
     }
 
-    /// Ends the connection that began with this tuple, or whose answers have it, if nothing is
-    /// translated; false: there is none.
+    /// Ends the connection whose original direction has this tuple; if it is not translated, its
+    /// reply tuple names it, too. False: there is none.
     pub fn flush_tuple(&self, tuple: &Tuple, now: u64) -> bool {
         self.look_up(tuple, now).is_some_and(|(at, reply)| {
             let plain = |(_, control): (Entry<'_>, u64)| control & bit::TRANSLATED == 0;
@@ -185,14 +190,14 @@ impl Table {
         })
     }
 
-    /// Ends a connection of a dump.
+    /// Ends the connection that a dump showed ([`Shown::id`]); false: it has ended already.
     pub fn flush_id(&self, id: u32) -> bool {
         let generation = (self.entries.get(id).control() >> bit::GENERATION_SHIFT) as u16;
         self.end(Ref { entry: id, generation })
     }
 
-    /// Shows connections from number `from` on, having looked at `count` entries at most; where to
-    /// go on.
+    /// Calls `to` for the connections among `count` entries from entry `from` on; returns the entry
+    /// to go on from, None: all entries were examined.
     pub fn show(&self, from: u32, count: u32, now: u64, mut to: impl FnMut(Shown)) -> Option<u32> {
         let all = self.chunks.load(Acquire) * entry::CHUNK;
         let end = from.saturating_add(count).min(all);
@@ -211,19 +216,19 @@ impl Table {
         (end < all).then_some(end)
     }
 
-    /// How often each [`Count`] was counted, in their order.
+    /// The counters of all workers together, in the order of [`Count`].
     pub fn counted(&self) -> [u64; COUNTS] {
         let workers = self.workers.lock().unwrap();
         let sum = |i: usize| workers.counters.iter().map(|c| c.0[i].load(Relaxed)).sum();
         std::array::from_fn(sum)
     }
 
-    /// Buckets of the index. They only become more.
+    /// Number of buckets of the index, which only grows.
     pub fn bucket_count(&self) -> u32 {
         self.index.size()
     }
 
-    /// Entries of each of these buckets.
+    /// Number of entries in each of these buckets.
     pub fn buckets(&self, which: Range<u32>) -> impl Iterator<Item = usize> {
         self.index.loads(which)
     }
@@ -235,6 +240,7 @@ impl Table {
         left > 0 && (control >> bit::EPOCH_SHIFT) as u16 == self.counts.epoch(entry.zone())
     }
 
+    /// The live connection that has this tuple; true: in the reply direction.
     #[inline]
     fn look_up(&self, tuple: &Tuple, now: u64) -> Option<(Ref, bool)> {
         let packed = Packed::new(tuple);
@@ -252,6 +258,7 @@ impl Table {
         Some((Ref { entry, generation }, found.1))
     }
 
+    /// The control word of an entry that has this tuple and is alive; true: it is the reply tuple.
     #[inline]
     fn has_tuple(&self, entry: u32, tuple: &Packed, now: u32) -> Option<(u64, bool)> {
         let entry = self.entries.get(entry);
@@ -263,7 +270,7 @@ impl Table {
         self.is_alive(&entry, control, now).then_some((control, reply))
     }
 
-    /// The entry, if it is still the connection.
+    /// The entry of a connection, and its control word; None: the connection has ended.
     #[inline]
     fn entry(&self, at: Ref) -> Option<(Entry<'_>, u64)> {
         let entry = self.entries.get(at.entry);
@@ -272,24 +279,26 @@ impl Table {
         (same && control & bit::LIVE != 0).then_some((entry, control))
     }
 
-    /// True if the connection of this name lives.
+    /// True if the connection of this name has not ended.
     fn lives(&self, name: u64) -> bool {
         self.entry(Ref::named(name)).is_some()
     }
 
-    /// The connection that announced another one.
+    /// The connection of this name, which announced another one ([`Conn::parent`]); None: it has
+    /// ended.
     pub fn parent(&self, name: u64) -> Option<Conn> {
         let (entry, control) = self.entry(Ref::named(name))?;
         Some(entry.conn(control, 0))
     }
 
-    /// Puts an entry into a bucket, in the place of an ended one if one is named; false: there is
-    /// no room.
+    /// Puts entry `n` into a bucket, in the place of entry `ended` if there is such a one; false:
+    /// there is no room.
     fn put(&self, bucket: &Locked<'_>, hash: u32, n: u32, ended: Option<u32>) -> bool {
         let put = bucket.put(hash, n, ended);
         if let (Some(Put::Instead), Some(m)) = (put, ended) {
             let entry = self.entries.get(m);
-            // Its second place, which the keeper will not find any more?
+            // If this was the ended entry's second place, the keeper will not find it and so not
+            // count it.
             let orig = entry.conn(entry.control(), 0).orig;
             if self.secret.of(&orig) != hash {
                 self.twice.fetch_sub(1, Relaxed);
@@ -298,8 +307,8 @@ impl Table {
         put.is_some()
     }
 
-    /// Writes down what a packet changed of a connection whose control word was `control`, and
-    /// starts the timeout of `class`; false: another thread changed the word, and nothing was done.
+    /// Writes a packet's change of the ends of a connection, and starts the timeout of `class`.
+    /// False: the control word is no longer `control`, and nothing was written.
     fn change(
         &self,
         entry: &Entry<'_>,
@@ -328,7 +337,7 @@ impl Table {
         true
     }
 
-    /// Ends a connection; false: it had ended.
+    /// Ends a connection; false: it has ended already.
     fn end(&self, at: Ref) -> bool {
         while let Some((entry, control)) = self.entry(at) {
             if self.end_entry(&entry, control) {
@@ -338,7 +347,8 @@ impl Table {
         false
     }
 
-    /// Ends the connection of an entry whose control word is `control`; false: that has changed.
+    /// Ends the connection of an entry. False: its control word is no longer `control`, and nothing
+    /// was done.
     fn end_entry(&self, entry: &Entry<'_>, control: u64) -> bool {
         let ended = entry.exchange(control, control & !bit::LIVE | bit::DEAD);
         if ended {
@@ -363,7 +373,8 @@ fn is_half_open(class: Class) -> bool {
 }
 
 impl Worker {
-    /// A way into the table for one more thread, which is a reader of the keeper's QSBR domain.
+    /// Makes the access of one more packet thread, which must be a reader of the keeper's QSBR
+    /// domain.
     pub fn new(table: &Arc<Table>) -> Self {
         let counters = Arc::new(Counters::default());
         table.workers.lock().unwrap().counters.push(counters.clone());
@@ -377,7 +388,7 @@ impl Worker {
         &self.table
     }
 
-    /// Asks for the cache line where the index has a tuple that will be looked up.
+    /// Prefetches the bucket of a tuple that will be looked up.
     #[inline]
     pub fn ask(&self, tuple: &Tuple) -> Asked {
         let hash = self.table.secret.of(tuple);
@@ -385,8 +396,8 @@ impl Worker {
         Asked(hash)
     }
 
-    /// Asks for the cache line where the index has the first tuple that is tried for answers to a
-    /// translated connection, which begins with `tuple`.
+    /// Prefetches the bucket of the reply tuple that NAT tries first for a connection which begins
+    /// with `tuple`.
     #[inline(never)] // For packets that begin connections only.
     pub fn ask_answer(&self, tuple: &Tuple, nat: &action::Nat) -> Option<Asked> {
         let hash = self.table.secret.of_translation(tuple, nat);
@@ -394,12 +405,13 @@ impl Worker {
         Some(self.ask(&first))
     }
 
-    /// Asks for the cache lines of the connections that may have a tuple, once its bucket came.
+    /// Prefetches the connections that may have a tuple, once its bucket is in the cache.
     #[inline]
     pub fn ask_entries(&self, asked: Asked) {
         self.table.index.first_line(asked.0, |n| self.table.entries.prefetch(n, false));
     }
 
+    /// Takes a free entry; None: none is ready.
     fn free_entry(&mut self) -> Option<u32> {
         if self.stock.is_empty() {
             let mut taken = [0; STOCK_COUNT_MAX];
@@ -407,17 +419,18 @@ impl Worker {
             self.stock.extend_from_slice(&taken[..n]);
         }
         let entry = self.stock.pop();
-        // No core has its line yet: with the next one asked for now, a packet of a new connection
-        // takes 490 cycles instead of 512 (bench/micro/datapath/ct.rs, least of five runs).
+        // The line of a free entry is in no core's cache. With the next one's prefetched now, a
+        // packet of a new connection takes 490 cycles instead of 512 (bench/micro/datapath/ct.rs,
+        // least of five runs).
         if let Some(next) = self.stock.last() {
             self.table.entries.prefetch(*next, false);
         }
         entry
     }
 
-    /// Puts a filled entry into the index, if no live connection has one of its tuples. It takes
-    /// the places of an ended connection with the same tuples: who uses a port again and again
-    /// would fill the bucket otherwise, before the keeper comes to them.
+    /// Puts a filled entry into the index, unless a live connection has one of its tuples. It takes
+    /// the place of an ended connection with the same tuple: a host that uses the same ports again
+    /// and again would otherwise fill the bucket before the keeper removes ended connections.
     fn link(&self, n: u32, conn: &Conn, control: u64, now: u32) -> Result<(), Refused> {
         let table = &*self.table;
         let tuples = [&conn.orig, &conn.reply];
@@ -447,7 +460,8 @@ impl Worker {
             table.twice.fetch_add(1, Relaxed);
             if !table.put(second, b, n, ended[1]) {
                 table.twice.fetch_sub(1, Relaxed);
-                // A worker may have seen it: it ends, and the keeper takes it out.
+                // Another worker may have found the entry: it counts as ended, and the keeper
+                // removes it.
                 entry.set_control(control | bit::DEAD);
                 return Err(Refused::Full);
             }
@@ -455,6 +469,7 @@ impl Worker {
         Ok(())
     }
 
+    /// Adds one to a counter.
     fn add(&self, what: Count) {
         let counter = &self.counters.0[what as usize];
         counter.store(counter.load(Relaxed) + 1, Relaxed);
@@ -591,7 +606,7 @@ impl Store for Worker {
     }
 }
 
-/// Moves the expiry, if that is worth a write.
+/// Moves the expiry to `millis` from now, or somewhat later, unless it is there already.
 #[inline]
 fn refresh(entry: &Entry<'_>, millis: u32, now: u32) {
     let slack = EXPIRY_MILLIS_SLACK.min(millis / 16);

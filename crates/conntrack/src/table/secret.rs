@@ -4,16 +4,16 @@
 use crate::tuple::{Tuple, number};
 use std::hash::{BuildHasher, RandomState};
 
-/// A key.
+/// The key of the hashes of one table.
 pub struct Secret([u64; 9]);
 
 impl Secret {
-    /// A random one.
+    /// A random key.
     pub fn random() -> Self {
         Secret(std::array::from_fn(|i| RandomState::new().hash_one(i)))
     }
 
-    /// Always the same, for twins.
+    /// A key that is always the same: twins must hash alike.
     pub fn fixed() -> Self {
         Secret(std::array::from_fn(|i| 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(2 * i as u64 + 1)))
     }

@@ -1,11 +1,10 @@
-//! How much of a worker's time packets get of which many copies are sent.
+//! Limits the time that a worker spends on packets of which many copies are sent.
 //!
 //! A packet that is flooded to a bridge of 300 ports costs as much as 300 others, and its port's
-//! share of a vector would be as many such packets. So the copies of a packet beyond
-//! [`FREE_COPIES_MAX`] are a debt of its port. A port that owes more than [`BURST_NS`] has no
-//! packet with so many copies executed; these are dropped (`action_time`), and its other packets
-//! are not concerned. Debts are paid with the time in which no other port has packets, and with a
-//! sixteenth of the rest.
+//! share of a vector may be all such packets. So the copies of a packet beyond [`FREE_COPIES_MAX`]
+//! are a debt of its port. While a port owes more than [`BURST_NS`], its packets with so many
+//! copies are dropped (`action_time`); its other packets are not concerned. Debts are paid with the
+//! time in which no other port has packets, and with a sixteenth of the rest.
 //!
 //! Short lists of operations may recirculate several copies of a packet, each of which meets such a
 //! list again. So of a packet that was looked up again each copy beyond the first is a debt, and
@@ -36,12 +35,15 @@ const BURST_NS: u64 = 2_000_000;
 /// Packets of one port that may be recirculated in an iteration.
 const RECIRCULATED_PACKETS_MAX: u16 = 4 * VECTOR as u16;
 
-/// What ports owe whose packets go to many ports.
+/// The debts of ports whose packets are copied many times.
 pub(crate) struct CopiesAccount {
+    /// Copies of a packet for which its port is not charged.
     free: usize,
+    /// What a copy is charged with, nanoseconds.
     copy_ns: u64,
     debts: Debts,
-    /// How many packets were recirculated in this iteration, by port; and the ports that had some.
+    /// Packets that were recirculated in this iteration, by port; `recirculating`: the ports that
+    /// had some.
     recirculated: Vec<u16>,
     recirculating: Vec<PortNo>,
 }
@@ -79,9 +81,9 @@ impl CopiesAccount {
         self.debts.of(port).is_some_and(|ns| ns > BURST_NS)
     }
 
-    /// Charges the port with a packet of so many copies. `again`: only the first one is free.
-    /// False: it is not to be executed. All ports that owe something share the burst of an
-    /// iteration.
+    /// Charges a port for a packet of so many copies. `again`: the packet was recirculated, so only
+    /// its first copy is free. False: the packet is not to be executed. All ports that owe
+    /// something share [`BURST_NS`] in an iteration.
     pub fn admit(&mut self, port: PortNo, copies: usize, again: bool) -> bool {
         let free = if again { 1 } else { self.free };
         let excess = copies.saturating_sub(free) as u64;
@@ -96,7 +98,7 @@ impl CopiesAccount {
         may
     }
 
-    /// Counts a packet of the port that is to be looked up again. The error is why it may not be.
+    /// Counts a packet of the port that is to be recirculated; the error says why it may not be.
     pub fn recirculate(&mut self, port: PortNo) -> Result<(), Drop> {
         let i = usize::from(port);
         if self.recirculated.len() <= i {
@@ -112,8 +114,8 @@ impl CopiesAccount {
         Ok(())
     }
 
-    /// Ends an iteration that took so many nanoseconds. `alone`: no port had packets that owes
-    /// nothing.
+    /// Ends an iteration that took so many nanoseconds, which pay debts. `alone`: only ports that
+    /// owe something had packets.
     #[cold]
     pub fn end_iteration(&mut self, took_ns: u64, alone: bool) {
         self.recirculating.drain(..).for_each(|port| self.recirculated[usize::from(port)] = 0);

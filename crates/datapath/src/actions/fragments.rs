@@ -24,8 +24,8 @@ const EXPIRED_COUNT_MAX: usize = 64;
 /// Depth of lists inside lists in which operations can be continued.
 const LEVELS_COUNT_MAX: usize = 4;
 
-/// In the index of an operation with two lists: its first list is meant. Lists have some thousand
-/// operations at most, so this bit is free.
+/// This bit in the index of an operation with two lists means its first list. Lists have some
+/// thousand operations at most, so the bit is free.
 const MORE: u16 = 1 << 15;
 
 /// The fragments of all workers that wait.
@@ -158,7 +158,7 @@ impl Gatherer {
         None
     }
 
-    /// Makes fragments that gave way go on as invalid, as those do that never waited.
+    /// Continues fragments that gave way, as invalid ones, like fragments that never waited.
     fn give_up(&mut self, worker: &mut conntrack::Worker) {
         for (fragment, mut held) in self.evicted.drain(..) {
             worker.count(Count::FragmentFull);
@@ -216,6 +216,7 @@ impl Gatherer {
     }
 }
 
+/// Takes the lock of the store; None: other threads held it for too long.
 fn lock(waiting: &Waiting) -> Option<MutexGuard<'_, Fragments<Held>>> {
     for _ in 0..ATTEMPTS_COUNT_MAX {
         match waiting.try_lock() {

@@ -1,4 +1,4 @@
-//! Executes operations on packets that the control side injects, some in each turn of the worker: a
+//! Executes operations on packets of the control side, some in each iteration of the worker: a
 //! controller's packet may have thousands of outputs, and the worker serves other ports, too.
 
 use super::fragments::Held;
@@ -9,23 +9,23 @@ use crate::parse::frame::Frame;
 use crate::tx::TxState;
 use telemetry::Drop;
 
-/// Operations on such packets in one turn: as many as a vector has packets.
+/// Operations on such packets in one iteration, at most: as many as a vector has packets.
 const TURN_OPS_MAX: usize = packet::VECTOR;
 
-/// Executes the operations of one turn; returns how many.
+/// Executes the operations of one iteration; returns how many.
 #[cold]
 pub(crate) fn turn(tx: &mut TxState, vlan_limit: u8) -> usize {
     some(tx, vlan_limit, TURN_OPS_MAX)
 }
 
-/// Executes all that is to be executed, before a number gets another meaning.
+/// Executes all operations that are left, before a port or bond number gets another meaning.
 pub(crate) fn all(tx: &mut TxState, vlan_limit: u8) {
     while !tx.injected.is_empty() {
         some(tx, vlan_limit, usize::MAX);
     }
 }
 
-/// Drops what is left when the worker stops.
+/// Drops the packets whose operations are not finished when the worker stops.
 pub(crate) fn shut_down(tx: &mut TxState) {
     while let Some(work) = tx.injected.next() {
         if let Work::Rest(held) = work {
@@ -35,6 +35,7 @@ pub(crate) fn shut_down(tx: &mut TxState) {
     }
 }
 
+/// Executes up to `most` operations; returns how many.
 fn some(tx: &mut TxState, vlan_limit: u8, most: usize) -> usize {
     let mut left = most;
     while left > 0
@@ -56,6 +57,8 @@ fn some(tx: &mut TxState, vlan_limit: u8, most: usize) -> usize {
     most - left
 }
 
+/// Begins with a packet: executes up to `most` of its operations, and adds what is left to `later`.
+/// Returns how many of `most` are left.
 fn begin(
     e: &Execute,
     vlan_limit: u8,
@@ -79,6 +82,7 @@ fn begin(
     most
 }
 
+/// Continues a packet that waited, as [`begin`] does.
 fn go_on(held: Held, tx: &mut TxState, most: usize, later: &mut Vec<Held>) -> usize {
     let Held { packet, frame, ops, at, why, .. } = held;
     let start = Start { ops: &ops, behind: Some(at), why, most };

@@ -1,12 +1,12 @@
-//! Packets of the control side that wait for the worker to do something with them.
+//! Packets of the control side whose operations are not finished.
 
 use super::fragments::Held;
 use crate::messages::Execute;
 use std::collections::VecDeque;
 
-/// A packet of the control side, or what is left to do with one.
+/// A packet of the control side, or the rest of its operations.
 pub(crate) enum Work {
-    /// A packet with which nothing was done yet.
+    /// A packet none of whose operations was executed.
     All(Box<Execute>),
     /// The rest of a packet's operations.
     Rest(Box<Held>),
@@ -20,13 +20,13 @@ pub(crate) struct Injected {
 }
 
 impl Injected {
-    /// The control side sends a packet.
+    /// Adds a packet of the control side behind all others.
     pub fn push(&mut self, packet: Box<Execute>) {
         self.sent += 1;
         self.work.push_back(Work::All(packet));
     }
 
-    /// Takes what is to be done next.
+    /// Takes the next packet, or rest of one.
     pub fn next(&mut self) -> Option<Work> {
         self.work.pop_front()
     }
@@ -46,7 +46,7 @@ impl Injected {
         self.sent
     }
 
-    /// True if nothing is to be done.
+    /// True if no packet is left.
     pub fn is_empty(&self) -> bool {
         self.work.is_empty()
     }

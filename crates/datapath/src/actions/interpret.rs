@@ -160,7 +160,7 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
         Some(p)
     }
 
-    /// Has the rest of the current list wait.
+    /// Pauses: the rest of the current list waits with the packet.
     fn pause(&mut self, p: Packet, f: &Frame) -> Option<Packet> {
         if !self.at.is_exact() {
             return self.end(Drop::ResubmitLimit, p);
@@ -235,7 +235,7 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
         }
     }
 
-    /// Executes an operation that consumes the packet.
+    /// Executes an operation that consumes the packet; returns the packet if the operation left it.
     fn leave(&mut self, op: &Op, mut p: Packet, f: &mut Frame) -> Option<Packet> {
         match op {
             Op::Output(port) => {
@@ -403,6 +403,7 @@ fn remark(by: u8, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     set(&rw, p, f)
 }
 
+/// Sets header fields and metadata.
 fn set(rw: &Rewrite, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     rewrite::apply(p, &Place { line: &f.line, layout: f.layout }, rw)?;
     f.reparse(p.data(), f.tags);
@@ -410,6 +411,7 @@ fn set(rw: &Rewrite, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {
     Ok(())
 }
 
+/// Sets the metadata fields of a rewrite in the packet's key.
 fn set_metadata(f: &mut Frame, rw: &Rewrite) {
     if !touches_metadata(rw) {
         return;

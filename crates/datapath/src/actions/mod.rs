@@ -232,6 +232,7 @@ fn count(table: &Table, megaflow: u32, packets: u64, bytes: u64, now_ms: u64) {
     }
 }
 
+/// Executes all rewrites of a program, without its patch.
 #[inline(never)]
 fn rewrite_all(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
     let place = Place { line: &batch.keys.line.0[i], layout: batch.columns.layout[i] };
@@ -243,6 +244,7 @@ fn rewrite_all(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Re
     Ok(())
 }
 
+/// Pushes the tunnel header of a program, from its template if it has one.
 #[inline]
 fn encapsulate(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Result<(), Drop> {
     let k = batch.keys.get(i);
@@ -280,11 +282,13 @@ fn sampled<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &
     execute(batch, &s.rest, i, p, tx);
 }
 
+/// Executes a program by the interpreter.
 #[inline(never)]
 fn interpret_one<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
     interpret::run(tx, &program.ops, program.drop, p, batch.frame(i));
 }
 
+/// Executes a program on one packet, which it consumes.
 #[inline]
 fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, tx: &mut S) {
     let done = match program.kind {
@@ -323,7 +327,8 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
     }
 }
 
-/// True if a packet's program of many copies may be executed, for which its port is charged.
+/// True if a packet's program, of kind [`Kind::Copies`], may be executed; then its port was
+/// charged.
 fn admit(batch: &Batch, n: usize, program: &Program, tx: &mut TxState) -> bool {
     let port = batch.in_port[n];
     let again = n < batch.waited && batch.columns.depth[n] > 0

@@ -46,7 +46,7 @@ enum L4 {
     Icmp,
 }
 
-/// The sum of one or more rewrites.
+/// One or more rewrites together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Patch {
@@ -206,7 +206,7 @@ impl Patch {
         d[8..12].copy_from_slice(&last.to_ne_bytes());
     }
 
-    /// True if the patch does the right thing with the packet. Tags that are pushed or popped
+    /// True if the patch does with the packet what the rewrites do. Tags that are pushed or popped
     /// afterwards do not matter.
     #[inline(always)]
     pub fn claims(&self, len: usize, line: &Line, layout: Layout) -> bool {
@@ -355,7 +355,7 @@ impl Change {
     }
 }
 
-/// RFC 1624: HC' = ~(~HC + ~m + m').
+/// Updates a checksum by RFC 1624: HC' = ~(~HC + ~m + m').
 #[inline]
 fn fix(h: &mut [u8], at: usize, delta: u64) {
     let mut sum = delta + u64::from(!u16::from_ne_bytes([h[at], h[at + 1]]));

@@ -50,7 +50,8 @@ pub(crate) enum Kind {
     Copies,
 }
 
-/// Operations that only change a packet and weigh as much as one that sends a copy of it.
+/// Number of operations that only change a packet and together weigh as much as one that sends a
+/// copy of it.
 const CHANGES_PER_COPY: usize = 16;
 
 /// A compiled list of operations.
@@ -176,8 +177,8 @@ impl Program {
     }
 }
 
-/// How many copies of a packet operations send, or have looked up, at most; other operations count
-/// for [`CHANGES_PER_COPY`] one.
+/// The most copies of a packet that these operations send or have looked up again; of other
+/// operations [`CHANGES_PER_COPY`] count as one copy.
 fn weight(ops: &[Op]) -> usize {
     fn parts(ops: &[Op]) -> usize {
         let one = |op: &Op| match op {
@@ -308,6 +309,7 @@ impl Programs {
     }
 }
 
+/// A hash of a program: its operations, and the reason of its drop.
 fn hash_ops(ops: &[Op], why: Drop) -> u64 {
     let mut hasher = OpHasher(0);
     (ops, why).hash(&mut hasher);

@@ -59,6 +59,7 @@ impl Place<'_> {
     }
 }
 
+/// True if a bit is set in these bytes of the key.
 fn any(k: &Key, range: std::ops::Range<usize>) -> bool {
     k.bytes()[range].iter().any(|b| *b != 0)
 }
@@ -111,6 +112,7 @@ pub(crate) fn apply(p: &mut Packet, place: &Place<'_>, rw: &Rewrite) -> Result<(
     Ok(())
 }
 
+/// Sets the outer VLAN tag.
 fn vlan(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     if be16(bytes(place.line), at::VLAN) == 0 {
         return Err(Drop::BadAction);
@@ -121,6 +123,7 @@ fn vlan(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
+/// Sets addresses, TOS and TTL of an IPv4 header.
 fn ipv4(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     if !place.layout.sane {
         return Err(Drop::BadAction);
@@ -137,6 +140,7 @@ fn ipv4(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
+/// Sets addresses, traffic class, flow label and hop limit of an IPv6 header.
 fn ipv6(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     if !place.layout.sane {
         return Err(Drop::BadAction);
@@ -160,6 +164,7 @@ fn ipv6(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
+/// True if an IPv6 packet has a routing header.
 fn has_routing(h: &[u8]) -> bool {
     let (mut proto, mut off) = (h[6], 40);
     while let Some(x) = h.get(off..off + 8) {
@@ -196,6 +201,7 @@ fn fix_udp(d: &mut [u8], l4: usize, delta: Sum) {
     }
 }
 
+/// Sets ports, or type and code of ICMP, ICMPv6 and IGMP.
 fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     let l4 = place.l4().ok_or(Drop::BadAction)?;
     let (k, m) = (rw.key.get::<4>(at::TP_SRC), rw.mask.get::<4>(at::TP_SRC));
@@ -228,6 +234,7 @@ fn ports(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
+/// Sets the operation and addresses of ARP or RARP.
 fn arp(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     if !place.layout.sane {
         return Err(Drop::BadAction);
@@ -242,6 +249,7 @@ fn arp(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
+/// Sets the top MPLS label stack entry.
 fn mpls(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     if !place.layout.sane {
         return Err(Drop::BadAction);
@@ -251,8 +259,8 @@ fn mpls(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {
     Ok(())
 }
 
-/// Flags, TTL, path and contexts. Bits that have no room in the header are cut off, and only
-/// metadata of type 1 has contexts.
+/// Sets flags, TTL, path and contexts of a network service header. Bits that have no room in the
+/// header are cut off, and only metadata of type 1 has contexts.
 #[cold]
 #[inline(never)]
 fn nsh(d: &mut [u8], place: &Place<'_>, rw: &Rewrite) -> Result<(), Drop> {

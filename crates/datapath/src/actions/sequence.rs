@@ -30,11 +30,11 @@ enum Piece {
     Copy(PortNo),
 }
 
-/// The operations in front of the last output.
+/// A compiled sequence: the operations in front of the last output.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     list: Box<[Piece]>,
-    /// True if the outer tag that the packet came with is removed or changed.
+    /// True if a claimed packet must have a tag: its outer tag is removed or changed.
     tagged: bool,
 }
 

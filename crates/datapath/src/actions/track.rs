@@ -22,7 +22,8 @@ use conntrack::{
 use flow::{at, frag};
 use telemetry::Drop;
 
-/// Packets of a group: so many that memory answers while the others are worked on.
+/// Packets of a group, at most: so many that prefetched lines arrive while the others are worked
+/// on.
 const GROUP_PACKETS: usize = 32;
 
 /// What is known about a packet before its connection is tracked.
@@ -32,13 +33,13 @@ enum Ahead {
     Other,
     /// An earlier `ct` found its connection.
     Known,
-    /// The packet was read, and this is the place in the index where its connection is looked up.
+    /// The packet was read; this names the bucket of the index where its connection is.
     Read(Asked),
     /// The packet was read for the fast path.
     Fast,
 }
 
-/// What packets need to continue after they were tracked.
+/// What tracked packets need for their second lookup.
 #[derive(Clone, Copy)]
 pub(super) struct Ways<'a> {
     pub programs: &'a Programs,
@@ -48,9 +49,9 @@ pub(super) struct Ways<'a> {
     pub watched: bool,
 }
 
-/// Executes the programs of packets from `n` on, as long as they are of this kind; returns how many
-/// packets those are. Each group is read before the group in front of it is tracked, so that memory
-/// has the time of both steps to answer.
+/// Executes the programs of packets from `n` on, as long as they are of kind [`Kind::Track`];
+/// returns how many these are. Each group is read before the group in front of it is tracked, so
+/// that its cache misses overlap with both steps.
 #[inline(never)]
 pub(super) fn run(
     batch: &mut Batch,
@@ -96,7 +97,7 @@ fn track_group(batch: &mut Batch, ways: Ways<'_>, n: usize, tx: &mut TxState, gr
     }
 }
 
-/// What packets with one program share.
+/// What the packets of a group with the same program share.
 struct Shared<'a> {
     ways: Ways<'a>,
     program: &'a Program,
@@ -127,7 +128,8 @@ fn track_one(
     }
 }
 
-/// Reads a group of packets from `n` on, and prefetches the index where their connections are.
+/// Reads a group of packets from `n` on, and prefetches the buckets of the index where their
+/// connections are.
 #[inline]
 fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut Group) {
     let most = (batch.len() - n).min(GROUP_PACKETS);
@@ -160,7 +162,7 @@ fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut G
     group.count = count;
 }
 
-/// Prefetches the index for the reply direction of a connection that packet `i` begins and NAT
+/// Prefetches the bucket of the reply tuple for packet `i`, if it begins a connection that NAT
 /// translates.
 #[inline]
 fn ask_answer(
@@ -197,8 +199,10 @@ fn ask_entries(tx: &TxState, group: &mut Group) {
 /// What was read of a group of packets. It is written in place, as copying it would cost as much as
 /// a step. Entries of a packet are read only if they were written for that packet.
 pub(super) struct Group {
+    /// Number of packets.
     count: usize,
     ahead: [Ahead; GROUP_PACKETS],
+    /// The prefetched buckets of reply tuples.
     answers: [Option<Asked>; GROUP_PACKETS],
     seen: [Result<Seen, Bad>; GROUP_PACKETS],
     fast: [FastPacket; GROUP_PACKETS],
@@ -254,7 +258,7 @@ fn is_known(batch: &Batch, ct: &Ct, i: usize) -> bool {
     before.state != 0 && before.zone == ct.zone && !begins
 }
 
-/// Reads packet `i`, and prefetches its place in the index.
+/// Reads packet `i`, and prefetches its bucket of the index.
 fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, Bad>) -> Ahead {
     let (line, layout) = (bytes(&batch.keys.line.0[i]), batch.columns.layout[i]);
     let eth_type = u16::from_be_bytes([line[at::ETH_TYPE], line[at::ETH_TYPE + 1]]);
@@ -361,8 +365,7 @@ fn tracked_words(line: &Line, tracked: &FastTracked, id: u32) -> (u64, u64) {
     (u64::from_ne_bytes(word4), word5.to_be())
 }
 
-/// Executes one program by the complete way. `seen`: what was read of a packet whose connection is
-/// not known.
+/// Executes one program without the fast path.
 #[inline]
 fn track(
     batch: &mut Batch,

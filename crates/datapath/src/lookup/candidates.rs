@@ -10,11 +10,13 @@ use crate::batch::keys::{KeyRef, Keys, Line};
 use crate::mem::prefetch;
 
 impl Table {
+    /// Prefetches the line of a megaflow.
     #[inline(always)]
     pub(super) fn prefetch_megaflow(&self, idx: u32) {
         prefetch(self.store.line_ptr(idx));
     }
 
+    /// True if a key matches megaflow `idx`, whose mask is number `slot`.
     #[inline(always)]
     pub(super) fn verify<P: Probe>(
         &self,

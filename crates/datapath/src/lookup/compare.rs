@@ -3,22 +3,24 @@
 
 use crate::batch::keys::Line;
 
-/// A mask on line 0. The masks of all subtables are adjacent, apart from the subtables.
+/// The mask of a subtable on line 0. The masks of all subtables are adjacent, apart from the
+/// subtables.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct MaskLine {
     pub words: [u64; 7],
+    /// True if the mask has bits in lines 1 to 3, too.
     pub ext: bool,
 }
 
-/// How a kernel compares.
+/// How a kernel compares a key with a megaflow.
 ///
 /// # Safety
 ///
 /// For all functions: the CPU has the kernel's instructions, and `megaflow` points to a megaflow's
 /// line. Word 7 of it is not read: other threads may write it.
 pub(super) trait Probe {
-    /// A mask, made ready once for many packets.
+    /// A mask as the kernel uses it, made once for many packets.
     type Mask: Copy;
     unsafe fn mask(m: &MaskLine) -> Self::Mask;
     unsafe fn equal(key: &Line, mask: Self::Mask, megaflow: *const u64) -> bool;

@@ -1,9 +1,9 @@
 //! The memory of megaflows: lines, extension lines and counters, read by two threads.
 //!
-//! The owning worker writes a slot while it is not live, and makes it live by a release store to
-//! word 7 ([`Payload`]). The control thread reads live lines and marks them dead through word 7. It
-//! gives an index back only after it has folded the counters, so a line never changes under a
-//! reader.
+//! The owning worker writes a megaflow's place while it is not live, and makes it live by a release
+//! store to word 7 ([`Payload`]). The control thread reads live lines and marks them dead through
+//! word 7. It gives an index back only after it has folded the counters, so a line never changes
+//! under a reader.
 
 use crate::batch::keys::Line;
 use crate::batch::keys::PWORDS;
@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Masks that a table may have; number 0 is the full mask. A mask's number fits a payload's 8 bits.
 pub(crate) const MASKS: usize = 256;
-/// Flag bits of a payload: the megaflow is linked; the control thread has marked it dead.
+/// Flag bit of a payload: the megaflow is linked.
 pub(crate) const LIVE: u64 = 1 << 40;
+/// Flag bit of a payload: the control thread has marked the megaflow dead.
 pub(crate) const DEAD: u64 = 1 << 41;
 
 /// Word 7 of a megaflow: `{program u32, mask_id u8, flags u8, gen u16}`.

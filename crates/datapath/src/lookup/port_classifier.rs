@@ -14,14 +14,15 @@ use flow::PortNo;
 /// Masks that one port may have, besides the full mask, while few ports share a table: other ports
 /// find some left.
 pub(super) const PORT_MASKS_MAX: usize = MASKS / 4 * 3;
-/// Subtables in which a packet is looked up, the most hit ones of its port, besides predicted ones.
-/// With 8 masks and no signature cache a packet takes 133 and 137 cycles, 165 and 169 with 8
-/// subtables; an access list of 10,000 rules 165 and 183, 182 and 215 with 16. With one, two masks
-/// take up to 284 and not 120 (`bench/micro/datapath/miss.rs`).
+/// Subtables in which a packet is looked up, at most: the most hit ones of its port, besides
+/// predicted ones. A packet takes, with 8 masks and no signature cache, 133 and 137 cycles, and 165
+/// and 169 with 8 subtables; with an access list of 10,000 rules 165 and 183, and 182 and 215 with
+/// 16 subtables. With one subtable, two masks take up to 284 cycles instead of 120
+/// (`bench/micro/datapath/miss.rs`).
 pub(super) const SUBTABLES_PROBED_MAX: usize = 4;
 
-/// Masks that each of `ports` ports may have: an even share, and as many as a packet is looked up
-/// in at least.
+/// Masks that each of `ports` ports may have: an even share, but no fewer than the subtables in
+/// which a packet is looked up.
 pub(super) fn port_masks_max(ports: usize) -> usize {
     ((MASKS - 1) / ports.max(1)).clamp(SUBTABLES_PROBED_MAX, PORT_MASKS_MAX)
 }
@@ -41,13 +42,16 @@ pub(super) struct PortClassifier {
     pub hits: [u64; MASKS],
     /// The hash of the signature cache: of all bits that some mask of the port has.
     pub union: Hasher,
+    /// The bits that `union` hashes.
     union_mask: Words,
+    /// The samples of the port's flows that are resolved with masks in direct mode.
     pub samples: FlowSamples,
     /// How the port's packets are treated until the next judgement.
     pub policy: PortPolicy,
     pub rates: PortRates,
     /// The rates of the last judgement.
     judged: PortRates,
+    /// True if configuration, and not the policy, says whether the signature cache is used.
     forced: bool,
 }
 

@@ -8,8 +8,9 @@ use packet::VECTOR;
 /// Packets of one input port that are looked up together.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Group {
+    /// The input port.
     pub(super) port: usize,
-    /// The subtable of the current round.
+    /// Number of the subtable of the current round.
     pub(super) slot: usize,
     /// The group's part of `Search::todo` begins here; packets that are found leave it.
     pub(super) from: usize,
@@ -37,8 +38,9 @@ pub(super) struct Search {
     pub(super) near: [[u8; PREDICTIONS_MAX]; VECTOR],
     /// For each packet: true if the subtable may have other candidates for it.
     pub(super) more: [bool; VECTOR],
-    /// Numbers of a group's packets whose megaflows may be in their second buckets.
+    /// Numbers of a group's packets whose megaflows may be in their second buckets or in the stash.
     pub(super) far: [u8; VECTOR],
+    /// Dead megaflows that lookups met and that are not unlinked yet.
     pub dead: Vec<u32>,
 }
 

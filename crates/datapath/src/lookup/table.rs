@@ -87,6 +87,7 @@ struct Places {
     free: Vec<u32>,
     /// The lowest index that was never used.
     fresh: u32,
+    /// The megaflow after which the search for one to evict goes on.
     eviction_hand: u32,
     /// A number that differs for megaflows that have the same index one after the other.
     generation: u16,
@@ -124,6 +125,7 @@ pub(crate) struct Table {
     /// Working memory of lookups. `dead` in it: dead megaflows that lookups met since the last
     /// [`Table::take_dead`].
     pub(super) search: Option<Box<Search>>,
+    /// Counts since the last [`Table::take_counts`].
     pub(super) counts: LookupCounts,
     miss_cost: MissCost,
 }
@@ -195,6 +197,7 @@ impl Table {
         t
     }
 
+    /// Makes a new subtable of this mask in a place that no megaflow uses.
     fn open(&mut self, slot: usize, mask: Words) {
         self.opened += 1;
         self.store.set_mask(slot, &mask);
@@ -317,7 +320,8 @@ impl Table {
         }
     }
 
-    /// The megaflow for packets with this key, if the table has one already, and its program.
+    /// The megaflow for packets with this key, if the table has one already, and its program. Also
+    /// teaches the predictor the subtable, and counts for the policy whether the flow is new.
     pub fn known(&mut self, position: &InsertPosition) -> Option<(u32, u32)> {
         let (line, ext) = lines(&position.masked);
         let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
@@ -362,7 +366,8 @@ impl Table {
         self.miss_cost.since.1 += cycles;
     }
 
-    /// Whether this flow may be stored, by what is known of it.
+    /// Whether this flow may be stored, by whether it was seen before, which is recorded and
+    /// counted for the policy.
     pub fn admission(&mut self, position: &InsertPosition) -> Admission {
         let p = &mut self.classifiers[usize::from(port_of(position.masked[4]))];
         let Some(p) = p.as_deref_mut().filter(|p| p.stores_few()) else {
@@ -418,6 +423,7 @@ impl Table {
         }
     }
 
+    /// The megaflow of this key in a subtable, and its program; notes dead ones that it meets.
     fn probe(&mut self, slot: usize, hash: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
         let (sub, mut dead) = (self.subtables[slot].as_deref()?, Vec::new());
         let found = self.search_all(sub, slot, hash, key, &mut dead);
@@ -502,6 +508,7 @@ impl Table {
         payload.usable().then(|| (megaflow, payload.program()))
     }
 
+    /// Counts a megaflow of the port that was linked.
     fn linked(&mut self, port: PortNo, slot: usize) {
         let p = self.classifier_mut(port);
         let (first, new) = (p.link(slot), p.live == 1);
@@ -511,6 +518,7 @@ impl Table {
         }
     }
 
+    /// Counts a megaflow of the port that was unlinked.
     fn unlinked(&mut self, port: PortNo, slot: usize) {
         let p = self.classifier_mut(port);
         let (last, gone) = (p.unlink(slot), p.live == 0);
@@ -520,6 +528,7 @@ impl Table {
         }
     }
 
+    /// Ranks the port's subtables again, as it has one more or one less.
     fn reorder(&mut self, port: PortNo) {
         let Some(p) = &mut self.classifiers[usize::from(port)] else { return };
         p.reorder(&self.subtables, self.secret);
@@ -546,9 +555,9 @@ impl Table {
         }
     }
 
-    /// The megaflow to evict: the least recently used of the next [`FULL_TABLE_FLOWS_RATIO`] that
-    /// are idle and whose ports have their share of the table or more. If the next 256 have none of
-    /// these, any of those.
+    /// The megaflow to evict. This examines the next megaflows until [`FULL_TABLE_FLOWS_RATIO`] are
+    /// idle and of ports that have their share of the table or more, or 256 of any kind. Of these
+    /// it chooses the least recently used, from a port below its share only if there is no other.
     pub fn victim(&mut self, now_ms: u64) -> Option<u32> {
         if self.live == 0 {
             return None;

@@ -19,6 +19,7 @@ impl Table {
         self.classifier(port).filter(|p| p.policy.cache == CacheUse::On).map(|p| &p.union)
     }
 
+    /// True if the group's packets go through the signature cache.
     #[inline]
     pub(super) fn caches(&self, g: &Group) -> bool {
         self.caching(g.port).is_some()
@@ -53,6 +54,7 @@ impl Table {
         }
     }
 
+    /// Looks up the groups whose ports use the signature cache; packets that are found leave them.
     #[inline(always)]
     pub(super) fn by_cache<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
         let Some(cache) = self.cache.take() else { return };
@@ -85,6 +87,8 @@ impl Table {
         self.cache = Some(cache);
     }
 
+    /// True if the signature cache has the megaflow of packet `i`, whose first candidate is in
+    /// `keys.megaflow`.
     #[inline(always)]
     pub(super) fn known_to_cache<P: Probe>(
         &self,

@@ -1,24 +1,24 @@
 //! Ports whose missed packets cause the pipeline much work.
 //!
-//! What a miss costs is up to the tables of its bridge: 65,536 steps at most, some milliseconds.
-//! Where the flows of a port are new all the time, that is the cost of each of its packets, and
-//! ports of other bridges on the thread would wait for a vector of them. So each miss may take
-//! [`MISS_STEPS_MAX`]. What one takes beyond that is the debt of its port, and the port is watched:
-//! its misses are decided about one by one. While a port has a debt its missed packets wait, and
-//! those that are too many to wait are dropped. Debts are paid with the time that no other port
-//! wants, and with a sixteenth of the rest.
+//! The tables of a bridge decide what a miss costs: up to 65,536 steps, some milliseconds. If all
+//! flows of a port are new, each of its packets costs that, and ports of other bridges on the same
+//! thread would wait for a vector of them. So each miss may take [`MISS_STEPS_MAX`] steps. What one
+//! takes beyond that is a debt of its port, and the port is watched: its misses are decided about
+//! one by one. While a port has a debt its missed packets wait, and those that are too many to wait
+//! are dropped. Debts are paid with the time that no other port wants, and with a sixteenth of the
+//! rest.
 
 use crate::debts::{Debts, SHARE_SHIFT};
 use crate::miss::policy::RETRY_INTERVALS;
 use crate::miss::rates::INTERVAL_MS;
 use flow::PortNo;
 
-/// Steps that a miss may take ([`action::Decision::steps`]).
+/// Steps that a miss may take without a debt ([`action::Decision::steps`]).
 const MISS_STEPS_MAX: u32 = 256;
 /// What a step costs, nanoseconds: 38 among groups, 100 among very many masks. Builds for tests are
 /// slower.
 const STEP_NS: u64 = if cfg!(debug_assertions) { 1_000 } else { 64 };
-/// A port whose last expensive miss is longer ago is like others again, milliseconds.
+/// How long a port is watched after its last expensive miss, milliseconds.
 const WATCHED_MS: u64 = RETRY_INTERVALS as u64 * INTERVAL_MS;
 
 /// The ports of a worker that had an expensive miss lately, and what they owe.
@@ -26,7 +26,7 @@ const WATCHED_MS: u64 = RETRY_INTERVALS as u64 * INTERVAL_MS;
 pub(crate) struct CostlyPorts(Debts);
 
 impl CostlyPorts {
-    /// True if there is none.
+    /// True if no port is watched.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -42,7 +42,7 @@ impl CostlyPorts {
         self.0.of(port).is_some_and(|ns| ns > 0)
     }
 
-    /// Charges a port with a miss that took so many steps.
+    /// Charges a port for a miss that took so many steps.
     #[inline]
     pub fn charge(&mut self, port: PortNo, steps: u32, now_ms: u64) {
         if steps > MISS_STEPS_MAX {
@@ -50,12 +50,13 @@ impl CostlyPorts {
         }
     }
 
-    /// Pays with time in which the worker slept.
+    /// Pays debts with the time for which the worker slept.
     pub fn slept(&mut self, ns: u64) {
         self.0.pay(ns);
     }
 
-    /// Ends an iteration that took so many nanoseconds. `alone`: no other ports had packets.
+    /// Ends an iteration that took so many nanoseconds, which pay debts. `alone`: only watched
+    /// ports had packets.
     #[cold]
     pub fn end_iteration(&mut self, took_ns: u64, alone: bool, now_ms: u64) {
         let rest = took_ns.saturating_sub(self.0.made());

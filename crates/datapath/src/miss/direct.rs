@@ -32,8 +32,8 @@ impl Misses {
         n
     }
 
-    /// Asks the pipeline about the packets of the batch. Those that it decides about are `done`;
-    /// returns how many they are.
+    /// Asks the pipeline about the packets of the batch. Marks those that it decides about in
+    /// `done`; returns how many these are.
     fn resolve_batch(
         &mut self,
         v: &mut Scope<'_>,

@@ -69,9 +69,9 @@ impl Scope<'_> {
 pub(crate) struct Misses {
     pipeline: Arc<dyn Pipeline>,
     shared: Arc<Shared>,
-    /// The batch of packets whose decisions may be stored.
+    /// Packets about which the pipeline is asked with masks, so that its decisions may be stored.
     whole_batch: Option<Box<ResolveBatch>>,
-    /// The batch of packets of ports in direct mode.
+    /// Packets of ports in direct mode, about which the pipeline is asked without masks.
     direct_batch: Option<Box<ResolveBatch>>,
     /// Traffic of decisions that were not stored, for the control side.
     pub uncached: UncachedStats,
@@ -79,7 +79,7 @@ pub(crate) struct Misses {
     once_programs: Vec<u32>,
     /// Misses that may be resolved per vector; packets beyond wait for the next one.
     budget: usize,
-    /// What is left of the budget in this vector.
+    /// Misses that may still be resolved in this vector.
     left: usize,
     /// Megaflows that the table may have: this worker's share of the flow limit.
     limit: u32,
@@ -258,8 +258,9 @@ impl Misses {
         }
     }
 
-    /// Gives packet `n` of the batch its decision, and stores it unless the table has a megaflow
-    /// for the packet already. Returns the subtable in which it was stored.
+    /// Gives packet `n` of the batch its decision, and stores the decision as a megaflow, unless
+    /// the table has one for the packet already. Returns the subtable of a megaflow that was
+    /// stored.
     fn apply_decision(
         &mut self,
         v: &mut Scope<'_>,

@@ -17,9 +17,9 @@ pub(crate) const NEW_FLOWS_MIN: u64 = JUDGED_EVENTS_MIN * SAMPLE_FLOWS / 4;
 /// packet a new flow).
 pub(crate) const VISIT_COST_CYCLES: u64 = 96;
 
-/// Subtable visits per packet that the signature cache must save to be switched on. With 1.07
-/// visits (1,000 L3 rules) a packet takes 91 to 93 cycles without it and 117 to 119 with it; with
-/// 1.36 (8 masks) 128 to 137 and 84.
+/// Subtable visits per packet that the signature cache must save to be switched on. Where a packet
+/// takes 1.07 visits (1,000 L3 rules) it costs 91 to 93 cycles without the cache and 117 to 119
+/// with it; with 1.36 visits (8 masks) 128 to 137 without and 84 with it.
 pub const CACHE_SAVES_VISITS_MIN: f64 = 1.3;
 /// Subtable visits per packet that the signature cache must save to stay on: a packet that is found
 /// visits one at least.
@@ -30,8 +30,8 @@ pub const CACHE_STAYS_VISITS_MIN: f64 = (1.0 + CACHE_SAVES_VISITS_MIN) / 2.0;
 const RETURNING_FLOWS_RATIO: u64 = 4;
 
 /// Intervals after which something that was given up because it failed (predictions, direct mode,
-/// the signature cache) is tried again. Where all flows of an access list are new, 454 and 500
-/// cycles a packet, 707 and 815 with 64, 469 and 498 with 16.
+/// the signature cache) is tried again. An access list all of whose flows are new takes 454 and 500
+/// cycles a packet, 707 and 815 with 64 intervals, 469 and 498 with 16.
 pub(crate) const RETRY_INTERVALS: u32 = 32;
 
 /// Intervals after which the changing sample is of other flows, and after which packets are sampled

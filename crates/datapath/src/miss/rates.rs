@@ -1,21 +1,22 @@
 //! What is measured of a port for `policy.rs`.
 
-/// Length of an interval, milliseconds: how often each port's rates are judged. Where all flows of
-/// an access list are new, 454 and 500 cycles a packet, 589 and 650 with 200 ms, 487 and 454 with
-/// 50 (`bench/micro/datapath/miss.rs`, as the figures of the other constants of the miss path).
+/// Length of an interval, milliseconds: how often each port's rates are judged. An access list all
+/// of whose flows are new takes 454 and 500 cycles a packet; with intervals of 200 ms 589 and 650,
+/// of 50 ms 487 and 454 (`bench/micro/datapath/miss.rs`, as the figures of the other constants of
+/// the miss path).
 pub(crate) const INTERVAL_MS: u64 = 100;
 
-/// Events from which a share can be judged; fewer are added to those of the next interval. From 16
-/// to 256 of them six mixes of rules and flows cost the same.
+/// Events from which on a share can be judged; fewer are added to those of the next interval. With
+/// 16 to 256 as this minimum, six mixes of rules and flows cost the same.
 pub(crate) const JUDGED_EVENTS_MIN: u64 = 64;
 
-/// When the table is full, one new flow in this many is stored, and the megaflow that goes is the
-/// least recently used of as many. With 64,000 flows and room for 20,000 a packet takes 1,554 and
-/// 1,665 cycles, 2,293 and 2,386 where each is stored, 1,590 and 1,407 where one in 32 is.
+/// When the table is full, one new flow in this many is stored, and it replaces the least recently
+/// used of as many megaflows. With 64,000 flows and room for 20,000 a packet takes 1,554 and 1,665
+/// cycles; 2,293 and 2,386 where each new flow is stored, 1,590 and 1,407 where one in 32 is.
 pub(crate) const FULL_TABLE_FLOWS_RATIO: u32 = 8;
 
-/// Most packets that the pipeline is asked about at once. Their memory accesses overlap: of all
-/// packets without masks, of eight at a time with masks. No gain from 32 (docs/perf/tried.md).
+/// Packets about which the pipeline is asked at once, at most. Their memory accesses overlap: those
+/// of all 16 without masks, of eight at a time with masks. 32 gain nothing (docs/perf/tried.md).
 pub(crate) const RESOLVE_PACKETS_MAX: usize = 16;
 
 /// Counts of a port's lookups.

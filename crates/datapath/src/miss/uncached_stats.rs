@@ -15,12 +15,14 @@ const L1_CACHE_BYTES: usize = 32 << 10;
 /// Sums in the list from which on equal counters are merged.
 const SUMS_MERGE_MIN: usize = 16 * SUM_SLOTS;
 
-/// A port's share of the effects that are kept.
+/// One port's share of the effects that are kept.
 #[derive(Clone, Copy, Default)]
 struct PortShare {
     /// The number of the list that the counts belong to.
     list: u64,
+    /// Effects that were kept.
     effects: u32,
+    /// Effects that were not kept.
     lost: u64,
 }
 
@@ -115,11 +117,12 @@ impl UncachedStats {
         self.merge = (2 * self.list.len()).max(SUMS_MERGE_MIN);
     }
 
+    /// True if nothing was credited since the last [`UncachedStats::take`].
     pub fn is_empty(&self) -> bool {
         !self.any
     }
 
-    /// Everything since the last call.
+    /// Takes everything that was credited and kept since the last call.
     pub fn take(&mut self) -> UncachedReport {
         let running = self.slots.iter_mut().filter(|s| s.packets > 0);
         self.list.extend(running.map(std::mem::take));

@@ -14,9 +14,9 @@ impl Misses {
         !self.costly.is_empty() && self.costly.watches(v.batch.in_port[i])
     }
 
-    /// Decides about missed packets of ports that had expensive misses lately, one by one, and
-    /// removes them from `missed`. Of those of ports that have debts as many wait as are asked
-    /// about at once, and the others are dropped.
+    /// Decides about missed packets of watched ports, one by one, and removes them from `missed`.
+    /// Packets of ports that have debts wait, and so do those beyond the miss budget,
+    /// [`RESOLVE_PACKETS_MAX`] at most; further ones are dropped.
     #[cold]
     #[inline(never)]
     pub(super) fn resolve_costly(
@@ -56,7 +56,7 @@ impl Misses {
         self.whole_batch = Some(asked);
     }
 
-    /// Charges the ports of `n` packets that were decided about.
+    /// Charges the ports of the first `n` packets of `asked`, which were decided about.
     #[inline]
     pub(super) fn charge(&mut self, v: &Scope<'_>, asked: &ResolveBatch, n: usize) {
         for (i, d) in asked.packets[..n].iter().zip(&asked.decisions) {

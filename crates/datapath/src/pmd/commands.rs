@@ -24,6 +24,7 @@ impl Worker {
         }
     }
 
+    /// Executes one command.
     fn command(&mut self, c: Command) {
         match c {
             Command::AddPort(no, stats) => self.tx.add_port(no, stats),
@@ -76,8 +77,8 @@ impl Worker {
         }
     }
 
-    /// Does with packets of the control side what is left, as a number is going to have another
-    /// meaning.
+    /// Executes all that is left to do with packets of the control side, before a port or bond
+    /// number gets another meaning.
     fn inject_all(&mut self) {
         inject::all(&mut self.tx, self.batch.vlan_limit);
     }
@@ -102,6 +103,7 @@ impl Worker {
         self.settings = s;
     }
 
+    /// Gives a transmit queue back to the control side.
     fn return_txq(&mut self, no: PortNo, queue: Option<Box<dyn TxQueue>>) {
         if let Some(q) = queue {
             self.reports.send(Report::TxBack(no, q));

@@ -50,7 +50,7 @@ const REPORT_LOOKUPS_INTERVAL_MS: u64 = 1000;
 
 /// When the worker's periodic work is due.
 struct Timers {
-    /// Cycle from which the next housekeeping is due.
+    /// Cycle at which the next housekeeping is due.
     next: u64,
     /// Cycles between two of them: a millisecond's.
     interval: u64,
@@ -299,7 +299,7 @@ impl Worker {
         self.count_idle_cycles(began);
     }
 
-    /// Sends packets that other workers handed over.
+    /// Sends packets that other workers handed over; returns how many.
     fn take_inbound(&mut self) -> usize {
         let mut n = 0;
         for ring in &mut self.inbound {

@@ -24,10 +24,11 @@ const UNWATCHED_SLEEP_MAX: Duration = Duration::from_millis(1);
 /// Events that one call of epoll returns, at most.
 const EVENTS_MAX: usize = 64;
 
-/// An epoll set and a doorbell.
+/// The descriptors for which the kernel worker waits: those of queues, and its doorbell.
 pub(crate) struct KernelWait {
     epoll: OwnedFd,
     pub wake: Arc<Wake>,
+    /// Until then traffic counts as flowing.
     busy_until: Instant,
     /// The flags [`WATCHED`] and [`READY`] of each descriptor.
     flags: Vec<u8>,
@@ -113,7 +114,7 @@ impl KernelWait {
     }
 
     /// Sleeps until there is something to do. `unwatched`: there are queues that must be polled.
-    /// `quiet`: asked last, true if all rings are empty.
+    /// `quiet` is called last, and returns true if all rings are empty.
     pub fn wait(&mut self, reader: &mut Reader, unwatched: bool, quiet: impl FnOnce() -> bool) {
         let lingering = Instant::now() < self.busy_until;
         reader.offline();

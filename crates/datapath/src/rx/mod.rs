@@ -205,13 +205,13 @@ impl Rx {
         n
     }
 
-    /// True if all packets of the current vector came from ports that are `like` this.
+    /// True if `like` is true of every port from which packets of the current vector were received.
     pub fn came_from(&self, like: impl Fn(PortNo) -> bool) -> bool {
         self.polled.iter().filter(|p| p.packets > 0).all(|p| like(self.rxqs[p.queue].port))
     }
 
-    /// Notifies senders that their queues have room again: all senders if `all`, otherwise those
-    /// that may be asleep.
+    /// Notifies senders that their queues have room again: all pending senders if `all`, otherwise
+    /// those that seem to be asleep.
     pub fn notify(&mut self, all: bool) {
         if self.pending_notify.is_empty() {
             return;

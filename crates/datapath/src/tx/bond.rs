@@ -52,8 +52,8 @@ impl Bond {
         self.members.iter().map(|member| member.load(Relaxed)).collect()
     }
 
-    /// Bytes that were sent by this bucket so far, about: threads that count at the same time may
-    /// lose some. It is a measure of load.
+    /// Bytes that were sent by this bucket so far, as a measure of load: threads that count at the
+    /// same time may lose some.
     pub fn bytes(&self, bucket: u8) -> u64 {
         self.bytes[usize::from(bucket)].load(Relaxed)
     }
@@ -76,7 +76,7 @@ impl Bond {
     }
 }
 
-/// The bucket of a packet by its connection, of 256.
+/// One of 256 buckets by a packet's connection: that of a bond whose basis is 0.
 pub(crate) fn connection_bucket(packet: &[u8]) -> u8 {
     (mix(connection_hash(packet), 0) >> 56) as u8
 }
@@ -95,6 +95,7 @@ fn word(packet: &[u8], from: usize, n: usize) -> u64 {
     u64::from_be_bytes(out)
 }
 
+/// Two bytes of a packet.
 fn half(packet: &[u8], from: usize) -> u16 {
     (word(packet, from, 2) >> 48) as u16
 }
@@ -108,6 +109,7 @@ fn behind_tags(packet: &[u8]) -> (u16, usize) {
     (half(packet, at), at + 2)
 }
 
+/// The hash of [`BondHash::Source`].
 fn source_hash(packet: &[u8]) -> u64 {
     let vlan = match half(packet, 12) {
         ETH_VLAN | ETH_QINQ => half(packet, 14) & 0xfff,
@@ -116,6 +118,7 @@ fn source_hash(packet: &[u8]) -> u64 {
     mix(word(packet, 6, 6), vlan.into())
 }
 
+/// The hash of [`BondHash::Connection`].
 fn connection_hash(packet: &[u8]) -> u64 {
     let (eth_type, at) = behind_tags(packet);
     let byte = |i: usize| packet.get(at + i).copied().unwrap_or(0);

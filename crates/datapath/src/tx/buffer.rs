@@ -16,7 +16,7 @@ use telemetry::Drop;
 /// vector. Half a vector, as the ring of such a port may not be much longer.
 pub(super) const PHASED_BURST_PACKETS: usize = VECTOR / 2;
 
-/// What happened to a port's burst.
+/// What became of a port's buffered packets.
 pub(super) enum FlushOutcome {
     /// The packets that are left wait: another thread uses the queue, or the port is slow. Or no
     /// packet was left to be sent.
@@ -30,7 +30,7 @@ pub(super) enum FlushOutcome {
     },
 }
 
-/// What a worker knows of a port to which it sends.
+/// A port to which a worker sends: its buffered packets, its queue, and its limits.
 pub(super) struct TxPort {
     pub(super) stats: Arc<PortCell>,
     pub(super) route: Route,
@@ -39,9 +39,9 @@ pub(super) struct TxPort {
     pub(super) bytes: u64,
     /// Length of the longest buffered packet, or more, bytes.
     pub(super) longest: usize,
-    /// Longest frame that the port takes, bytes.
+    /// Longest frame that may be sent to the port, bytes.
     pub(super) limit: usize,
-    /// The limit of what all workers together may send to the port.
+    /// The limit of what all workers together may send to the port (QoS).
     pub(super) policer: Option<Arc<Policer>>,
     /// Number of buffered packets, the first ones, that the policer has passed already.
     pub(super) passed: usize,
@@ -177,12 +177,14 @@ impl TxPort {
         self.passed = self.buf.len();
     }
 
+    /// Counts buffered packets that were dropped for this reason.
     fn count_dropped(&mut self, why: Drop, dropped: &[Packet]) {
         self.stats.lost(why, dropped.len() as u64);
         self.bytes -= bytes_of(dropped);
     }
 }
 
+/// Sum of the packets' lengths, bytes.
 fn bytes_of(packets: &[Packet]) -> u64 {
     packets.iter().map(|p| p.len() as u64).sum()
 }

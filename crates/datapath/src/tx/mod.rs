@@ -45,18 +45,24 @@ const PACKET_PREFETCH_PORTS: usize = 2;
 pub(crate) struct TxState {
     /// Ports by their number.
     ports: Vec<Option<TxPort>>,
+    /// Bonds by their number.
     bonds: Bonds,
+    /// The workers to which packets are handed over.
     peers: Peers,
+    /// The ports with buffered packets.
     waiting: Waiting,
+    /// The receivers that are to be notified.
     notifier: Notifier,
+    /// The account of ports to which sending takes long.
     slow: SlowSends,
     buffers: Buffers,
     shared: Arc<Shared>,
+    /// The queue of punts to the control side.
     punts: Punts,
     pub ct: CtState,
     /// Debts of ports whose packets go to many ports.
     pub copies: CopiesAccount,
-    /// Packets of the control side, with which some is done each turn.
+    /// Packets of the control side, of whose operations some are executed in each iteration.
     pub injected: Injected,
     /// Recirculated packets that wait for the next vector, or for the next pass of this one.
     pub recirculated: Vec<Pending>,
@@ -281,7 +287,7 @@ impl TxState {
         self.slow.end_iteration(took);
     }
 
-    /// Cycles that sending to a port took since the last call beyond what packets may take.
+    /// Cycles that sending to a port took since the last call, beyond what its packets may take.
     pub fn take_excess(&mut self, no: PortNo) -> u64 {
         match self.ports.get_mut(no as usize) {
             Some(Some(port)) => port.cost.take_excess(),
@@ -337,7 +343,7 @@ impl TxState {
         }
     }
 
-    /// True if the last notification was of all receivers, and not only of those that seem asleep.
+    /// True if all receivers were notified last time, and not only those that seem to be asleep.
     #[inline]
     pub fn notified_all(&self) -> bool {
         self.notifier.notified_all
@@ -348,7 +354,7 @@ impl TxState {
         std::mem::take(&mut self.punts.has_sent)
     }
 
-    /// Makes a packet with these bytes; None: the pool is empty.
+    /// Makes a packet with these bytes; None: no buffer is free.
     pub fn make(&self, bytes: &[u8]) -> Option<Packet> {
         self.buffers.pool.packet(bytes)
     }
@@ -362,7 +368,7 @@ impl TxState {
         }
     }
 
-    /// Everything is done with so many packets of the control side.
+    /// Publishes that so many of the control side's packets were executed, of all that it sent.
     pub fn has_injected(&self, packets: u64) {
         self.shared.injected.store(packets, Ordering::Release);
     }

@@ -1,7 +1,8 @@
 //! Handing packets over to the workers that serve other ports, by rings.
 //!
-//! All ports of a worker share its ring. So a port's packets may take as much of it as they leave
-//! free: who sends more to a port than its worker takes does not fill the ring for others.
+//! All ports that a worker serves share its ring. So packets of one port may take as much of the
+//! ring as they leave free: a port that is sent more than its worker takes does not fill the ring
+//! for others.
 
 use crate::messages::{HANDOFFS_MAX, Handoff};
 use crate::wake::Wake;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use sync::Producer;
 use telemetry::Drop;
 
-/// Another worker.
+/// Another worker, which sends to ports that this one does not.
 struct Peer {
     ring: Producer<Handoff>,
     wake: Option<Arc<Wake>>,
@@ -29,8 +30,8 @@ impl Peer {
         Peer { ring, wake, dirty: false, queued: VecDeque::new(), of_port: Vec::new() }
     }
 
-    /// How many packets of port `no` the ring may take now: half of what is free beyond as many as
-    /// the port has there.
+    /// How many packets of port `no` the ring may take now: half of what is free beyond the number
+    /// of packets that the port has there.
     fn room(&mut self, no: PortNo) -> usize {
         let waiting = self.ring.waiting();
         let gone = self.queued.len().saturating_sub(waiting);

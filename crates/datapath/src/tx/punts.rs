@@ -66,9 +66,9 @@ impl Punts {
         self.shares.retain(|(no, _), _| *no != port);
     }
 
-    /// True (Ok) if another packet of `bytes` bytes may be queued. A source may have as many
-    /// packets and bytes in the queue as are free for the others. Packets that controllers sent are
-    /// not limited by a rate here.
+    /// Checks whether another packet of `bytes` bytes may be queued; the error says why not. A
+    /// source may have as many packets and bytes in the queue as are free for the others. Packets
+    /// that controllers sent are not limited by a rate here.
     pub fn admit(&mut self, source: Source, bytes: usize, now_ms: u64) -> Result<(), Drop> {
         let room = self.room();
         let full = Share { tokens: self.burst, filled_ms: now_ms, waiting: Load::default() };
@@ -98,8 +98,8 @@ impl Punts {
         }
     }
 
-    /// What is free in the queue. Packets that the control side has taken no longer count for their
-    /// sources.
+    /// Returns what is free in the queue. Packets that the control side has taken no longer count
+    /// for their sources.
     fn room(&mut self) -> Load {
         let left = self.queue.waiting();
         let taken = self.waiting.len().saturating_sub(left);

@@ -25,8 +25,8 @@ impl TxState {
         self.punts.configure(s);
     }
 
-    /// This is the kernel worker's: bursts are never held, as it sleeps when it has nothing to do,
-    /// and what sending takes is measured.
+    /// Makes this the tx side of the kernel worker: bursts are never held, as it sleeps when it has
+    /// nothing to do, and the time that sending takes is measured.
     pub fn serve_kernel_ports(&mut self) {
         self.waiting.policy.fixed = Some(0);
         self.slow = SlowSends::measured();

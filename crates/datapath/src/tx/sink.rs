@@ -17,8 +17,8 @@ use std::sync::Arc;
 use telemetry::Drop;
 
 /// Recirculated packets of one worker that may wait to be looked up: 16 vectors. A packet may be
-/// copied at each of six depths, 4,096^6 packets without this limit; with it no more than this wait
-/// at each depth.
+/// copied at each of six depths; without this limit that would be 4,096^6 packets, with it no more
+/// than this many wait at each depth.
 const RECIRCULATED_PACKETS_MAX: usize = 16 * packet::VECTOR;
 
 impl Sink for TxState {

@@ -1,20 +1,22 @@
-//! How much of an iteration the ports get to which sending takes long.
+//! Limits the part of an iteration that ports get to which sending takes long.
 //!
-//! The kernel worker sends by system calls, in which the kernel does what others chose: a full
-//! table of neighbours costs 100 us for each ARP frame from a new sender, and a container's filter
-//! rules run inside the call. Each packet may take [`PACKET_SEND_NS_MAX`]. What packets take beyond
-//! that is the port's excess. In an iteration all ports together get a sixteenth of the time that
-//! the iteration before took without excess. A packet that takes more than is left is sent, and the
-//! next slow one waits until the iterations after it have paid for it; then the ports that waited
-//! come first. An iteration that sends to slow ports only, or to none, pays with a quarter of its
-//! time. So slow ports have a fifth of the time that others leave, as the core may have other work,
-//! and packets of others wait for one slow packet, and not for a vector of them (25 ms).
+//! The kernel worker sends by system calls, whose length others decide: with a full table of
+//! neighbours the kernel takes 100 us for each ARP frame from a new sender, and a container's
+//! filter rules run inside the call. Each packet may take [`PACKET_SEND_NS_MAX`]; what it takes
+//! beyond that is its port's excess. In an iteration all ports together may use as excess a
+//! sixteenth of the time that the iteration before took without excess. A packet that takes more
+//! than is left is sent, and the next slow one waits until later iterations have paid for it; then
+//! the ports that waited come first. An iteration that sends to slow ports only, or to none, pays
+//! with a quarter of its time. So slow ports have a fifth of the time that others leave, as the
+//! core may have other work, and packets of others wait for one slow packet, and not for a vector
+//! of them (25 ms).
 
 use crate::debts::SHARE_SHIFT;
 use crate::stats::clock::{cycles, cycles_per_second};
 use packet::BURST;
 
-/// What a packet may take to be sent, nanoseconds. A frame to a TAP takes 2 us, one of 64 KiB 15.
+/// Time that sending one packet may take without excess, nanoseconds. A frame to a TAP takes 2 us,
+/// one of 64 KiB 15.
 const PACKET_SEND_NS_MAX: u64 = 20_000;
 /// Part of an iteration that served no other ports with which excess is paid.
 const ALONE_SHARE_SHIFT: u32 = 2;
@@ -22,10 +24,10 @@ const ALONE_SHARE_SHIFT: u32 = 2;
 /// sender cannot hide slow packets by a fast one before each burst.
 const ESTIMATE_FALL_SHIFT: u32 = 3;
 
-/// What sending to one port has taken.
+/// What sending to one port takes.
 #[derive(Default)]
 pub(super) struct SendCost {
-    /// Cycles per packet; the longest of recent calls counts most.
+    /// Cycles per packet, an estimate in which the longest of recent calls counts most.
     estimate: u64,
     /// Cycles of excess that are not yet charged to the port ([`SendCost::take_excess`]).
     excess: u64,
@@ -38,8 +40,8 @@ impl SendCost {
     }
 }
 
-/// A worker's excess. The default is a PMD thread's, which sends without system calls: nothing is
-/// measured.
+/// A worker's account of excess. The default is a PMD thread's, which sends without system calls:
+/// nothing is measured.
 #[derive(Default)]
 pub(super) struct SlowSends {
     /// [`PACKET_SEND_NS_MAX`] in cycles; 0: nothing is measured.

@@ -1,6 +1,6 @@
-//! Transmit queues that take turns by what a packet is about (`tx-steering=hash`), and not by the
-//! thread that sends: a receiver that reads several queues gets packets in all of them, those of
-//! one connection in one.
+//! All transmit queues of a port as one (`tx-steering=hash`). A hash of a packet's connection, and
+//! not the thread that sends it, chooses its queue: a receiver that reads several queues gets
+//! packets in all of them, and those of one connection in one.
 
 use crate::tx::bond::connection_bucket;
 use packet::{Packet, VECTOR};
@@ -9,9 +9,9 @@ use port::TxQueue;
 /// All transmit queues of a port, as one.
 pub(crate) struct Steered {
     queues: Vec<Box<dyn TxQueue>>,
-    /// What each queue is given, in order.
+    /// The packets for each queue, in order.
     parts: Vec<Vec<Packet>>,
-    /// What the queues had no room for.
+    /// The packets for which their queue had no room.
     refused: Vec<Packet>,
 }
 

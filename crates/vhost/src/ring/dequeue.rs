@@ -1,4 +1,4 @@
-//! Packets that the guest sends: copied from its buffers into ours.
+//! Packets that the guest sends: copied from its buffers into packets of the switch.
 
 use super::{Moved, PREFETCH_PACKETS, Ring};
 use crate::ahead::{BUFFERS_AHEAD_MAX, PREFETCH_BUFFERS, Plain};
@@ -67,7 +67,7 @@ impl Ring {
             }
         }
         if let Some(error) = wrong {
-            // A plain buffer can have only one kind of error.
+            // All errors of plain buffers are of one kind: too long.
             (packets..n).for_each(|_| self.count_error(error));
         }
         self.layout.write_used_all((0..n).map(|i| (self.ahead.get(i).id, 0)));
@@ -133,7 +133,7 @@ impl Ring {
     }
 }
 
-/// Frees the packets from `end` on.
+/// Frees the packets from number `end` on, and removes them from `out`.
 #[inline]
 pub(super) fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
     if end < out.len() {
@@ -142,7 +142,8 @@ pub(super) fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
     }
 }
 
-/// Makes room in an empty packet for a frame of `len` bytes; returns the address for it.
+/// Makes an empty packet `len` bytes long; returns the address of these. Err: it has no room for
+/// them.
 #[inline]
 pub(crate) fn make_room(packet: &mut Packet, len: u64) -> Result<*mut u8, RingError> {
     let mbuf = packet.mbuf();
@@ -165,7 +166,8 @@ fn read_plain(packet: &mut Packet, buffer: Plain, header: usize) -> Result<usize
     Ok(len)
 }
 
-/// Copies a frame behind its header from the guest into an empty packet; returns its length.
+/// Copies a frame from a chain of buffers, without its header, into an empty packet; returns its
+/// length.
 #[inline]
 pub(super) fn read(
     packet: &mut Packet,

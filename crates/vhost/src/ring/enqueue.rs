@@ -9,7 +9,7 @@ use crate::ring_error::RingError;
 use packet::Packet;
 use std::ops::Range;
 
-/// Plain buffers that are used before more are read ahead, at most.
+/// Plain buffers that are filled before more are read ahead, at most.
 const CHUNK_BUFFERS_MAX: usize = 32;
 
 impl Ring {
@@ -22,6 +22,8 @@ impl Ring {
         }
     }
 
+    /// Does what [`Ring::enqueue`] does without merging; `copier` copies the bytes and gives the
+    /// buffers back.
     #[inline]
     pub(crate) fn enqueue_by(
         &mut self,
@@ -241,18 +243,20 @@ impl Ring {
     }
 }
 
+/// The buffers that are chosen for a packet.
 pub(super) enum Choice {
     /// The packet goes into these buffers.
     Buffers(Range<usize>),
-    /// The packet cannot be sent.
+    /// The packet cannot be sent to this guest.
     Drop(RingError),
-    /// The last of these buffers is bad.
+    /// The last of these buffers is bad; none of them is used.
     Bad(Range<usize>),
     /// More buffers are needed than were read.
     More,
 }
 
-/// What is left to be written of a frame: a packet, or headers and the payloads of several packets.
+/// A frame, or what is left to be written of it: one packet, or headers and the payloads of several
+/// packets.
 pub(super) struct Frame<'a> {
     pub data: &'a [u8],
     /// Packets that follow, without their first `skip` bytes.

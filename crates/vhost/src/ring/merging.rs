@@ -51,8 +51,8 @@ impl Ring {
         moved.packets - before == packets.len() && !moved.exhausted
     }
 
-    /// Copies a frame of these segments into buffers of any kind. False: the guest has none for it,
-    /// or one of them is bad.
+    /// Copies a frame of these segments into buffers of any kind. False: the guest has no buffers
+    /// for it, or one of them is bad.
     fn give_merged(
         &mut self,
         batch: &mut Batch,
@@ -79,8 +79,8 @@ impl Ring {
     }
 }
 
-/// How many of the packets come before the first that can be merged with the ones behind it, and
-/// what those make.
+/// How many packets come before the first that can be merged with those behind it; and the frame
+/// that these make.
 fn next_merged(packets: &[Packet]) -> (usize, Option<Merged>) {
     let merged = |at: usize| {
         let whole = packets[at..].iter().take_while(|p| p.segments() == 1);

@@ -1,6 +1,6 @@
-//! A virtqueue, split or packed: set-up, reading ahead, and end. `dequeue.rs` receives packets from
-//! it, `enqueue.rs` sends packets to it. What guests leave to the device is in `unfinished.rs`,
-//! what is left to them in `merging.rs`.
+//! A virtqueue, split or packed: how it is set up, read ahead and published. `dequeue.rs` receives
+//! packets from it, `enqueue.rs` sends packets to it. Checksums and segments that guests leave to
+//! the device are in `unfinished.rs`, merged segments for guests in `merging.rs`.
 
 mod dequeue;
 mod enqueue;
@@ -21,13 +21,13 @@ use crate::split::{self, Split};
 use std::sync::Arc;
 use unfinished::Unfinished;
 
-/// How many packets ahead the memory of our own buffers is prefetched.
+/// How many packets ahead the memory of the switch's own packets is prefetched.
 pub(crate) const PREFETCH_PACKETS: usize = 4;
-/// A ring is given up when malformed buffers outnumber the others by this: as many as QEMU's
-/// longest ring has entries. A driver with an occasional bad buffer never reaches this; one that
-/// makes only bad buffers does after one lap.
+/// A ring is given up when the guest's malformed buffers outnumber its others by this: as many as
+/// QEMU's longest ring has entries. A driver with an occasional bad buffer never gets there; one
+/// that makes only bad buffers does after one lap.
 const MALFORMED_MAX: usize = 1024;
-/// Features of a guest to which segments are sent merged.
+/// Features that a guest must have negotiated to be sent merged segments.
 const MERGES: u64 =
     feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::MRG_RXBUF;
 /// Bytes of the longest virtio-net header.
@@ -80,6 +80,7 @@ pub struct Moved {
     pub exhausted: bool,
 }
 
+/// The layout of a virtqueue.
 pub(crate) enum Layout {
     Split(Split),
     Packed(Packed),
@@ -91,13 +92,18 @@ pub struct Ring {
     memory: Arc<Memory>,
     /// The region of the last address that was translated.
     last: Region,
+    /// The plain buffers that were read ahead.
     pub(crate) ahead: Ahead,
+    /// Bytes of the virtio-net header in front of each packet.
     pub(crate) header: usize,
+    /// True: a packet may take several buffers (VIRTIO_NET_F_MRG_RXBUF).
     mergeable: bool,
     /// True: the guest takes segments of TCP merged.
     merges: bool,
-    /// Where the guest may leave checksums and segments to the device: the frame that is being cut.
+    /// Some: the guest may leave checksums and segments to the device; has the frame that is being
+    /// cut.
     unfinished: Option<Box<Unfinished>>,
+    /// True: the ring was given up.
     pub(crate) broken: bool,
     ring_errors: Box<RingErrors>,
     /// True: ring errors were counted since the last call.
@@ -144,7 +150,7 @@ impl Layout {
         }
     }
 
-    /// Takes the next buffer, which is given back later.
+    /// Takes the next buffer, of `descs` entries of a packed ring; it is given back later.
     #[inline]
     pub fn take_avail(&mut self, descs: u16) {
         match self {
@@ -270,6 +276,7 @@ impl Ring {
         &self.ring_errors
     }
 
+    /// Counts an error of the guest; gives the ring up if malformed buffers are too many.
     #[cold]
     pub(crate) fn count_error(&mut self, error: RingError) {
         self.ring_errors.count(error);
@@ -314,6 +321,7 @@ impl Ring {
         each!(&self.layout, ring => ring.size())
     }
 
+    /// Reads up to `max` buffers of any kind into the batch; a ring error gives the ring up.
     #[inline]
     pub(crate) fn gather(&mut self, direction: Direction, max: usize, batch: &mut Batch) {
         let (memory, last) = (&*self.memory, &mut self.last);

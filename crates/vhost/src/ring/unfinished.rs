@@ -1,6 +1,6 @@
-//! Frames that the guest leaves for the device to finish (virtio 1.2, section 5.1.6.2): checksums
-//! that are not computed, and TCP that is not cut into segments. What goes on to the switch is as
-//! it would be on the wire.
+//! Frames that a guest leaves for the device to finish (virtio 1.2, section 5.1.6.2): their
+//! checksums are not computed, or their TCP is not cut into segments. The switch gets them as they
+//! would be on the wire.
 
 use super::dequeue::{keep, make_room, read};
 use super::{Moved, Ring};
@@ -11,25 +11,26 @@ use packet::{Packet, Pool};
 use wire::gso::Plan;
 use wire::vnet::{GSO_TCP_V4, GSO_TCP_V6, VNET_LEN, VnetHeader, complete_checksum};
 
-/// Buffers that are read at once: those for whose segments there is no room are read again.
+/// Buffers that are read at once, at most: those for whose segments there is no room are read
+/// again.
 const BUFFERS_READ_MAX: usize = 8;
-/// Bytes of a frame whose copying counts as reading one descriptor.
+/// Bytes of a frame whose copying counts as much as reading one descriptor.
 const STEP_BYTES: usize = 256;
-/// Bytes of a frame: an IP packet, and an Ethernet header with two tags.
+/// Bytes of a frame, at most: an IP packet, and an Ethernet header with two tags.
 const FRAME_BYTES_MAX: u64 = 65_535 + 22;
 
-/// A frame that is cut into segments, as there is room for them.
+/// A frame that is being cut into segments, as far as there is room for them.
 #[derive(Default)]
 pub(super) struct Unfinished {
-    /// The guest's frame, a copy.
+    /// A copy of the guest's frame.
     frame: Vec<u8>,
     /// How the frame is cut; None: nothing is left of it.
     plan: Option<Plan>,
-    /// The next segment.
+    /// Number of the next segment.
     next: usize,
 }
 
-/// Where packets go.
+/// Where received packets go.
 struct Out<'a> {
     pool: &'a dyn Pool,
     packets: &'a mut Vec<Packet>,
@@ -39,7 +40,7 @@ struct Out<'a> {
 }
 
 impl Ring {
-    /// Does what [`Ring::dequeue`] does, of a guest that leaves checksums and segments to the
+    /// Does what [`Ring::dequeue`] does, for a guest that leaves checksums and segments to the
     /// device.
     #[inline(never)] // Few guests take this way.
     pub(super) fn dequeue_unfinished(
@@ -84,7 +85,7 @@ impl Ring {
         self.end(before, began, moved);
     }
 
-    /// Counts a frame that cannot be received.
+    /// Counts a frame that cannot be received, if this is the result of one.
     fn settle(&mut self, result: Result<(), RingError>, to: &mut Out<'_>) {
         if let Err(error) = result {
             to.moved.dropped += 1;
@@ -201,7 +202,7 @@ impl Unfinished {
     }
 }
 
-/// The header in front of a frame; its pieces have at least so many bytes.
+/// The virtio-net header in front of a frame, whose pieces have at least so many bytes.
 fn vnet_header(pieces: &[Piece]) -> VnetHeader {
     let (mut raw_header, mut n) = ([0; VNET_LEN], 0);
     for piece in pieces {
