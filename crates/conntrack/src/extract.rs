@@ -1,7 +1,7 @@
 //! Reads from a packet's bytes what connection tracking needs. A packet that violates its protocol
 //! is invalid (`+inv`), which is no error of the switch.
 
-use crate::machine::{Segment, TcpSegment, WSCALE_KNOWN};
+use crate::machine::{Segment, TcpSegment, WSCALE_KNOWN, WSCALE_MAX};
 use crate::tuple::{Tuple, answer_type};
 use wire::{
     IP_ICMP, IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP, Ipv4, Ipv6, Tcp, Udp, checksum, sctp_checksum,
@@ -211,7 +211,6 @@ pub(crate) fn segment(tcp: &Tcp<&[u8]>, b: &[u8]) -> TcpSegment {
 /// [`crate::machine::Peer::wscale`].
 #[inline(never)]
 pub(crate) fn window_scale(options: &[u8]) -> u8 {
-    const MAX: u8 = 14;
     let (mut at, mut found) = (0, 0);
     while let Some([kind, len, value]) = options.get(at..at + 3) {
         match *kind {
@@ -219,7 +218,7 @@ pub(crate) fn window_scale(options: &[u8]) -> u8 {
             1 => at += 1,
             _ => {
                 if *kind == 3 {
-                    found = (*value).min(MAX) | WSCALE_KNOWN;
+                    found = (*value).min(WSCALE_MAX) | WSCALE_KNOWN;
                 }
                 at += usize::from(*len).max(2);
             }

@@ -43,5 +43,5 @@ pub use table::{
     Asked, CONNECTIONS_COUNT_DEFAULT, FastHeaders, FastPacket, FastTracked, Keeper, Limits, Ref,
     Secret, Shown, Table, Worker, is_fast,
 };
-pub use track::{Arrival, At, Store, clear, track, track_seen};
+pub use track::{Arrival, At, Store, track, track_seen};
 pub use tuple::{Tuple, address, answer_type, number};

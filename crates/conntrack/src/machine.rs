@@ -33,7 +33,7 @@ pub const WSCALE_UNKNOWN: u8 = 0x40;
 /// Bits of the window scale itself.
 pub const WSCALE: u8 = 0xf;
 /// Largest window scale (RFC 7323).
-const WSCALE_MAX: u8 = 14;
+pub(crate) const WSCALE_MAX: u8 = 14;
 /// How far acknowledgements may lag: a window and one more packet, in bytes.
 const SKEW_BYTES_MAX: i32 = 0xffff + 1500;
 
@@ -218,7 +218,7 @@ fn begin_tcp(t: &TcpSegment) -> Peers {
 }
 
 /// `a - b` as TCP compares sequence numbers (RFC 9293, section 3.4).
-fn ahead(a: u32, b: u32) -> i32 {
+pub(crate) fn ahead(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
 }
 

@@ -500,9 +500,3 @@ fn finish<S: Store>(
     let related = seen.is_some_and(|s| s.related);
     meta.conn = ct.nat.is_none().then_some(Known { at: *at, reply, related });
 }
-
-/// Executes `ct_clear`: the packet counts as not tracked.
-pub fn clear<R>(meta: &mut Meta<R>) {
-    meta.state = 0;
-    meta.conn = None;
-}

@@ -113,8 +113,8 @@ pub trait TxQueue: Send {
     fn notifies(&self) -> bool {
         false
     }
-    /// True if `prepare` does something. Then even full bursts are sent at the end of a vector, so
-    /// that all such queues are prepared in turn.
+    /// True if `prepare` does something. Then bursts are sent at the end of a vector, unless they
+    /// have as many packets as half a vector, so that all such queues are prepared in turn.
     fn has_phases(&self) -> bool {
         false
     }

@@ -1,6 +1,7 @@
 //! Shifts of TCP sequence numbers. Where a helper replaced a text by a longer or shorter one, all
 //! bytes behind it have other numbers at the receiver than at the sender.
 
+use crate::machine::ahead;
 use wire::checksum;
 
 /// The shift of one direction's sequence numbers, because a helper changed the length of its
@@ -12,13 +13,7 @@ pub struct Skew {
     /// Bytes that are added to numbers before `from`.
     pub before: i32,
     /// Bytes that are added to numbers from `from` on.
-    #[allow(missing_docs)]
     pub after: i32,
-}
-
-/// `a - b` as TCP compares sequence numbers (RFC 9293, section 3.4).
-fn ahead(a: u32, b: u32) -> i32 {
-    a.wrapping_sub(b) as i32
 }
 
 impl Skew {

@@ -62,11 +62,6 @@ impl Limits {
         all.filter(|(_, n)| *n != UNSET).collect()
     }
 
-    /// True if the zone has a limit of its own.
-    pub fn has_own(&self, zone: u16) -> bool {
-        self.zones[usize::from(zone)].load(Relaxed) != UNSET
-    }
-
     /// Sets a zone's own limit; None: the default's.
     pub fn set_zone(&self, zone: u16, n: Option<u32>) {
         self.zones[usize::from(zone)].store(n.unwrap_or(UNSET), Relaxed);
@@ -207,13 +202,12 @@ impl Counts {
         }
     }
 
-    /// Ends all connections of a zone; returns how many.
-    pub fn flush(&self, zone: u16) -> u32 {
+    /// Ends all connections of a zone.
+    pub fn flush(&self, zone: u16) {
         let word = &self.zones[usize::from(zone)];
         let next = |w| Some(u64::from(epoch(w).wrapping_add(1)) << 48);
         let old = word.fetch_update(AcqRel, Relaxed, next).unwrap_or(0);
         self.total.fetch_sub(of_word(old), Relaxed);
-        of_word(old)
     }
 
     /// Changes a zone's word in a bounded number of attempts; returns the new word. None: `to`

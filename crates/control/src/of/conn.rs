@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::account;
 use super::encoded::Encoded;
+use super::flow_mod_log;
 use super::io::Backlog;
 use super::message_text;
 use super::open_bundles::OpenBundles;
@@ -118,7 +119,7 @@ pub struct Conn {
     /// What went wrong on it.
     pub counts: account::Counts,
     /// Its flow-mods, for the log.
-    pub flow_mods: account::FlowMods,
+    pub flow_mods: flow_mod_log::FlowMods,
     /// Readers of the bridge's `.snoop` socket, which get copies of a controller's messages.
     pub snoops: Snoops,
     /// Dropped with the connection, which ends the task that serves it.

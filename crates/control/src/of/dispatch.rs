@@ -1,7 +1,7 @@
 //! What each request does, and what is answered.
 
-use super::account::FlowMods;
 use super::change::SLICE_FLOWS_MAX;
+use super::flow_mod_log::FlowMods;
 use super::{ConnId, async_msgs, bundle, change, message_text, multipart, queues, role, room};
 use crate::state::{Shared, State};
 use crate::vlog;

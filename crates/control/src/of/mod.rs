@@ -10,6 +10,7 @@ pub mod controller;
 pub mod ct_flush;
 pub mod dispatch;
 pub mod encoded;
+pub mod flow_mod_log;
 pub mod injected;
 pub mod io;
 pub mod message_text;
