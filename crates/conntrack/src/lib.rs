@@ -40,8 +40,8 @@ pub use policy::{
     CLASS_NAMES, CLASSES, Class, DEFAULT_SECONDS, POLICIES_COUNT_MAX, Policies, TIMEOUT_SECONDS_MAX,
 };
 pub use table::{
-    Asked, CONNECTIONS_COUNT_DEFAULT, FastHeaders, FastPacket, FastTracked, Keeper, Limits, Ref,
-    Secret, Shown, Table, Worker, is_fast,
+    CONNECTIONS_COUNT_DEFAULT, FastHeaders, FastPacket, FastTracked, Keeper, Limits, Prefetched,
+    Ref, Secret, Shown, Table, Worker, is_fast,
 };
 pub use track::{Arrival, At, Store, track, track_seen};
 pub use tuple::{Tuple, address, answer_type, number};

@@ -133,7 +133,7 @@ impl Store for Model {
     }
 
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {
-        crate::table::Secret::fixed().of_translation(tuple, nat)
+        crate::table::Secret::fixed().hash_translation(tuple, nat)
     }
 
     fn random(&mut self) -> u32 {

@@ -136,10 +136,10 @@ pub fn is_fast(ct: &Ct) -> bool {
 impl Worker {
     /// Hashes the packet's tuple, and prefetches its bucket of the index.
     #[inline]
-    pub fn ask_fast(&self, p: &mut FastPacket) {
+    pub fn prefetch_fast(&self, p: &mut FastPacket) {
         p.hash = match p.is_v6 {
-            true => self.table.secret.of(&p.tuple()),
-            false => self.table.secret.of_v4(p.addrs, p.ports, p.rest),
+            true => self.table.secret.hash(&p.tuple()),
+            false => self.table.secret.hash_v4(p.addrs, p.ports, p.rest),
         };
         p.bucket = self.table.index.prefetch(p.hash);
     }
@@ -147,7 +147,7 @@ impl Worker {
     /// Finds the entry that may be the packet's connection, once the bucket is in the cache, and
     /// prefetches it.
     #[inline]
-    pub fn ask_fast_entry(&self, p: &mut FastPacket) {
+    pub fn prefetch_fast_entry(&self, p: &mut FastPacket) {
         p.candidate = self.table.index.candidate(p.bucket, p.hash);
         if p.candidate != 0 {
             self.table.entries.prefetch(p.candidate - 1, p.is_v6);

@@ -296,6 +296,6 @@ impl Keeper {
             }
         }
         let conn = entry.conn(control, 0);
-        Ok([conn.orig, conn.reply].map(|t| table.secret.of(&t)))
+        Ok([conn.orig, conn.reply].map(|t| table.secret.hash(&t)))
     }
 }

@@ -121,7 +121,7 @@ pub struct Worker {
 
 /// The hash of a tuple whose bucket was prefetched ([`Worker::ask`]).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked(u32);
+pub struct Prefetched(u32);
 
 /// A connection as a dump shows it.
 #[derive(Clone, Copy, Debug)]
@@ -245,7 +245,7 @@ impl Table {
     fn look_up(&self, tuple: &Tuple, now: u64) -> Option<(Ref, bool)> {
         let packed = Packed::new(tuple);
         let mut found = (0, false);
-        let entry = self.index.find(self.secret.of(tuple), |n| {
+        let entry = self.index.find(self.secret.hash(tuple), |n| {
             match self.has_tuple(n, &packed, now as u32) {
                 Some((control, reply)) => {
                     found = (control, reply);
@@ -300,7 +300,7 @@ impl Table {
             // If this was the ended entry's second place, the keeper will not find it and so not
             // count it.
             let orig = entry.conn(entry.control(), 0).orig;
-            if self.secret.of(&orig) != hash {
+            if self.secret.hash(&orig) != hash {
                 self.twice.fetch_sub(1, Relaxed);
             }
         }
@@ -378,7 +378,7 @@ impl Worker {
     pub fn new(table: &Arc<Table>) -> Self {
         let counters = Arc::new(Counters::default());
         table.workers.lock().unwrap().counters.push(counters.clone());
-        let random = table.secret.of_direction(&Tuple::default()) ^ Arc::as_ptr(&counters) as u64;
+        let random = table.secret.hash_directed(&Tuple::default()) ^ Arc::as_ptr(&counters) as u64;
         let stock = Vec::with_capacity(STOCK_COUNT_MAX);
         Worker { table: table.clone(), stock, counters, random }
     }
@@ -390,25 +390,25 @@ impl Worker {
 
     /// Prefetches the bucket of a tuple that will be looked up.
     #[inline]
-    pub fn ask(&self, tuple: &Tuple) -> Asked {
-        let hash = self.table.secret.of(tuple);
+    pub fn prefetch_bucket(&self, tuple: &Tuple) -> Prefetched {
+        let hash = self.table.secret.hash(tuple);
         let _ = self.table.index.prefetch(hash);
-        Asked(hash)
+        Prefetched(hash)
     }
 
     /// Prefetches the bucket of the reply tuple that NAT tries first for a connection which begins
     /// with `tuple`.
     #[inline(never)] // For packets that begin connections only.
-    pub fn ask_answer(&self, tuple: &Tuple, nat: &action::Nat) -> Option<Asked> {
-        let hash = self.table.secret.of_translation(tuple, nat);
+    pub fn prefetch_reply(&self, tuple: &Tuple, nat: &action::Nat) -> Option<Prefetched> {
+        let hash = self.table.secret.hash_translation(tuple, nat);
         let first = nat::choose(tuple, nat, hash, || 0, |_| true)?;
-        Some(self.ask(&first))
+        Some(self.prefetch_bucket(&first))
     }
 
     /// Prefetches the connections that may have a tuple, once its bucket is in the cache.
     #[inline]
-    pub fn ask_entries(&self, asked: Asked) {
-        self.table.index.first_line(asked.0, |n| self.table.entries.prefetch(n, false));
+    pub fn prefetch_entries(&self, prefetched: Prefetched) {
+        self.table.index.first_line(prefetched.0, |n| self.table.entries.prefetch(n, false));
     }
 
     /// Takes a free entry; None: none is ready.
@@ -434,7 +434,7 @@ impl Worker {
     fn link(&self, n: u32, conn: &Conn, control: u64, now: u32) -> Result<(), Refused> {
         let table = &*self.table;
         let tuples = [&conn.orig, &conn.reply];
-        let [a, b] = tuples.map(|t| table.secret.of(t));
+        let [a, b] = tuples.map(|t| table.secret.hash(t));
         let (first, second) = table.index.lock_both(a, b).ok_or(Refused::Busy)?;
         let second = second.as_ref().unwrap_or(&first);
         let mut ended = [None; 2];
@@ -587,7 +587,7 @@ impl Store for Worker {
     }
 
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {
-        self.table.secret.of_translation(tuple, nat)
+        self.table.secret.hash_translation(tuple, nat)
     }
 
     fn random(&mut self) -> u32 {

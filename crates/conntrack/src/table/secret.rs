@@ -31,14 +31,14 @@ impl Secret {
 
     /// The hash of a tuple, which is also that of its reverse.
     #[inline]
-    pub fn of(&self, t: &Tuple) -> u32 {
+    pub fn hash(&self, t: &Tuple) -> u32 {
         let (proto, zone) = (u64::from(t.proto), u64::from(t.zone));
         let a = (t.src, t.sport);
         let b = (t.dst, t.dport);
         let (a, b) = if a <= b { (a, b) } else { (b, a) };
         if !t.v6 {
             let end = |(addr, port): (u128, u16)| (addr as u64) << 16 | u64::from(port);
-            return self.of_ends(end(a), end(b), zone, proto);
+            return self.hash_ends(end(a), end(b), zone, proto);
         }
         let ports = u64::from(a.1) << 32 | u64::from(b.1) << 48;
         let sum = self
@@ -48,24 +48,24 @@ impl Secret {
         (self.fold(sum) >> 32) as u32
     }
 
-    /// [`Secret::of`] an IPv4 tuple of a protocol with ports: addresses and ports of both ends, the
+    /// [`Secret::hash`] an IPv4 tuple of a protocol with ports: addresses and ports of both ends, the
     /// source's in the upper half; zone and protocol.
     #[inline(always)]
-    pub fn of_v4(&self, addrs: u64, ports: u32, rest: u32) -> u32 {
+    pub fn hash_v4(&self, addrs: u64, ports: u32, rest: u32) -> u32 {
         let a = addrs >> 32 << 16 | u64::from(ports >> 16);
         let b = addrs << 32 >> 16 | u64::from(ports & 0xffff);
-        self.of_ends(a.min(b), a.max(b), u64::from(rest >> 16), u64::from(rest >> 8 & 0xff))
+        self.hash_ends(a.min(b), a.max(b), u64::from(rest >> 16), u64::from(rest >> 8 & 0xff))
     }
 
     /// The hash of the ends of an IPv4 tuple, each an address (upper 32 of 48 bits) and a port, the
     /// lesser one first.
     #[inline(always)]
-    fn of_ends(&self, a: u64, b: u64, zone: u64, proto: u64) -> u32 {
+    fn hash_ends(&self, a: u64, b: u64, zone: u64, proto: u64) -> u32 {
         (self.fold(self.pair(a << 16 | zone, b << 16 | proto, 0)) >> 32) as u32
     }
 
     /// The hash of a tuple in its direction: that of its reverse differs.
-    pub fn of_direction(&self, t: &Tuple) -> u64 {
+    pub fn hash_directed(&self, t: &Tuple) -> u64 {
         let rest = u64::from(t.sport) << 48
             | u64::from(t.dport) << 32
             | u64::from(t.zone) << 8
@@ -78,9 +78,9 @@ impl Secret {
     }
 
     /// The hash of a tuple and of the addresses that it is translated to.
-    pub fn of_translation(&self, t: &Tuple, nat: &action::Nat) -> u64 {
+    pub fn hash_translation(&self, t: &Tuple, nat: &action::Nat) -> u64 {
         let (src, dst) = nat.addresses.map_or((0, 0), |(a, b)| (number(&a), number(&b)));
         let range = Tuple { src, dst, ..Tuple::default() };
-        self.of_direction(t) ^ self.of_direction(&range).rotate_left(1)
+        self.hash_directed(t) ^ self.hash_directed(&range).rotate_left(1)
     }
 }

@@ -189,8 +189,8 @@ fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now
         && is_fast(ct)
         && let Some(mut p) = read_fast(data, ct.zone)
     {
-        worker.ask_fast(&mut p);
-        worker.ask_fast_entry(&mut p);
+        worker.prefetch_fast(&mut p);
+        worker.prefetch_fast_entry(&mut p);
         if let Some(tracked) = worker.track_fast(ct, &p, data, now) {
             return worker.describe(ct, &tracked, meta);
         }
@@ -330,8 +330,8 @@ fn tcp_from_syn_to_the_end() {
 fn read(worker: &Worker, shape: &Shape) -> (Vec<u8>, FastPacket) {
     let data = bytes(shape);
     let mut p = read_fast(&data, 0).expect("TCP");
-    worker.ask_fast(&mut p);
-    worker.ask_fast_entry(&mut p);
+    worker.prefetch_fast(&mut p);
+    worker.prefetch_fast_entry(&mut p);
     (data, p)
 }
 

@@ -19,7 +19,7 @@ mod track;
 use crate::actions::interpret::Sink;
 use crate::actions::program::{Kind, Program, Programs};
 use crate::actions::rewrite::Place;
-use crate::actions::track::Ways;
+use crate::actions::track::SecondLookup;
 use crate::batch::Batch;
 use crate::capture::Capture;
 use crate::lookup::table::Table;
@@ -75,7 +75,7 @@ impl Actions {
         if self.watched {
             self.watch(batch, table, reports);
         }
-        let ways = Ways { programs: &self.programs, table, watched: self.watched };
+        let again = SecondLookup { programs: &self.programs, table, watched: self.watched };
         let (mut n, end) = (0, batch.len());
         while n < end {
             let program = self.programs.get(batch.keys.program[n]);
@@ -103,7 +103,7 @@ impl Actions {
                 }
                 Kind::Track => {
                     let mut groups = self.tracked.take().unwrap_or_default();
-                    let run = track::run(batch, ways, n, tx, &mut groups);
+                    let run = track::run(batch, again, n, tx, &mut groups);
                     self.tracked = Some(groups);
                     run
                 }

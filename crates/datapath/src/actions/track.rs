@@ -16,8 +16,8 @@ use crate::parse::scalar::{IPV4, IPV6, SCTP, TCP, UDP};
 use crate::tx::TxState;
 use action::{Ct, Op};
 use conntrack::{
-    Arrival, Asked, At, Bad, FastHeaders, FastPacket, FastTracked, Meta, Seen, extract, is_fast,
-    state,
+    Arrival, At, Bad, FastHeaders, FastPacket, FastTracked, Meta, Prefetched, Seen, extract,
+    is_fast, state,
 };
 use flow::{at, frag};
 use telemetry::Drop;
@@ -34,14 +34,14 @@ enum Ahead {
     /// An earlier `ct` found its connection.
     Known,
     /// The packet was read; this names the bucket of the index where its connection is.
-    Read(Asked),
+    Read(Prefetched),
     /// The packet was read for the fast path.
     Fast,
 }
 
 /// What tracked packets need for their second lookup.
 #[derive(Clone, Copy)]
-pub(super) struct Ways<'a> {
+pub(super) struct SecondLookup<'a> {
     pub programs: &'a Programs,
     /// The table of the second lookup.
     pub table: &'a Table,
@@ -55,22 +55,22 @@ pub(super) struct Ways<'a> {
 #[inline(never)]
 pub(super) fn run(
     batch: &mut Batch,
-    ways: Ways<'_>,
+    again: SecondLookup<'_>,
     n: usize,
     tx: &mut TxState,
     groups: &mut [Group; 2],
 ) -> usize {
     let [mut now, mut next] = groups.each_mut();
     let mut at = n;
-    ask(batch, ways.programs, at, tx, now);
-    ask_entries(tx, now);
+    read_group(batch, again.programs, at, tx, now);
+    prefetch_entries(tx, now);
     while now.count > 0 {
         next.count = 0;
         if now.count == GROUP_PACKETS {
-            ask(batch, ways.programs, at + now.count, tx, next);
+            read_group(batch, again.programs, at + now.count, tx, next);
         }
-        track_group(batch, ways, at, tx, now);
-        ask_entries(tx, next);
+        track_group(batch, again, at, tx, now);
+        prefetch_entries(tx, next);
         at += now.count;
         std::mem::swap(&mut now, &mut next);
     }
@@ -79,17 +79,23 @@ pub(super) fn run(
 
 /// Executes the programs of a group that was read; its first packet is `n`.
 #[inline]
-fn track_group(batch: &mut Batch, ways: Ways<'_>, n: usize, tx: &mut TxState, group: &Group) {
+fn track_group(
+    batch: &mut Batch,
+    again: SecondLookup<'_>,
+    n: usize,
+    tx: &mut TxState,
+    group: &Group,
+) {
     let mut k = 0;
     while k < group.count {
         let id = batch.keys.program[n + k];
-        let program = ways.programs.get(id);
+        let program = again.programs.get(id);
         let Some(Op::Ct(ct)) = program.ops.first() else { unreachable!("it was read by its ct") };
         let recirc = match program.ops.last() {
             Some(Op::Recirc(id)) => Some(*id),
             _ => None,
         };
-        let shared = Shared { ways, program, ct, recirc };
+        let shared = Shared { again, program, ct, recirc };
         while k < group.count && batch.keys.program[n + k] == id {
             track_one(batch, &shared, (n, k), tx, group);
             k += 1;
@@ -99,7 +105,7 @@ fn track_group(batch: &mut Batch, ways: Ways<'_>, n: usize, tx: &mut TxState, gr
 
 /// What the packets of a group with the same program share.
 struct Shared<'a> {
-    ways: Ways<'a>,
+    again: SecondLookup<'a>,
     program: &'a Program,
     ct: &'a Ct,
     /// The id with which packets are looked up again; None: the program sends them.
@@ -131,7 +137,7 @@ fn track_one(
 /// Reads a group of packets from `n` on, and prefetches the buckets of the index where their
 /// connections are.
 #[inline]
-fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut Group) {
+fn read_group(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut Group) {
     let most = (batch.len() - n).min(GROUP_PACKETS);
     let (mut count, mut last) = (0, None);
     while count < most {
@@ -151,12 +157,12 @@ fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut G
         };
         group.ahead[count] = match read_fast(batch, ct, n + count, &mut group.fast[count]) {
             true => {
-                tx.ct.worker.ask_fast(&mut group.fast[count]);
+                tx.ct.worker.prefetch_fast(&mut group.fast[count]);
                 Ahead::Fast
             }
             false => read(batch, ct.0, n + count, tx, &mut group.seen[count]),
         };
-        group.answers[count] = ask_answer((batch, n + count), ct.0, (group, count), tx);
+        group.replies[count] = prefetch_reply((batch, n + count), ct.0, (group, count), tx);
         count += 1;
     }
     group.count = count;
@@ -165,12 +171,12 @@ fn ask(batch: &Batch, programs: &Programs, n: usize, tx: &TxState, group: &mut G
 /// Prefetches the bucket of the reply tuple for packet `i`, if it begins a connection that NAT
 /// translates.
 #[inline]
-fn ask_answer(
+fn prefetch_reply(
     (batch, i): (&Batch, usize),
     ct: &Ct,
     (group, k): (&Group, usize),
     tx: &TxState,
-) -> Option<Asked> {
+) -> Option<Prefetched> {
     let nat = ct.nat.as_ref().filter(|nat| ct.commit && nat.side.is_some())?;
     let begins = i < batch.waited && batch.columns.ct[i].state & state::NEW != 0;
     let tuple = match group.ahead[k] {
@@ -178,19 +184,19 @@ fn ask_answer(
         Ahead::Read(_) => group.seen[k].as_ref().ok()?.tuple,
         Ahead::Other | Ahead::Known => return None,
     };
-    begins.then(|| tx.ct.worker.ask_answer(&tuple, nat))?
+    begins.then(|| tx.ct.worker.prefetch_reply(&tuple, nat))?
 }
 
 /// Prefetches the connections of a group.
 #[inline]
-fn ask_entries(tx: &TxState, group: &mut Group) {
-    for answer in group.answers[..group.count].iter().flatten() {
-        tx.ct.worker.ask_entries(*answer);
+fn prefetch_entries(tx: &TxState, group: &mut Group) {
+    for reply in group.replies[..group.count].iter().flatten() {
+        tx.ct.worker.prefetch_entries(*reply);
     }
     for (ahead, fast) in group.ahead[..group.count].iter().zip(&mut group.fast) {
         match ahead {
-            Ahead::Fast => tx.ct.worker.ask_fast_entry(fast),
-            Ahead::Read(asked) => tx.ct.worker.ask_entries(*asked),
+            Ahead::Fast => tx.ct.worker.prefetch_fast_entry(fast),
+            Ahead::Read(prefetched) => tx.ct.worker.prefetch_entries(*prefetched),
             Ahead::Other | Ahead::Known => {}
         }
     }
@@ -203,7 +209,7 @@ pub(super) struct Group {
     count: usize,
     ahead: [Ahead; GROUP_PACKETS],
     /// The prefetched buckets of reply tuples.
-    answers: [Option<Asked>; GROUP_PACKETS],
+    replies: [Option<Prefetched>; GROUP_PACKETS],
     seen: [Result<Seen, Bad>; GROUP_PACKETS],
     fast: [FastPacket; GROUP_PACKETS],
 }
@@ -213,7 +219,7 @@ impl Default for Group {
         Group {
             count: 0,
             ahead: [Ahead::Other; GROUP_PACKETS],
-            answers: [None; GROUP_PACKETS],
+            replies: [None; GROUP_PACKETS],
             seen: [const { Err(Bad::Shape) }; GROUP_PACKETS],
             fast: [FastPacket::NONE; GROUP_PACKETS],
         }
@@ -272,8 +278,10 @@ fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, 
     }
     let p = &batch.packets[i];
     *seen = extract(p.data(), layout.l3.into(), ct.zone, p.has_sound_checksums());
-    let asked = seen.as_ref().map_or(Asked::default(), |seen| tx.ct.worker.ask(&seen.tuple));
-    Ahead::Read(asked)
+    let prefetched = seen
+        .as_ref()
+        .map_or(Prefetched::default(), |seen| tx.ct.worker.prefetch_bucket(&seen.tuple));
+    Ahead::Read(prefetched)
 }
 
 /// Executes one program, by the fast path if the packet can take it.
@@ -296,7 +304,7 @@ fn track_fast(
     if let Some(id) = shared.recirc
         && batch.columns.depth[i] < RECIRC_LIMIT
         && tx.recirculated.is_empty()
-        && take_prediction(batch, (ct, id, shared.ways), i, &tracked, tx)
+        && take_prediction(batch, (ct, id, shared.again), i, &tracked, tx)
     {
         return;
     }
@@ -327,7 +335,7 @@ fn track_first(
 #[inline]
 fn take_prediction(
     batch: &mut Batch,
-    (ct, id, ways): (&Ct, u32, Ways<'_>),
+    (ct, id, again): (&Ct, u32, SecondLookup<'_>),
     i: usize,
     tracked: &FastTracked,
     tx: &TxState,
@@ -338,8 +346,8 @@ fn take_prediction(
     let line = &mut batch.keys.line.0[i];
     let words = tracked_words(line, tracked, id);
     (line[4], line[5]) = words;
-    let Some(prediction) = ways.table.predict_recirculated(line) else { return false };
-    let whole = ways.watched || needs_key(ways.programs.get(prediction.program).kind);
+    let Some(prediction) = again.table.predict_recirculated(line) else { return false };
+    let whole = again.watched || needs_key(again.programs.get(prediction.program).kind);
     if prediction.more || whole {
         let mut own = Meta::default();
         // Meta data that no later step reads stays on the stack.
@@ -347,7 +355,7 @@ fn take_prediction(
         tx.ct.worker.describe(ct, tracked, meta);
         let keys = &mut batch.keys;
         ct::write_ct_fields(meta, &mut keys.line.0[i], &mut keys.ext[i][2], &mut keys.have[i]);
-        if !ways.table.confirms(&prediction, &keys.get(i)) {
+        if !again.table.confirms(&prediction, &keys.get(i)) {
             return false;
         }
     }
