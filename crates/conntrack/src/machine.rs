@@ -94,7 +94,7 @@ pub enum Verdict {
     /// The packet belongs to the connection, which is still new.
     StillNew,
     /// The packet begins another connection with the same tuple.
-    Again,
+    Reopens,
     /// The packet cannot belong to the connection, and nothing changed.
     Invalid,
 }
@@ -250,7 +250,7 @@ fn update_tcp(
     if t.flags & (SYN | ACK) == SYN {
         if dst.state >= state::FIN_WAIT_2 && src.state >= state::FIN_WAIT_2 {
             (src.state, dst.state) = (state::CLOSED, state::CLOSED);
-            return (Verdict::Again, None, Note::None);
+            return (Verdict::Reopens, None, Note::None);
         }
         if src.state <= state::SYN_SENT {
             src.state = state::SYN_SENT;

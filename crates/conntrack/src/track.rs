@@ -178,7 +178,7 @@ enum Met {
     /// There is no connection: the packet may begin one.
     Begins,
     /// The connection ended meanwhile: the packet is to be looked up again.
-    Again,
+    Ended,
 }
 
 /// Handles a packet whose connection no earlier `ct` found.
@@ -198,7 +198,7 @@ fn first<S: Store>(
         meta.state = before;
         found.conn = None;
         match meet(store, ct, data, seen, meta, came.now, &mut found) {
-            Met::Again => continue,
+            Met::Ended => continue,
             Met::Done => {}
             Met::Begins => match begin(store, ct, data, seen, meta, came, &mut found) {
                 Err(Refused::Exists) => continue,
@@ -269,7 +269,7 @@ fn meet<S: Store>(
         return Met::Begins;
     };
     found.reply = is_reply;
-    let Some(conn) = store.read(at, now) else { return Met::Again };
+    let Some(conn) = store.read(at, now) else { return Met::Ended };
     let (_, conn) = found.conn.insert((at, conn));
     let conn = &*conn;
     if seen.related {
@@ -289,7 +289,7 @@ fn meet<S: Store>(
             class
         });
         if done.is_none() {
-            return Met::Again;
+            return Met::Ended;
         }
         note(store, judged.1);
         match judged.0 {
@@ -299,7 +299,7 @@ fn meet<S: Store>(
             }
             Verdict::StillNew => meta.state |= state::NEW,
             Verdict::Invalid => meta.state = state::INV,
-            Verdict::Again => {
+            Verdict::Reopens => {
                 store.end(at);
                 return Met::Begins;
             }

@@ -77,7 +77,7 @@ pub struct Entries {
 struct Chunk {
     hot: Lines,
     cold: Lines,
-    wide: Lines,
+    addrs_v6: Lines,
     /// The input ports of the packets that began the connections.
     ports: Box<[AtomicU16]>,
 }
@@ -86,9 +86,9 @@ impl Chunk {
     /// Memory for entries; None: the system gives none.
     fn new() -> Option<Chunk> {
         let new = || Lines::new(CHUNK as usize);
-        let (hot, cold, wide) = (Lines::dense(CHUNK as usize)?, new()?, new()?);
+        let (hot, cold, addrs_v6) = (Lines::dense(CHUNK as usize)?, new()?, new()?);
         let ports = (0..CHUNK).map(|_| AtomicU16::new(0)).collect();
-        let chunk = Chunk { hot, cold, wide, ports };
+        let chunk = Chunk { hot, cold, addrs_v6, ports };
         chunk.hot.touch();
         Some(chunk)
     }
@@ -99,24 +99,25 @@ impl Chunk {
 pub struct Packed {
     addrs: u64,
     ports: u32,
-    /// Zone, protocol and ICMP type; `reply_rest` has the ICMP type of replies.
-    rest: u32,
-    reply_rest: u32,
-    wide: Option<[u64; 4]>,
+    /// Zone, protocol and ICMP type; `reply_zone_proto` has the ICMP type of replies.
+    zone_proto: u32,
+    reply_zone_proto: u32,
+    addrs_v6: Option<[u64; 4]>,
 }
 
 impl Packed {
     /// The packed form of a tuple.
     #[inline]
     pub fn new(t: &Tuple) -> Packed {
-        let rest = |kind: u8| u32::from(t.zone) << 16 | u32::from(t.proto) << 8 | u32::from(kind);
+        let zone_proto =
+            |kind: u8| u32::from(t.zone) << 16 | u32::from(t.proto) << 8 | u32::from(kind);
         let reply_type = if t.icmp_type == 0 && !t.is_icmp() { 0 } else { t.reversed().icmp_type };
         Packed {
             addrs: if t.v6 { 0 } else { (t.src as u64) << 32 | t.dst as u64 },
             ports: u32::from(t.sport) << 16 | u32::from(t.dport),
-            rest: rest(t.icmp_type),
-            reply_rest: rest(reply_type),
-            wide: t.v6.then_some([
+            zone_proto: zone_proto(t.icmp_type),
+            reply_zone_proto: zone_proto(reply_type),
+            addrs_v6: t.v6.then_some([
                 (t.src >> 64) as u64,
                 t.src as u64,
                 (t.dst >> 64) as u64,
@@ -158,7 +159,7 @@ impl Entries {
         if let Some(chunk) = self.chunks.get((n / CHUNK) as usize).and_then(OnceLock::get) {
             prefetch(&chunk.hot[(n % CHUNK) as usize]);
             if is_v6 {
-                prefetch(&chunk.wide[(n % CHUNK) as usize]);
+                prefetch(&chunk.addrs_v6[(n % CHUNK) as usize]);
             }
         }
     }
@@ -177,8 +178,8 @@ impl<'a> Entry<'a> {
         &self.chunk.cold[self.i].0
     }
 
-    fn wide(&self) -> &'a [AtomicU64; 8] {
-        &self.chunk.wide[self.i].0
+    fn addrs_v6(&self) -> &'a [AtomicU64; 8] {
+        &self.chunk.addrs_v6[self.i].0
     }
 
     /// The control word.
@@ -201,28 +202,28 @@ impl<'a> Entry<'a> {
     /// the reply tuple; None: neither.
     #[inline]
     pub fn matches(&self, t: &Packed, control: u64) -> Option<bool> {
-        if (control & bit::V6 != 0) != t.wide.is_some() {
+        if (control & bit::V6 != 0) != t.addrs_v6.is_some() {
             return None;
         }
         let ports = self.hot[PORTS].load(Relaxed);
-        if ports == u64::from(t.ports) << 32 | u64::from(t.rest) && self.has_addrs(t, false) {
+        if ports == u64::from(t.ports) << 32 | u64::from(t.zone_proto) && self.has_addrs(t, false) {
             return Some(false);
         }
         let reply_ports = self.hot[REPLY_PORTS].load(Relaxed) as u32;
-        (ports as u32 == t.reply_rest && reply_ports == t.ports && self.has_addrs(t, true))
+        (ports as u32 == t.reply_zone_proto && reply_ports == t.ports && self.has_addrs(t, true))
             .then_some(true)
     }
 
     /// Does what [`Entry::matches`] does, for an entry of IPv4 and a tuple of TCP or UDP.
     #[inline]
-    pub fn matches_v4(&self, addrs: u64, ports: u32, rest: u32) -> Option<bool> {
+    pub fn matches_v4(&self, addrs: u64, ports: u32, zone_proto: u32) -> Option<bool> {
         let word = |at: usize| self.hot[at].load(Relaxed);
         let (first, answers) = (word(PORTS), word(REPLY_PORTS) as u32);
         let sent = ((first >> 32) ^ u64::from(ports)) | (word(ADDRS) ^ addrs);
         let answered = u64::from(answers ^ ports) | (word(REPLY_ADDRS) ^ addrs);
         // The smaller one is 0 if either is: a branch for each direction would be predicted
         // wrongly.
-        (first as u32 == rest && sent.min(answered) == 0).then_some(sent != 0)
+        (first as u32 == zone_proto && sent.min(answered) == 0).then_some(sent != 0)
     }
 
     /// Addresses and ports of a direction of an IPv4 connection, the source's in the upper half.
@@ -255,11 +256,11 @@ impl<'a> Entry<'a> {
     /// True if the addresses of a direction are those of `t`.
     #[inline]
     fn has_addrs(&self, t: &Packed, reply: bool) -> bool {
-        match t.wide {
+        match t.addrs_v6 {
             None => self.hot[if reply { REPLY_ADDRS } else { ADDRS }].load(Relaxed) == t.addrs,
             Some(words) => {
                 let at = if reply { 4 } else { 0 };
-                self.wide()[at..at + 4].iter().zip(words).all(|(a, b)| a.load(Relaxed) == b)
+                self.addrs_v6()[at..at + 4].iter().zip(words).all(|(a, b)| a.load(Relaxed) == b)
             }
         }
     }
@@ -457,7 +458,7 @@ impl<'a> Entry<'a> {
         let (orig, reply) = (Packed::new(&conn.orig), Packed::new(&conn.reply));
         let store = |at: usize, word| self.hot[at].store(word, Relaxed);
         store(ADDRS, orig.addrs);
-        store(PORTS, u64::from(orig.ports) << 32 | u64::from(orig.rest));
+        store(PORTS, u64::from(orig.ports) << 32 | u64::from(orig.zone_proto));
         store(REPLY_ADDRS, reply.addrs);
         store(REPLY_PORTS, u64::from(reply.ports) | windows(&conn.peers));
         for (i, p) in conn.peers.iter().enumerate() {
@@ -470,9 +471,9 @@ impl<'a> Entry<'a> {
             Translation::Source => bit::SOURCE,
             Translation::Destination => bit::DESTINATION,
         };
-        if let (Some(a), Some(b)) = (orig.wide, reply.wide) {
+        if let (Some(a), Some(b)) = (orig.addrs_v6, reply.addrs_v6) {
             bits |= bit::V6;
-            a.iter().chain(&b).zip(self.wide()).for_each(|(w, to)| to.store(*w, Relaxed));
+            a.iter().chain(&b).zip(self.addrs_v6()).for_each(|(w, to)| to.store(*w, Relaxed));
         }
         self.chunk.ports[self.i].store(port, Relaxed);
         bits | self.fill_cold(conn)
@@ -544,7 +545,7 @@ impl<'a> Entry<'a> {
             return ((word >> 32).into(), (word & 0xffff_ffff).into());
         }
         let at = if reply { 4 } else { 0 };
-        let word = |i: usize| u128::from(self.wide()[at + i].load(Relaxed));
+        let word = |i: usize| u128::from(self.addrs_v6()[at + i].load(Relaxed));
         (word(0) << 64 | word(1), word(2) << 64 | word(3))
     }
 }

@@ -20,7 +20,7 @@ impl FastPacket {
     #[inline(always)]
     fn belongs_to(&self, entry: &Entry<'_>, control: u64) -> Option<bool> {
         match control & (bit::LIVE | bit::SPECIAL | bit::V6) {
-            bit::LIVE if !self.is_v6 => entry.matches_v4(self.addrs, self.ports, self.rest),
+            bit::LIVE if !self.is_v6 => entry.matches_v4(self.addrs, self.ports, self.zone_proto),
             LIVE_V6 if self.is_v6 => self.belongs_to_v6(entry, control),
             _ => None,
         }
@@ -85,7 +85,7 @@ impl FastPacket {
             Verdict::Valid if reply => state::EST | state::RPL,
             Verdict::Valid => state::EST,
             Verdict::StillNew => state::NEW,
-            Verdict::Again => {
+            Verdict::Reopens => {
                 table.end_entry(entry, control);
                 return None;
             }
@@ -139,7 +139,7 @@ impl Worker {
     pub fn prefetch_fast(&self, p: &mut FastPacket) {
         p.hash = match p.is_v6 {
             true => self.table.secret.hash(&p.tuple()),
-            false => self.table.secret.hash_v4(p.addrs, p.ports, p.rest),
+            false => self.table.secret.hash_v4(p.addrs, p.ports, p.zone_proto),
         };
         p.bucket = self.table.index.prefetch(p.hash);
     }

@@ -15,11 +15,11 @@ pub struct FastPacket {
     /// Addresses of IPv4, the source's in the upper half; not used by IPv6.
     pub(super) addrs: u64,
     /// Addresses of IPv6, the source's first, upper words first; not used by IPv4.
-    pub(super) wide: [u64; 4],
+    pub(super) addrs_v6: [u64; 4],
     pub(super) is_v6: bool,
     pub(super) ports: u32,
     /// Zone and protocol.
-    pub(super) rest: u32,
+    pub(super) zone_proto: u32,
     pub(super) hash: u32,
     /// Number of the index bucket of the packet's tuple.
     pub(super) bucket: u32,
@@ -35,10 +35,10 @@ impl FastPacket {
     /// A value that holds no packet.
     pub const NONE: FastPacket = FastPacket {
         addrs: 0,
-        wide: [0; 4],
+        addrs_v6: [0; 4],
         is_v6: false,
         ports: 0,
-        rest: 0,
+        zone_proto: 0,
         hash: 0,
         bucket: 0,
         candidate: 0,
@@ -77,7 +77,7 @@ impl FastPacket {
     ) -> Option<()> {
         let l3 = usize::from(h.l3);
         let [version, _, _, _, high, low] = *data.get(l3..)?.first_chunk()?;
-        (self.wide, self.is_v6) = (addrs, true);
+        (self.addrs_v6, self.is_v6) = (addrs, true);
         (version >> 4 == 6 && usize::from(h.l4) == l3 + IPV6_LEN).then_some(())?;
         let payload = usize::from(u16::from_be_bytes([high, low]));
         self.read(data, h, l3 + IPV6_LEN + payload, zone)?;
@@ -97,7 +97,7 @@ impl FastPacket {
             _ => return None,
         }
         self.ports = h.ports;
-        self.rest = u32::from(zone) << 16 | u32::from(h.proto) << 8;
+        self.zone_proto = u32::from(zone) << 16 | u32::from(h.proto) << 8;
         self.places = [h.l3, h.l4, end as u16];
         // Port 0 belongs to no connection.
         (h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
@@ -113,7 +113,7 @@ impl FastPacket {
     }
 
     pub(super) fn is_tcp(&self) -> bool {
-        self.rest >> 8 & 0xff == IP_TCP.into()
+        self.zone_proto >> 8 & 0xff == IP_TCP.into()
     }
 
     /// The packet as [`crate::extract()`] reads it.
@@ -135,7 +135,7 @@ impl FastPacket {
     }
 
     pub(super) fn tuple(&self) -> Tuple {
-        let word = |i: usize| u128::from(self.wide[i]);
+        let word = |i: usize| u128::from(self.addrs_v6[i]);
         let (src, dst) = match self.is_v6 {
             true => (word(0) << 64 | word(1), word(2) << 64 | word(3)),
             false => ((self.addrs >> 32).into(), (self.addrs & 0xffff_ffff).into()),
@@ -145,10 +145,10 @@ impl FastPacket {
             dst,
             sport: (self.ports >> 16) as u16,
             dport: self.ports as u16,
-            proto: (self.rest >> 8) as u8,
+            proto: (self.zone_proto >> 8) as u8,
             icmp_type: 0,
             v6: self.is_v6,
-            zone: (self.rest >> 16) as u16,
+            zone: (self.zone_proto >> 16) as u16,
         }
     }
 }

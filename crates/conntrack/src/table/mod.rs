@@ -119,7 +119,7 @@ pub struct Worker {
     random: u64,
 }
 
-/// The hash of a tuple whose bucket was prefetched ([`Worker::ask`]).
+/// The hash of a tuple whose bucket was prefetched ([`Worker::prefetch_bucket`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Prefetched(u32);
 

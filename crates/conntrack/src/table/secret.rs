@@ -51,10 +51,15 @@ impl Secret {
     /// [`Secret::hash`] an IPv4 tuple of a protocol with ports: addresses and ports of both ends, the
     /// source's in the upper half; zone and protocol.
     #[inline(always)]
-    pub fn hash_v4(&self, addrs: u64, ports: u32, rest: u32) -> u32 {
+    pub fn hash_v4(&self, addrs: u64, ports: u32, zone_proto: u32) -> u32 {
         let a = addrs >> 32 << 16 | u64::from(ports >> 16);
         let b = addrs << 32 >> 16 | u64::from(ports & 0xffff);
-        self.hash_ends(a.min(b), a.max(b), u64::from(rest >> 16), u64::from(rest >> 8 & 0xff))
+        self.hash_ends(
+            a.min(b),
+            a.max(b),
+            u64::from(zone_proto >> 16),
+            u64::from(zone_proto >> 8 & 0xff),
+        )
     }
 
     /// The hash of the ends of an IPv4 tuple, each an address (upper 32 of 48 bits) and a port, the

@@ -73,7 +73,7 @@ impl Ring {
         self.layout.write_used_all((0..n).map(|i| (self.ahead.get(i).id, 0)));
         self.ahead.was_fetched(n + PREFETCH_BUFFERS);
         self.ahead.used(n);
-        keep(pool, out, start + packets);
+        truncate_and_free(pool, out, start + packets);
         moved.packets += packets;
         moved.bytes += bytes;
         moved.dropped += n - packets;
@@ -126,7 +126,7 @@ impl Ring {
             }
             self.layout.write_used(chain.id, chain.descs, 0);
         }
-        keep(pool, out, start + packets);
+        truncate_and_free(pool, out, start + packets);
         moved.packets += packets;
         moved.bytes += bytes;
         moved.dropped += n - packets;
@@ -135,7 +135,7 @@ impl Ring {
 
 /// Frees the packets from number `end` on, and removes them from `out`.
 #[inline]
-pub(super) fn keep(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
+pub(super) fn truncate_and_free(pool: &dyn Pool, out: &mut Vec<Packet>, end: usize) {
     if end < out.len() {
         pool.free(&out[end..]);
         out.truncate(end);

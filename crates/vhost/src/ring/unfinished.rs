@@ -2,7 +2,7 @@
 //! checksums are not computed, or their TCP is not cut into segments. The switch gets them as they
 //! would be on the wire.
 
-use super::dequeue::{keep, make_room, read};
+use super::dequeue::{make_room, read, truncate_and_free};
 use super::{Moved, Ring};
 use crate::batch::{Batch, Chain, Direction, Piece, behind};
 use crate::raw;
@@ -141,7 +141,7 @@ impl Unfinished {
             if left { Err(RingError::Offload) } else { Ok(()) }
         });
         if done.is_err() {
-            keep(to.pool, to.packets, start);
+            truncate_and_free(to.pool, to.packets, start);
         }
         to.count(start);
         done
@@ -188,7 +188,7 @@ impl Unfinished {
             let Ok(Some(())) = written else {
                 // All segments but the last have one length.
                 self.plan = None;
-                keep(to.pool, to.packets, start);
+                truncate_and_free(to.pool, to.packets, start);
                 return Err(written.err().unwrap_or(RingError::Offload));
             };
             packet.set_sound_checksums();
