@@ -2,11 +2,11 @@
 //! every order that the memory model allows.
 
 #[allow(dead_code)]
+#[path = "../src/table/free_entries.rs"]
+mod free_entries;
+#[allow(dead_code)]
 #[path = "../src/table/index.rs"]
 mod index;
-#[allow(dead_code)]
-#[path = "../src/table/issue.rs"]
-mod issue;
 
 /// What `src/table/atomics.rs` is outside a model.
 mod atomics {
@@ -51,8 +51,8 @@ mod atomics {
     }
 }
 
+use free_entries::FreeEntries;
 use index::{Index, Put};
-use issue::Issue;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -154,13 +154,13 @@ fn a_removal_takes_nothing_else_along() {
 #[test]
 fn no_two_workers_get_one_free_entry() {
     check(|| {
-        let issue = Arc::new(Issue::new(2));
-        issue.put(10);
-        issue.put(11);
-        let (a, b) = (issue.clone(), issue);
-        let take = |issue: &Issue| {
+        let free_entries = Arc::new(FreeEntries::new(2));
+        free_entries.put(10);
+        free_entries.put(11);
+        let (a, b) = (free_entries.clone(), free_entries);
+        let take = |free_entries: &FreeEntries| {
             let mut out = [0];
-            (issue.take(&mut out) == 1).then_some(out[0])
+            (free_entries.take(&mut out) == 1).then_some(out[0])
         };
         let (mine, theirs) = both(move || take(&a), move || take(&b));
         assert!(mine.is_some() && theirs.is_some() && mine != theirs, "{mine:?}, {theirs:?}");

@@ -127,22 +127,22 @@ impl Keeper {
     fn provide(&mut self) {
         self.note_taken();
         self.table.index.provide();
-        let mut room = self.table.issue.room(self.noted);
+        let mut room = self.table.free_entries.room(self.noted);
         while room > 0 {
             if self.free.is_empty() && !self.add_chunk() {
                 break;
             }
             let Some(n) = self.free.pop() else { break };
-            self.table.issue.put(n);
+            self.table.free_entries.put(n);
             room -= 1;
         }
     }
 
     /// Puts entries that workers took into the wheel.
     fn note_taken(&mut self) {
-        let taken = self.table.issue.taken();
+        let taken = self.table.free_entries.taken();
         while self.noted < taken {
-            let n = self.table.issue.number(self.noted);
+            let n = self.table.free_entries.number(self.noted);
             self.arm(n, FIRST_TICKS);
             self.noted += 1;
             self.armed += 1;
@@ -172,7 +172,7 @@ impl Keeper {
     /// Lets the index grow as far as its load demands; returns the steps that are left.
     fn grow(&mut self, mut steps: usize) -> usize {
         // The ring is full but for its room; memory may not suffice to fill it.
-        let ready = READY_COUNT_MAX - self.table.issue.room(self.noted);
+        let ready = READY_COUNT_MAX - self.table.free_entries.room(self.noted);
         let used = self.follows.len().saturating_sub(self.free.len() + ready);
         let used = used + self.table.twice.load(Relaxed) as usize;
         while steps > 0 && used as u64 > u64::from(self.table.index.size()) * LOAD_MAX {

@@ -7,8 +7,8 @@ mod atomics;
 mod entry;
 mod fast;
 mod fast_packet;
+mod free_entries;
 mod index;
-mod issue;
 mod keeper;
 mod limits;
 mod secret;
@@ -31,8 +31,8 @@ use crate::policy::{Class, Policies};
 use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
 use entry::{Entries, Entry, Packed, bit};
+use free_entries::FreeEntries;
 use index::{Index, Locked, Put};
-use issue::Issue;
 use limits::Counts;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -59,7 +59,7 @@ const EXPIRY_MILLIS_SLACK: u32 = 1000;
 pub struct Table {
     entries: Entries,
     index: Index,
-    issue: Issue,
+    free_entries: FreeEntries,
     counts: Counts,
     /// Limits; the control side sets them.
     pub limits: Limits,
@@ -138,7 +138,7 @@ impl Table {
         Table {
             entries: Entries::default(),
             index: Index::new(BUCKETS_COUNT_MIN, BUCKETS_COUNT_MAX),
-            issue: Issue::new(READY_COUNT_MAX),
+            free_entries: FreeEntries::new(READY_COUNT_MAX),
             counts: Counts::new(limits::ZONES),
             limits: Limits::default(),
             policies: Policies::default(),
@@ -415,7 +415,7 @@ impl Worker {
     fn free_entry(&mut self) -> Option<u32> {
         if self.stock.is_empty() {
             let mut taken = [0; STOCK_COUNT_MAX];
-            let n = self.table.issue.take(&mut taken);
+            let n = self.table.free_entries.take(&mut taken);
             self.stock.extend_from_slice(&taken[..n]);
         }
         let entry = self.stock.pop();

@@ -48,7 +48,7 @@ impl Secret {
         (self.fold(sum) >> 32) as u32
     }
 
-    /// [`Secret::hash`] an IPv4 tuple of a protocol with ports: addresses and ports of both ends, the
+    /// [`Secret::hash`] of an IPv4 tuple of a protocol with ports: addresses and ports, the
     /// source's in the upper half; zone and protocol.
     #[inline(always)]
     pub fn hash_v4(&self, addrs: u64, ports: u32, zone_proto: u32) -> u32 {

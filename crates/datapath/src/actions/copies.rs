@@ -9,7 +9,7 @@
 //! Short lists of operations may recirculate several copies of a packet, each of which meets such a
 //! list again. So of a packet that was looked up again each copy beyond the first is a debt, and
 //! while its port owes too much no such list is executed at all. A port may have
-//! [`RECIRCULATED_PACKETS_MAX`] packets looked up again in an iteration, as all ports of a worker
+//! [`RECIRCULATED_OF_PORT_MAX`] packets looked up again in an iteration, as all ports of a worker
 //! share the room for those that wait.
 
 use crate::debts::{Debts, SHARE_SHIFT};
@@ -33,7 +33,7 @@ const SLOWNESS: u64 = if cfg!(debug_assertions) { 10 } else { 1 };
 /// Debt up to which a port's packets are executed, nanoseconds.
 const BURST_NS: u64 = 2_000_000;
 /// Packets of one port that may be recirculated in an iteration.
-const RECIRCULATED_PACKETS_MAX: u16 = 4 * VECTOR as u16;
+const RECIRCULATED_OF_PORT_MAX: u16 = 4 * VECTOR as u16;
 
 /// The debts of ports whose packets are copied many times.
 pub(crate) struct CopiesAccount {
@@ -107,7 +107,7 @@ impl CopiesAccount {
         let n = &mut self.recirculated[i];
         match *n {
             0 => self.recirculating.push(port),
-            RECIRCULATED_PACKETS_MAX.. => return Err(Drop::RecircLimit),
+            RECIRCULATED_OF_PORT_MAX.. => return Err(Drop::RecircLimit),
             _ => {}
         }
         *n += 1;
@@ -185,7 +185,7 @@ mod tests {
         let recirculated = |l: &mut CopiesAccount, port| {
             (0..5000).filter(|_| l.recirculate(port) == Ok(())).count()
         };
-        let most = usize::from(RECIRCULATED_PACKETS_MAX);
+        let most = usize::from(RECIRCULATED_OF_PORT_MAX);
         let mut l = CopiesAccount::default();
         assert_eq!([1, 2].map(|port| recirculated(&mut l, port)), [most; 2]);
         l.end_iteration(1, false);

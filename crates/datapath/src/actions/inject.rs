@@ -46,9 +46,9 @@ fn some(tx: &mut TxState, vlan_limit: u8, most: usize) -> usize {
         let mut later = Vec::new();
         left = match work {
             Work::All(e) => begin(&e, vlan_limit, tx, left, &mut later),
-            Work::Rest(held) => go_on(*held, tx, left, &mut later),
+            Work::Rest(held) => continue_held(*held, tx, left, &mut later),
         };
-        later.into_iter().rev().for_each(|held| tx.injected.go_on(held));
+        later.into_iter().rev().for_each(|held| tx.injected.push_front(held));
         resume(tx);
     }
     if tx.injected.is_empty() {
@@ -83,7 +83,7 @@ fn begin(
 }
 
 /// Continues a packet that waited, as [`begin`] does.
-fn go_on(held: Held, tx: &mut TxState, most: usize, later: &mut Vec<Held>) -> usize {
+fn continue_held(held: Held, tx: &mut TxState, most: usize, later: &mut Vec<Held>) -> usize {
     let Held { packet, frame, ops, at, why, .. } = held;
     let start = Start { ops: &ops, behind: Some(at), why, most };
     interpret::run_some(tx, start, packet, frame, later)

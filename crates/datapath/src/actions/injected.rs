@@ -32,7 +32,7 @@ impl Injected {
     }
 
     /// Puts the rest of a packet's operations in front of all other packets.
-    pub fn go_on(&mut self, rest: Held) {
+    pub fn push_front(&mut self, rest: Held) {
         self.work.push_front(Work::Rest(Box::new(rest)));
     }
 

@@ -285,14 +285,14 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
 /// sends it.
 pub(crate) fn run<S: Sink>(sink: &mut S, ops: &Arc<[Op]>, why: Drop, packet: Packet, frame: Frame) {
     let start = Start { ops, behind: None, why, most: usize::MAX };
-    go_on::<S, false>(sink, start, packet, frame, None);
+    run_from::<S, false>(sink, start, packet, frame, None);
 }
 
 /// Continues the operations of a fragment that waited.
 pub(crate) fn resume<S: Sink>(sink: &mut S, held: Held) {
     let Held { packet, frame, ops, at, why, .. } = held;
     let start = Start { ops: &ops, behind: Some(at), why, most: usize::MAX };
-    go_on::<S, false>(sink, start, packet, frame, None);
+    run_from::<S, false>(sink, start, packet, frame, None);
 }
 
 /// As [`run`] or [`resume`], but pauses after `start.most` operations. What is left to do is added
@@ -305,7 +305,7 @@ pub(crate) fn run_some<S: Sink>(
     frame: Frame,
     later: &mut Vec<Held>,
 ) -> usize {
-    go_on::<S, true>(sink, start, packet, frame, Some(later))
+    run_from::<S, true>(sink, start, packet, frame, Some(later))
 }
 
 /// Operations, and where among them execution starts.
@@ -322,7 +322,7 @@ pub(crate) struct Start<'a> {
 
 /// Executes operations until the end, or until it pauses; returns how many operations of
 /// `start.most` are left.
-fn go_on<S: Sink, const PACED: bool>(
+fn run_from<S: Sink, const PACED: bool>(
     sink: &mut S,
     Start { ops, behind, why, most }: Start<'_>,
     packet: Packet,

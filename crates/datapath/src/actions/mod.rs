@@ -154,7 +154,7 @@ impl Actions {
             // compared, as they are random, nor headers with numbers of their own.
             let interpreted = match program.kind {
                 Kind::Generic | Kind::TunnelPop | Kind::Track | Kind::Sampled => true,
-                Kind::Copies => program.steps.is_none(),
+                Kind::Copies => program.sequence.is_none(),
                 _ => false,
             };
             let numbered =
@@ -258,11 +258,11 @@ fn encapsulate(batch: &Batch, program: &Program, i: usize, p: &mut Packet) -> Re
 
 /// Executes a compiled sequence, or the interpreter if the sequence does not claim the packet.
 #[inline(never)]
-fn steps<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
+fn run_sequence<S: Sink>(batch: &Batch, program: &Program, i: usize, p: Packet, tx: &mut S) {
     let at = (&batch.keys.line.0[i], batch.columns.layout[i]);
-    match &program.steps {
-        Some(steps) if steps.claims(p.len(), at.0, at.1) => {
-            steps.run(tx, p, at, [batch.in_port[i], program.out]);
+    match &program.sequence {
+        Some(sequence) if sequence.claims(p.len(), at.0, at.1) => {
+            sequence.run(tx, p, at, [batch.in_port[i], program.out]);
         }
         _ => interpret_one(batch, program, i, p, tx),
     }
@@ -311,7 +311,7 @@ fn execute<S: Sink>(batch: &Batch, program: &Program, i: usize, mut p: Packet, t
             rewrite::pop_vlan(&mut p);
             Ok(())
         }
-        Kind::Sequence | Kind::Copies => return steps(batch, program, i, p, tx),
+        Kind::Sequence | Kind::Copies => return run_sequence(batch, program, i, p, tx),
         Kind::Sampled => return sampled(batch, program, i, p, tx),
         Kind::TunnelPushOutput => encapsulate(batch, program, i, &mut p),
         Kind::Generic | Kind::TunnelPop | Kind::Track => {

@@ -75,7 +75,7 @@ pub(crate) struct Program {
     /// The outer header's template, for [`Kind::TunnelPushOutput`]; None: the header has none.
     pub template: Option<Box<Template>>,
     /// The compiled operations of [`Kind::Sequence`], and of some of [`Kind::Copies`].
-    pub steps: Option<Box<Sequence>>,
+    pub sequence: Option<Box<Sequence>>,
     /// The parts of [`Kind::Sampled`].
     pub sampled: Option<Box<Sampled>>,
 }
@@ -108,7 +108,7 @@ impl Program {
             announced: false,
             hash: hash_ops(ops, why),
             ops: ops.into(),
-            steps: None,
+            sequence: None,
             sampled: None,
             patch: Patch::default(),
             template: None,
@@ -170,8 +170,8 @@ impl Program {
                 None => Kind::SetOutput,
             },
             _ => {
-                self.steps = Sequence::compile(ops).map(Box::new);
-                if self.steps.is_some() { Kind::Sequence } else { Kind::Generic }
+                self.sequence = Sequence::compile(ops).map(Box::new);
+                if self.sequence.is_some() { Kind::Sequence } else { Kind::Generic }
             }
         }
     }
@@ -283,7 +283,7 @@ impl Programs {
         if p.refs == 0 {
             p.ops = Arc::new([]);
             p.template = None;
-            p.steps = None;
+            p.sequence = None;
             p.sampled = None;
             let hash = p.hash;
             if let Some(ids) = self.by_hash.get_mut(&hash) {

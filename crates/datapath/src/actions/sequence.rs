@@ -226,13 +226,13 @@ mod tests {
     /// Compares what the program and the interpreter do to a packet. None: the program leaves it to
     /// the interpreter.
     fn same(d: &[u8], ops: &[Op], vlan_limit: u8) -> Option<()> {
-        let (steps, f) = (Sequence::compile(ops)?, Frame::new(d, 7, vlan_limit)?);
-        if !steps.claims(d.len(), &f.line, f.layout) {
+        let (sequence, f) = (Sequence::compile(ops)?, Frame::new(d, 7, vlan_limit)?);
+        if !sequence.claims(d.len(), &f.line, f.layout) {
             return None;
         }
         let difference = compare(
             d,
-            |sink, p| steps.run(sink, p, (&f.line, f.layout), [7, 3]),
+            |sink, p| sequence.run(sink, p, (&f.line, f.layout), [7, 3]),
             |sink, p| interpret::run(sink, &ops.into(), Drop::Policy, p, f),
         );
         assert_eq!(difference, None, "{ops:?} on {d:x?}");

@@ -309,7 +309,7 @@ fn track_fast(
         return;
     }
     tx.ct.worker.describe(ct, &tracked, &mut batch.columns.ct[i]);
-    go_on(batch, program, i, tx);
+    send_or_recirculate(batch, program, i, tx);
 }
 
 /// Executes one program, for a packet whose connection the fast path did not find.
@@ -327,7 +327,7 @@ fn track_first(
     if i >= batch.waited {
         batch.columns.depth[i] = 0;
     }
-    go_on(batch, program, i, tx);
+    send_or_recirculate(batch, program, i, tx);
 }
 
 /// Gives a packet that is looked up again the predicted megaflow, if it matches; false: it has to
@@ -401,12 +401,12 @@ fn track(
         }
         batch.columns.len[i] = p.len() as u16;
     }
-    go_on(batch, program, i, tx);
+    send_or_recirculate(batch, program, i, tx);
 }
 
 /// Sends a packet that was tracked, or has it looked up again.
 #[inline]
-fn go_on(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
+fn send_or_recirculate(batch: &mut Batch, program: &Program, i: usize, tx: &mut TxState) {
     // SAFETY: the batch forgets its own handle at the end of the pass; if the packet stays in the
     // batch, this handle is forgotten.
     let p = unsafe { batch.packets[i].duplicate() };

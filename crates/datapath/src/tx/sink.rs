@@ -19,7 +19,7 @@ use telemetry::Drop;
 /// Recirculated packets of one worker that may wait to be looked up: 16 vectors. A packet may be
 /// copied at each of six depths; without this limit that would be 4,096^6 packets, with it no more
 /// than this many wait at each depth.
-const RECIRCULATED_PACKETS_MAX: usize = 16 * packet::VECTOR;
+const RECIRCULATED_WAITING_MAX: usize = 16 * packet::VECTOR;
 
 impl Sink for TxState {
     #[inline]
@@ -62,7 +62,7 @@ impl Sink for TxState {
         self.stats(in_port).punted.add(1);
     }
     fn recirculate(&mut self, id: u32, packet: Packet, frame: &Frame) {
-        let room = self.recirculated.len() < RECIRCULATED_PACKETS_MAX;
+        let room = self.recirculated.len() < RECIRCULATED_WAITING_MAX;
         let may =
             if room { self.copies.recirculate(frame.in_port()) } else { Err(Drop::RecircLimit) };
         if let Err(why) = may {

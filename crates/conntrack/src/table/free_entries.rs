@@ -7,17 +7,17 @@ use super::atomics::{AtomicU32, AtomicU64, Ordering::*};
 const ATTEMPTS_COUNT_MAX: usize = 8;
 
 /// A ring of free entries.
-pub struct Issue {
+pub struct FreeEntries {
     ring: Box<[AtomicU32]>,
     /// Number of entries that were ever taken; `put`: that were ever put in.
     taken: AtomicU64,
     put: AtomicU64,
 }
 
-impl Issue {
+impl FreeEntries {
     /// An empty ring with room for `size` (a power of two).
     pub fn new(size: usize) -> Self {
-        Issue {
+        FreeEntries {
             ring: (0..size).map(|_| AtomicU32::new(0)).collect(),
             taken: AtomicU64::new(0),
             put: AtomicU64::new(0),
@@ -29,7 +29,7 @@ impl Issue {
     }
 
     /// Number of entries that may be put in, if those from number `noted` on are to stay readable
-    /// ([`Issue::number`]). Called by the keeper.
+    /// ([`FreeEntries::number`]). Called by the keeper.
     pub fn room(&self, noted: u64) -> usize {
         self.ring.len() - (self.put.load(Relaxed) - noted) as usize
     }
@@ -47,7 +47,7 @@ impl Issue {
     }
 
     /// The entry that was put in as number `at`. Called by the keeper, for entries that it did not
-    /// overwrite yet ([`Issue::room`]).
+    /// overwrite yet ([`FreeEntries::room`]).
     pub fn number(&self, at: u64) -> u32 {
         self.slot(at).load(Relaxed)
     }
