@@ -10,10 +10,13 @@ use crate::vlog;
 use ::port::{DeviceAnswer, Inquiry, LinkEvent, LinkWatch};
 use flow::PortNo;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
 
 /// Changes come in flocks: one look for all, not more often.
 const LOOK_MS: u64 = 20;
@@ -119,14 +122,32 @@ fn inquiries(s: &mut State, which: &[Name]) -> Vec<(PortNo, Inquiry)> {
     which.iter().filter_map(of).collect()
 }
 
+/// Inquiries, and where their answers go.
+type Question = (Vec<Inquiry>, oneshot::Sender<std::io::Result<Vec<DeviceAnswer>>>);
+
+/// The thread that asks the kernel, one question after the other; it begins with the first one.
+fn asker() -> std::io::Result<&'static Sender<Question>> {
+    static ASKER: OnceLock<Sender<Question>> = OnceLock::new();
+    if let Some(asker) = ASKER.get() {
+        return Ok(asker);
+    }
+    let (asker, questions) = channel::<Question>();
+    let ask = move || {
+        questions.into_iter().for_each(|(inquiries, to)| _ = to.send(::port::ask_all(inquiries)));
+    };
+    std::thread::Builder::new().name("devices".into()).spawn(ask)?;
+    Ok(ASKER.get_or_init(|| asker))
+}
+
 /// Has another thread ask.
 async fn answers(inquiries: Vec<(PortNo, Inquiry)>) -> std::io::Result<Answers> {
     if inquiries.is_empty() {
         return Ok(Answers::new());
     }
     let (numbers, inquiries): (Vec<_>, Vec<_>) = inquiries.into_iter().unzip();
-    let asked = tokio::task::spawn_blocking(move || ::port::ask_all(inquiries)).await;
-    let answers = asked.unwrap_or_else(|e| Err(std::io::Error::other(e)))?;
+    let (to, asked) = oneshot::channel();
+    let _ = asker()?.send((inquiries, to));
+    let answers = asked.await.unwrap_or_else(|e| Err(std::io::Error::other(e)))?;
     Ok(numbers.into_iter().zip(answers).collect())
 }
 

@@ -18,6 +18,9 @@ use packet::BURST;
 /// Time that sending one packet may take without excess, nanoseconds. A frame to a TAP takes 2 us,
 /// one of 64 KiB 15.
 const PACKET_SEND_NS_MAX: u64 = 20_000;
+/// Excess that is owed, at most, in [`PACKET_SEND_NS_MAX`]: 0.5 ms, paid for in 2 to 8 ms. A single
+/// long call owes nothing, as it also seems to take long when another thread has the core.
+const OWED_PACKETS_MAX: i64 = 25;
 /// Part of an iteration that served no other ports with which excess is paid.
 const ALONE_SHARE_SHIFT: u32 = 2;
 /// After a slow call, a port's estimate falls by this part with each call that is faster. So a
@@ -101,11 +104,13 @@ impl SlowSends {
     /// Records that a call sent `n` packets in `took` cycles.
     fn record(&mut self, cost: &mut SendCost, n: usize, took: u64) {
         let n = n.max(1) as u64;
+        let was_slow = self.is_slow(cost);
         let fallen = cost.estimate - (cost.estimate >> ESTIMATE_FALL_SHIFT);
         cost.estimate = fallen.max(took / n);
         let excess = took.saturating_sub(n * self.packet);
         if excess > 0 {
-            self.left = self.left.saturating_sub_unsigned(excess);
+            let owed_max = if was_slow { OWED_PACKETS_MAX * self.packet as i64 } else { 0 };
+            self.left = self.left.saturating_sub_unsigned(excess).max(-owed_max);
             self.used += excess;
             cost.excess += excess;
             port::charge_penalty(excess);
@@ -180,18 +185,11 @@ mod tests {
     fn a_slow_port_gets_the_excess_and_its_share_does_not_grow_by_fast_packets() {
         let (mut slow, mut cost) = (SLOW, SendCost::default());
         assert_eq!(iteration(&mut slow, &mut cost, 10_000, 1_100), BURST, "its first burst");
-        // An iteration gives 1,000 cycles, a packet's excess.
-        for _ in 2..BURST {
-            assert_eq!(iteration(&mut slow, &mut cost, 10_000, 1_100), 0, "the burst is paid for");
+        // An iteration gives 1,000 cycles, a packet's excess; the first long call owes nothing.
+        for _ in 0..3 {
+            assert_eq!(iteration(&mut slow, &mut cost, 10_000, 1_100), 1);
         }
-        assert_eq!(iteration(&mut slow, &mut cost, 10_000, 1_100), 1);
-        assert_eq!(iteration(&mut slow, &mut cost, 10_000, 1_100), 1);
-        assert_eq!(
-            iteration(&mut slow, &mut cost, 10_000, 300),
-            1,
-            "less may be left than it took"
-        );
-        assert_eq!(iteration(&mut slow, &mut cost, 10_000, 300), 4);
+        assert!((2..=5).contains(&iteration(&mut slow, &mut cost, 10_000, 300)));
         assert_eq!(iteration(&mut slow, &mut cost, 1, 10), 1);
         assert!(slow.is_slow(&cost) && iteration(&mut slow, &mut cost, 10_000, 1_100) <= 2);
         assert!(cost.take_excess() >= 33 * 1_000);
@@ -199,26 +197,37 @@ mod tests {
 
     #[test]
     fn a_slow_port_whose_iterations_serve_no_other_has_a_fifth_of_the_time() {
-        let (mut slow, mut cost) = (SLOW, SendCost { estimate: 20_100, excess: 0 });
+        let (mut slow, mut cost) = (SLOW, SendCost { estimate: 2_100, excess: 0 });
         for _ in 0..10 {
-            slow.end_iteration(slow.used + 4 * 16_000);
+            slow.end_iteration(slow.used + 4 * 2_000);
             assert_eq!(slow.allowed(&cost), 1);
-            slow.record(&mut cost, 1, 20_100);
+            slow.record(&mut cost, 1, 2_100);
         }
     }
 
-    /// In 160 iterations the sixteenth part is ten, whatever one packet takes.
+    /// A packet that takes as much as several iterations earn is sent once in so many.
     #[test]
     fn packets_that_take_many_iterations_are_paid_for_by_them_or_by_those_without_others() {
-        for iterations in [3u64, 10, 40] {
+        for iterations in [1, 2] {
             let (mut slow, mut cost) = (SLOW, SendCost::default());
-            let each = 100 + iterations * 16_000;
+            let each = 100 + iterations * 1_000;
             cost.estimate = each;
-            let sent: usize = (0..160 * 4).map(|_| iteration(&mut slow, &mut cost, 1, each)).sum();
-            let most = 160 * 4 / 16 / iterations as usize + 1;
+            let sent: usize = (0..600).map(|_| iteration(&mut slow, &mut cost, 1, each)).sum();
+            let most = 600 / iterations as usize + 1;
             assert!((most - 1..=most).contains(&sent), "{sent} of {most}");
             slow.end_iteration(slow.used + 4 * each);
             assert_eq!(slow.allowed(&cost), 1, "one packet at least");
         }
+    }
+
+    #[test]
+    fn what_is_owed_is_bounded() {
+        let (mut slow, mut cost) = (SLOW, SendCost::default());
+        slow.record(&mut cost, 1, 1_000_000);
+        assert_eq!(slow.left, 0, "another thread may have had the core");
+        slow.record(&mut cost, 1, 1_000_000);
+        slow.serve_others();
+        slow.end_iteration(slow.used + 16 * 2_500);
+        assert_eq!(slow.allowed(&cost), 1);
     }
 }
