@@ -53,7 +53,7 @@ const STANDARD: &[&str] = &[
 /// How often an AF_XDP device that was lost is opened again without being asked for: DPDK 22.11's
 /// driver does not give back all memory of the former one, and the fourth device of one name that
 /// it opens in a process may send nothing.
-const XDP_ATTEMPTS: u8 = 2;
+const XDP_REOPENS_MAX: u8 = 2;
 /// Changes of an interface's link that are taken over one after the other, at once. A tenant makes
 /// as many as it likes, and controllers hear of each.
 const LINK_CHANGES_BURST: u64 = 16;
@@ -83,7 +83,7 @@ pub struct Iface {
     /// Changes of its link that may be taken over ([`crate::links`]).
     pub link_changes: Budget,
     /// How often a lost AF_XDP device may still be opened again without being asked for.
-    pub attempts: u8,
+    pub xdp_reopens: u8,
 }
 
 impl Iface {
@@ -103,7 +103,7 @@ impl Iface {
             mtu_given: None,
             has_statistics: false,
             link_changes: Budget::full(LINK_CHANGES_BURST, now_ms),
-            attempts: XDP_ATTEMPTS,
+            xdp_reopens: XDP_REOPENS_MAX,
         }
     }
 

@@ -179,7 +179,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
                 {
                     if tried.elapsed() > Duration::from_secs(1) {
                         tried = Instant::now();
-                        if reconcile::has_come_back(state) {
+                        if reconcile::take_returned(state) {
                             applying.begin(state, want.clone(), &args.dirs.run);
                         }
                     }

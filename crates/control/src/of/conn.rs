@@ -188,11 +188,10 @@ impl Conn {
         });
     }
 
-    /// Sends messages; `text` is what the first says, for the log.
-    pub fn send_all(&mut self, messages: Vec<Vec<u8>>, text: impl FnOnce() -> String) {
-        let mut text = message_text::is_logged().then(text);
-        for bytes in messages {
-            self.send_as(bytes, text.take());
+    /// Sends messages; `text` makes what the first says, for the log.
+    pub fn send_all(&mut self, messages: Vec<Vec<u8>>, text: impl Fn() -> String) {
+        for (i, bytes) in messages.into_iter().enumerate() {
+            self.send_as(bytes, || if i == 0 { text() } else { String::new() });
         }
     }
 
@@ -247,13 +246,13 @@ impl Conn {
 
     /// Hands bytes to the writer.
     pub fn send(&mut self, bytes: Vec<u8>) {
-        self.send_as(bytes, None);
+        self.send_as(bytes, String::new);
     }
 
-    /// As [`Conn::send`]; `text` is what the message says, for the log.
-    fn send_as(&mut self, bytes: Vec<u8>, text: Option<String>) {
+    /// As [`Conn::send`]; `text` makes what the message says, for the log.
+    fn send_as(&mut self, bytes: Vec<u8>, text: impl Fn() -> String) {
         if message_text::is_logged() {
-            message_text::log_sent(&self.vconn, &bytes, &text.unwrap_or_default());
+            message_text::log_sent(&self.vconn, &bytes, text);
         }
         if self.kind.is_controller() {
             self.snoops.copy(&self.bridge, &bytes);

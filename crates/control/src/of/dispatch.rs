@@ -70,11 +70,10 @@ fn log_received(s: &State, id: ConnId, request: Option<&Request>, bytes: &[u8]) 
         return;
     }
     let Some(conn) = s.conns.get(&id) else { return };
-    let text = match (request, conn.version()) {
+    message_text::log_received(&conn.vconn, || match (request, conn.version()) {
         (Some(request), Some(version)) => message_text::request(request, version, bytes),
         _ => codec::headline(bytes),
-    };
-    message_text::log_received(&conn.vconn, &text);
+    });
 }
 
 /// True if the request reads rules' counters, which have to be up to date for it.
@@ -176,7 +175,7 @@ fn hello(s: &mut State, id: ConnId, bytes: &[u8]) -> bool {
     let ours = s.versions_of(id);
     let Some(conn) = s.conns.get_mut(&id) else { return false };
     if message_text::is_logged() {
-        message_text::log_received(&conn.vconn, &message_text::hello(bytes));
+        message_text::log_received(&conn.vconn, || message_text::hello(bytes));
     }
     let agreed = match codec::decode_hello(bytes) {
         Ok(theirs) => codec::agree(ours, theirs),

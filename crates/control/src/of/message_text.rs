@@ -12,7 +12,7 @@ use openflow::{
     PacketOut, Reason, Removed, Reply, Request, Role, SwitchConfig, TABLE_ALL, Version, flow_flag,
     port,
 };
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// The priority that is not printed.
 const DEFAULT_PRIORITY: u16 = 0x8000;
@@ -31,19 +31,31 @@ pub fn is_logged() -> bool {
     vlog::enabled(Level::Dbg) && vlog::enabled_in("vconn", Level::Dbg)
 }
 
-/// Logs a message that was received.
-pub fn log_received(name: &str, text: &str) {
-    static SITE: vlog::Site = vlog::Site::with_limit(LOGGED.0, LOGGED.1);
-    vlog::write(&SITE, Level::Dbg, "vconn", format_args!("{name}: received: {}", text.trim_end()));
+/// A text that is made when it is written, so that messages beyond the log's limit cost none.
+struct Lazy<T: Fn() -> String>(T);
+
+impl<T: Fn() -> String> fmt::Display for Lazy<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0())
+    }
 }
 
-/// Logs a message that was sent; `text` is what it says.
-pub fn log_sent(name: &str, bytes: &[u8], text: &str) {
+/// Logs a message that was received; `text` makes what it says. The log is locked meanwhile.
+pub fn log_received(name: &str, text: impl Fn() -> String) {
     static SITE: vlog::Site = vlog::Site::with_limit(LOGGED.0, LOGGED.1);
-    let head = codec::headline(bytes);
-    let more = if codec::has_more(bytes) { " flags=[more]" } else { "" };
-    let text = format_args!("{name}: sent (Success): {head}{more}{text}");
-    vlog::write(&SITE, Level::Dbg, "vconn", text);
+    let text = Lazy(|| text().trim_end().to_owned());
+    vlog::write(&SITE, Level::Dbg, "vconn", format_args!("{name}: received: {text}"));
+}
+
+/// Logs a message that was sent; `text` makes what it says, without its header. The log is locked
+/// meanwhile.
+pub fn log_sent(name: &str, bytes: &[u8], text: impl Fn() -> String) {
+    static SITE: vlog::Site = vlog::Site::with_limit(LOGGED.0, LOGGED.1);
+    let text = Lazy(|| {
+        let more = if codec::has_more(bytes) { " flags=[more]" } else { "" };
+        codec::headline(bytes) + more + &text()
+    });
+    vlog::write(&SITE, Level::Dbg, "vconn", format_args!("{name}: sent (Success): {text}"));
 }
 
 /// OpenFlow versions, bit `1 << wire version`: `0x01, 0x04`.
@@ -309,7 +321,7 @@ fn duration(ns: u64) -> String {
 }
 
 fn flow_stats(f: &FlowStats, version: Version) -> String {
-    let mut out = format!("cookie={}, duration={}, ", hex64(f.cookie), duration(f.duration_ns));
+    let mut out = format!("cookie={:#x}, duration={}, ", f.cookie, duration(f.duration_ns));
     let _ = write!(out, "table={}, n_packets={}, n_bytes={}, ", f.table, f.packets, f.bytes);
     let optional = |name: &str, n: Option<u32>| n.map(|n| format!("{name}={n}, "));
     let some = |n: u16| Some(u32::from(n)).filter(|n| *n != 0);
@@ -330,11 +342,6 @@ fn flow_stats(f: &FlowStats, version: Version) -> String {
     let matching = matching(&f.matching, f.priority);
     let space = if matching.is_empty() { "" } else { " " };
     out + &matching + space + "actions=" + &instructions_text(&f.instructions)
-}
-
-/// As C prints it with `0x` in front.
-fn hex64(n: u64) -> String {
-    format!("{n:#x}")
 }
 
 fn flow_removed(f: &FlowRemoved, version: Version) -> String {
@@ -431,6 +438,17 @@ mod tests {
         ] {
             assert_eq!(supported(bitmap), expected, "{bitmap:b}");
         }
+    }
+
+    #[test]
+    fn messages_beyond_the_limit_of_the_log_cost_no_text() {
+        let made = std::cell::Cell::new(0);
+        let text = || {
+            made.set(made.get() + 1);
+            String::new()
+        };
+        (0..10_000).for_each(|_| log_received("br0<->unix#0", text));
+        assert!((600..1_000).contains(&made.get()), "{made:?} texts were made");
     }
 
     #[test]

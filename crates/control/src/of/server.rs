@@ -134,8 +134,7 @@ fn send_hello(state: &Shared, id: ConnId) {
     let versions = s.versions_of(id);
     let hello = openflow::codec::encode_hello(1, versions);
     if let Some(c) = s.conns.get_mut(&id) {
-        let versions = super::message_text::offered(versions);
-        c.send_all(vec![hello], || versions);
+        c.send_all(vec![hello], || super::message_text::offered(versions));
     }
 }
 

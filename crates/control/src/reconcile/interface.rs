@@ -15,16 +15,17 @@ use std::time::Instant;
 
 const MODULE: &str = "bridge";
 
-/// True if there is an interface whose kernel device was missing and is there now. The
-/// configuration then has to be applied again. Other failures are tried again when the
+/// Looks for an interface whose kernel device was missing and is there now; for AF_XDP this is one
+/// of the times that it is opened again. True if there is one: the configuration then has to be
+/// applied again. Other failures are tried again when the
 /// configuration changes.
-pub fn has_come_back(state: &Shared) -> bool {
+pub fn take_returned(state: &Shared) -> bool {
     let came_back = |i: &mut Iface| {
         !i.works()
             && match i.conf.kind.as_str() {
                 "system" => device_exists(&i.conf.name),
-                "afxdp" if i.attempts > 0 && device_exists(&i.conf.name) => {
-                    i.attempts -= 1;
+                "afxdp" if i.xdp_reopens > 0 && device_exists(&i.conf.name) => {
+                    i.xdp_reopens -= 1;
                     true
                 }
                 _ => false,
@@ -42,7 +43,7 @@ fn device_exists(name: &str) -> bool {
 }
 
 /// Devices of interfaces (bridge, name, what is wrong) have vanished: their ports go, their errors
-/// say why, [`has_come_back`] sees them again.
+/// say why, [`take_returned`] sees them again.
 pub fn lost(s: &mut State, all: Vec<(String, String, String)>) {
     if all.is_empty() {
         return;

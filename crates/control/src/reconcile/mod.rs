@@ -9,7 +9,7 @@ mod port_spec;
 mod turn;
 
 pub use bridge::remove_bridge;
-pub use interface::{has_come_back, lost};
+pub use interface::{lost, take_returned};
 pub use numbers::dummy_number;
 pub use port_spec::{describe, mac_of};
 
