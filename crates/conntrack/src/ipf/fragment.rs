@@ -62,12 +62,11 @@ impl Fragment {
     }
 }
 
-/// Reads a packet whose IP header is at `l3`; None: it is no fragment, or malformed. `sound`: the
-/// header's checksum is known to be right.
-pub fn read(data: &[u8], l3: usize, zone: u16, recirc: u32, sound: bool) -> Option<Fragment> {
+/// Reads a packet whose IP header is at `l3`; None: it is no fragment, or malformed.
+pub fn read(data: &[u8], l3: usize, zone: u16, recirc: u32) -> Option<Fragment> {
     let b = data.get(l3..)?;
     let f = match b.first()? >> 4 {
-        4 => read_v4(b, sound)?,
+        4 => read_v4(b)?,
         6 => read_v6(b)?,
         _ => return None,
     };
@@ -79,10 +78,10 @@ pub fn read(data: &[u8], l3: usize, zone: u16, recirc: u32, sound: bool) -> Opti
     (fits && f.end as usize + IPV4_LEN <= DATAGRAM_BYTES_MAX).then_some(f)
 }
 
-fn read_v4(b: &[u8], sound: bool) -> Option<Fragment> {
+fn read_v4(b: &[u8]) -> Option<Fragment> {
     let ip = Ipv4::new(b)?;
     let (header, total) = (ip.header_len(), usize::from(ip.total_len()));
-    if !ip.is_fragment() || total < header || total > b.len() || !sound && !ip.checksum_ok() {
+    if !ip.is_fragment() || total < header || total > b.len() || !ip.checksum_ok() {
         return None;
     }
     let start = ip.frag_offset() as u32;

@@ -148,14 +148,14 @@ fn packet(v6: bool, payload: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
 #[test]
 fn what_is_malformed_is_no_fragment() {
     let p = packet(false, &[1; 800], 0..400);
-    assert!(read(&p, 14, 0, 0, false).is_some());
-    assert!(read(&p[..p.len() - 1], 14, 0, 0, false).is_none());
+    assert!(read(&p, 14, 0, 0).is_some());
+    assert!(read(&p[..p.len() - 1], 14, 0, 0).is_none());
     let mut bad = p.clone();
     bad[24] ^= 1;
-    assert!(read(&bad, 14, 0, 0, false).is_none(), "checksum");
-    assert!(read(&packet(false, &[1; 800], 0..404), 14, 0, 0, false).is_none(), "multiple of 8");
-    assert!(read(&packet(false, &[1; 8], 0..8), 14, 0, 0, false).is_none(), "whole");
-    assert!(read(&packet(true, &[1; 8], 0..8), 14, 0, 0, false).is_none(), "atomic");
+    assert!(read(&bad, 14, 0, 0).is_none(), "checksum");
+    assert!(read(&packet(false, &[1; 800], 0..404), 14, 0, 0).is_none(), "multiple of 8");
+    assert!(read(&packet(false, &[1; 8], 0..8), 14, 0, 0).is_none(), "whole");
+    assert!(read(&packet(true, &[1; 8], 0..8), 14, 0, 0).is_none(), "atomic");
 }
 
 proptest! {
@@ -191,7 +191,7 @@ proptest! {
         let mut complete = false;
         for range in parts {
             let p = packet(v6, &payload, range.clone());
-            let f = read(&p, 14, 0, 0, false).unwrap();
+            let f = read(&p, 14, 0, 0).unwrap();
             let fits = taken[range.clone()].iter().all(|t| *t == 0);
             let gathered = store.gather(&settings, f, PORT, p, 0, &mut out, &mut Vec::new());
             prop_assert_eq!(fits, !matches!(gathered, Gathered::Unheld(..)));

@@ -47,7 +47,7 @@ pub(crate) fn replace(p: &mut Packet, edit: &Edit) -> bool {
 /// The IP packet as a fragment; None: `ct` does not reassemble it with others.
 pub(crate) fn fragment(ct: &Ct, p: &Packet, f: &Frame) -> Option<Fragment> {
     let recirc = bytes(&f.line)[at::RECIRC..at::RECIRC + 4].try_into().unwrap();
-    ipf::read(p.data(), f.layout.l3.into(), ct.zone, u32::from_be_bytes(recirc), false)
+    ipf::read(p.data(), f.layout.l3.into(), ct.zone, u32::from_be_bytes(recirc))
 }
 
 /// Executes `ct_clear`.

@@ -322,7 +322,7 @@ impl Table {
 
     /// The megaflow for packets with this key, if the table has one already, and its program. Also
     /// teaches the predictor the subtable, and counts for the policy whether the flow is new.
-    pub fn known(&mut self, position: &InsertPosition) -> Option<(u32, u32)> {
+    pub fn find_known(&mut self, position: &InsertPosition) -> Option<(u32, u32)> {
         let (line, ext) = lines(&position.masked);
         let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
         let port = port_of(position.masked[4]);
@@ -368,7 +368,7 @@ impl Table {
 
     /// Whether this flow may be stored, by whether it was seen before, which is recorded and
     /// counted for the policy.
-    pub fn admission(&mut self, position: &InsertPosition) -> Admission {
+    pub fn admit(&mut self, position: &InsertPosition) -> Admission {
         let p = &mut self.classifiers[usize::from(port_of(position.masked[4]))];
         let Some(p) = p.as_deref_mut().filter(|p| p.stores_few()) else {
             return Admission::Unlimited;

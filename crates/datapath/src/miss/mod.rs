@@ -274,7 +274,7 @@ impl Misses {
             position =
                 Some(v.table.insert_position(packet_words(&asked.keys[n]), packet_words(&d.mask)));
         }
-        if let Some((megaflow, program)) = position.as_ref().and_then(|s| v.table.known(s)) {
+        if let Some((megaflow, program)) = position.as_ref().and_then(|s| v.table.find_known(s)) {
             (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = (megaflow, program);
             v.table.remember(&v.batch.keys.get(i), megaflow);
             return None;
@@ -306,7 +306,7 @@ impl Misses {
         self.missed = self.missed.wrapping_add(1);
         let some = self.missed.is_multiple_of(FULL_TABLE_FLOWS_RATIO);
         let full = v.table.live + 4 * self.margin() > self.limit;
-        match v.table.admission(position) {
+        match v.table.admit(position) {
             Admission::Unlimited | Admission::SeenBefore => !full || some,
             Admission::Unprobed => some,
             Admission::FirstSeen => false,

@@ -33,7 +33,7 @@ impl FlushPolicy {
     }
 
     /// Records the size of the vector that ended.
-    pub fn vector(&mut self, n: usize) {
+    pub fn end_vector(&mut self, n: usize) {
         self.busy = n >= VECTOR / 2;
     }
 }
@@ -51,9 +51,10 @@ pub(crate) struct FlushTimer {
 }
 
 impl FlushTimer {
-    /// True if a burst with `waiting` packets is sent at the end of a vector, at cycle `now`.
+    /// Ends a vector at cycle `now`, and decides about the port's burst of `waiting` packets. True:
+    /// it is sent now.
     #[inline]
-    pub fn due(&mut self, policy: &FlushPolicy, waiting: usize, now: u64) -> bool {
+    pub fn end_vector(&mut self, policy: &FlushPolicy, waiting: usize, now: u64) -> bool {
         let hurried = policy.fixed == Some(0) || policy.fixed.is_none() && !policy.busy;
         if hurried {
             // The rate need not be updated now: packets that come meanwhile are counted in
@@ -99,7 +100,7 @@ mod tests {
 
     fn policy(fixed: Option<u64>, n: usize) -> FlushPolicy {
         let mut policy = FlushPolicy { fixed, longest: FLUSH_WAIT_US_MAX * US, busy: false };
-        policy.vector(n);
+        policy.end_vector(n);
         policy
     }
 
@@ -111,9 +112,9 @@ mod tests {
         for _ in 0..50 {
             now += 20 * US;
             timer.new_packets = n;
-            timer.due(policy, 0, now);
+            timer.end_vector(policy, 0, now);
         }
-        (0..1000).find(|us| timer.due(policy, n as usize, now + us * US)).unwrap()
+        (0..1000).find(|us| timer.end_vector(policy, n as usize, now + us * US)).unwrap()
     }
 
     #[test]
@@ -143,9 +144,9 @@ mod tests {
         let mut timer = FlushTimer::default();
         for t in 1..50 {
             timer.new_packets = 8;
-            timer.due(&busy, 0, t * 20 * US);
+            timer.end_vector(&busy, 0, t * 20 * US);
         }
-        assert!(!timer.due(&busy, 8, 1000 * US));
-        assert!(timer.due(&idle, 8, 1000 * US));
+        assert!(!timer.end_vector(&busy, 8, 1000 * US));
+        assert!(timer.end_vector(&idle, 8, 1000 * US));
     }
 }

@@ -303,11 +303,11 @@ impl TxState {
     /// Ends a vector of `n` packets at cycle `now`: sends the bursts that are due, notifies
     /// receivers, wakes peers, frees buffers.
     pub fn flush_due(&mut self, n: usize, now: u64) {
-        self.waiting.policy.vector(n);
+        self.waiting.policy.end_vector(n);
         let flushing = self.waiting.take_due(&mut self.ports, now);
         self.flush_all(&flushing);
         self.waiting.reuse(flushing);
-        let all = self.notifier.vector(n);
+        let all = self.notifier.end_vector(n);
         self.notifier.notify(&mut self.ports, all);
         self.peers.wake();
         self.buffers.free();

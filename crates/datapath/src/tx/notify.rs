@@ -28,7 +28,7 @@ impl Default for Notifier {
 impl Notifier {
     /// Records that a vector of `n` packets ended. True: all receivers are notified now; false:
     /// only those that seem asleep.
-    pub fn vector(&mut self, n: usize) -> bool {
+    pub fn end_vector(&mut self, n: usize) -> bool {
         self.vectors_since_all =
             if n < VECTOR / 2 { 0 } else { (self.vectors_since_all + 1) % NOTIFY_ALL_VECTORS };
         self.vectors_since_all == 0

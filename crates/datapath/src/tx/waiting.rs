@@ -23,7 +23,7 @@ impl Waiting {
         let mut held = 0;
         for k in 0..self.ports.len() {
             let no = self.ports[k];
-            if self.due(ports, no, now) {
+            if self.take_if_due(ports, no, now) {
                 flushing.push(no);
             } else {
                 self.ports[held] = no;
@@ -41,11 +41,11 @@ impl Waiting {
         self.flushing = flushing;
     }
 
-    /// True if a port's burst is due; then the port is no longer listed.
+    /// Takes a port off the list if its burst is sent now; returns whether it is.
     #[inline]
-    fn due(&self, ports: &mut [Option<TxPort>], no: PortNo, now: u64) -> bool {
+    fn take_if_due(&self, ports: &mut [Option<TxPort>], no: PortNo, now: u64) -> bool {
         let Some(Some(port)) = ports.get_mut(usize::from(no)) else { return true };
-        port.listed = !port.flush_timer.due(&self.policy, port.buf.len(), now);
+        port.listed = !port.flush_timer.end_vector(&self.policy, port.buf.len(), now);
         if port.listed {
             port.stats.tx_held.add(1);
         }
