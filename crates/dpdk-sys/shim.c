@@ -9,6 +9,7 @@
 #include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_pause.h>
+#include <rte_vfio.h>
 #include "shim.h"
 
 uint16_t weft_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n)
@@ -103,6 +104,24 @@ uint16_t weft_dma_statuses(int16_t dev, uint16_t n, uint32_t *status)
     for (i = 0; i < n; i++)
         status[i] = codes[i];
     return n;
+}
+
+/* What a call of VFIO's returned, which does not always say why it failed. */
+static int vfio_result(int ret)
+{
+    return ret == 0 ? 0 : rte_errno > 0 ? -rte_errno : -EIO;
+}
+
+int weft_dma_map(uint64_t at, uint64_t len)
+{
+    rte_errno = 0;
+    return vfio_result(rte_vfio_container_dma_map(RTE_VFIO_DEFAULT_CONTAINER_FD, at, at, len));
+}
+
+int weft_dma_unmap(uint64_t at, uint64_t len)
+{
+    rte_errno = 0;
+    return vfio_result(rte_vfio_container_dma_unmap(RTE_VFIO_DEFAULT_CONTAINER_FD, at, at, len));
 }
 
 int weft_errno(void)

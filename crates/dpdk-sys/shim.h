@@ -90,6 +90,10 @@ void weft_dma_submit(int16_t dev);
 uint16_t weft_dma_completed(int16_t dev, uint16_t n, int *failed);
 /* As weft_dma_completed, with what became of each; returns how many. */
 uint16_t weft_dma_statuses(int16_t dev, uint16_t n, uint32_t *status);
+/* Maps memory for all devices of VFIO's default container, under its own addresses, or undoes that. 0, or a negative
+ * error number. */
+int weft_dma_map(uint64_t at, uint64_t len);
+int weft_dma_unmap(uint64_t at, uint64_t len);
 /* Sends EAL's log lines to sink(text, length) for good; 0 on success. */
 int weft_log_to(void (*sink)(const char *text, size_t len));
 /* Counts resets and removals of a port's adapter from now on; 0 on success. */

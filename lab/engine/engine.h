@@ -95,6 +95,9 @@ struct engine {
 /* args.c: reads the device's arguments; 0, or a negative errno after a line in the log. */
 int args_read(const char *text, struct config *config);
 
+/* vfio.c: does an engine without the CPU's page tables reach this memory? */
+bool vfio_holds(uintptr_t at, size_t len);
+
 /* model.c: the engine's side. */
 int engine_setup(struct engine *e, uint32_t descs);
 int engine_start(struct engine *e);

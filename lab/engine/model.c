@@ -86,6 +86,8 @@ work(struct engine *e, const struct job *j, bool failed)
 		return RTE_DMA_STATUS_INVALID_DST_ADDR;
 	if (c->error && e->looked_at % c->error == 0)
 		return (uint16_t)c->code;
+	if (!c->sva && !(vfio_holds(j->src, j->len) && vfio_holds(j->dst, j->len)))
+		return RTE_DMA_STATUS_INVALID_ADDR;
 	if (c->check && !(is_mapped(j->src, j->len) && is_mapped(j->dst, j->len)))
 		rte_panic("dma_weftemu: a copy from %#lx to %#lx of %u bytes: not mapped\n", j->src, j->dst, j->len);
 	if (c->mode == MODE_NULL)

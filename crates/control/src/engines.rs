@@ -5,7 +5,7 @@
 //! stopped here, and not used any more.
 
 use crate::vlog;
-use dpdk::{DmaEngine, DmaInfo, Eal};
+use dpdk::{DmaEngine, DmaInfo, Eal, VfioMapper};
 use std::sync::Arc;
 use vhost_user::{Seat, SeatState, Tallied};
 
@@ -134,6 +134,9 @@ impl Engines {
             MODULE,
             "DMA device with dev id: {id} used for vhost async copy offload released from pmd."
         );
+        if !self.enabled && !self.devices.iter().flatten().any(Device::is_in_use) {
+            vhost_user::unmap_memory();
+        }
     }
 
     /// Looks for an engine for a thread that has none.
@@ -157,6 +160,9 @@ impl Engines {
             match DmaEngine::start(eal, &device.info) {
                 Ok(engine) => {
                     device.user = User::Pmd(core);
+                    if !device.info.virtual_addresses {
+                        vhost_user::map_memory(Arc::new(VfioMapper));
+                    }
                     device.log_assignment(core, numa, is_near);
                     self.past = self.past.plus(&seat.tally.read());
                     return seat.give(Box::new(engine));
@@ -179,6 +185,11 @@ impl Engines {
 impl Device {
     fn new(info: DmaInfo) -> Device {
         Device { info, user: User::Unused }
+    }
+
+    /// True if a thread has it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        matches!(self.user, User::Pmd(_))
     }
 
     /// Says who has it.

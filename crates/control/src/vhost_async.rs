@@ -1,7 +1,7 @@
 //! `other_config:vhost-async-support`: PMD threads are given copy engines and give them back.
 
 use crate::config::Desired;
-use crate::engines::{Device, User};
+use crate::engines::Device;
 use crate::state::State;
 use crate::vlog;
 
@@ -29,8 +29,7 @@ pub fn apply(s: &mut State, desired: &Desired) {
 
 /// Gives threads engines and takes them back. Called often: without engines it costs nothing.
 pub fn tick(s: &mut State) {
-    let in_use = |devices: &Vec<Device>| devices.iter().any(|d| matches!(d.user, User::Pmd(_)));
-    if !s.engines.enabled && !s.engines.devices.as_ref().is_some_and(in_use) {
+    if !s.engines.enabled && !s.engines.devices.iter().flatten().any(Device::is_in_use) {
         return;
     }
     let numa = |core: usize| {

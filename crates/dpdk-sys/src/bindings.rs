@@ -902,6 +902,12 @@ unsafe extern "C" {
     pub fn weft_dma_statuses(dev: i16, n: u16, status: *mut u32) -> u16;
 }
 unsafe extern "C" {
+    pub fn weft_dma_map(at: u64, len: u64) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn weft_dma_unmap(at: u64, len: u64) -> libc::c_int;
+}
+unsafe extern "C" {
     pub fn weft_log_to(
         sink: ::core::option::Option<unsafe extern "C" fn(text: *const libc::c_char, len: usize)>,
     ) -> libc::c_int;

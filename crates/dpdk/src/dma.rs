@@ -1,9 +1,10 @@
 //! Copy engines (dmadev): which there are, and the use of one.
 
 use crate::{DpdkError, Eal};
-use ::vhost::{Engine, Job};
+use ::vhost::{DmaMapper, Engine, Job};
 use dpdk_sys as sys;
 use std::ffi::CStr;
+use std::io;
 
 /// Copies that an engine is asked to hold, if it may: its descriptors then still fit into a core's
 /// cache.
@@ -20,7 +21,8 @@ pub struct DmaInfo {
     pub numa: Option<usize>,
     /// The engine copies between any two addresses of this process.
     pub copies: bool,
-    /// The engine takes addresses as the CPU does, so that nothing has to be mapped for it.
+    /// The engine takes addresses as the CPU does, so that nothing has to be mapped for it by a
+    /// [`VfioMapper`].
     pub virtual_addresses: bool,
     descriptors: (u16, u16),
 }
@@ -83,18 +85,22 @@ pub struct DmaEngine {
 }
 
 impl DmaEngine {
-    /// Configures and starts an engine that has no other user.
+    /// Configures and starts an engine that has no other user. It is given virtual addresses: those
+    /// of [`DmaInfo::virtual_addresses`], or of memory that is mapped for it.
     ///
     /// # Errors
     /// What the driver refused.
-    pub fn start(_eal: Eal, info: &DmaInfo) -> Result<DmaEngine, DpdkError> {
+    pub fn start(eal: Eal, info: &DmaInfo) -> Result<DmaEngine, DpdkError> {
         let what = |step: &str| format!("DMA device {}: cannot {step}", info.name);
         let check = |step: &str, ret: i32| match ret {
             0 => Ok(()),
             ret => Err(DpdkError::code(what(step), ret)),
         };
-        if !info.copies || !info.virtual_addresses {
-            let reason = "copies no memory by virtual addresses";
+        if !info.copies {
+            return Err(DpdkError::new(what("be used"), "copies no memory"));
+        }
+        if !info.virtual_addresses && !eal.maps_virtual_addresses() {
+            let reason = "takes physical addresses (DPDK's IOVA mode is PA)";
             return Err(DpdkError::new(what("be used"), reason));
         }
         let (least, most) = info.descriptors;
@@ -117,6 +123,27 @@ impl Drop for DmaEngine {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Maps memory for the devices on vfio-pci, under the addresses that it has in this process: VFIO's
+/// default container, in which all of them are.
+pub struct VfioMapper;
+
+impl DmaMapper for VfioMapper {
+    fn map(&self, at: usize, bytes: usize) -> io::Result<()> {
+        // SAFETY: EAL keeps its own account of what is mapped, under a lock.
+        result(unsafe { sys::weft_dma_map(at as u64, bytes as u64) })
+    }
+
+    fn unmap(&self, at: usize, bytes: usize) -> io::Result<()> {
+        // SAFETY: as above.
+        result(unsafe { sys::weft_dma_unmap(at as u64, bytes as u64) })
+    }
+}
+
+/// What a call says that returns 0 or a negative error number.
+fn result(ret: i32) -> io::Result<()> {
+    if ret == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-ret)) }
 }
 
 /// The shim's job and `vhost`'s are laid out alike.

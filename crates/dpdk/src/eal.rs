@@ -97,6 +97,12 @@ impl Eal {
         ARGUMENTS.get().map_or("", String::as_str)
     }
 
+    /// True if devices are given virtual addresses (IOVA mode VA).
+    pub fn maps_virtual_addresses(&self) -> bool {
+        // SAFETY: reads what EAL decided when it began.
+        unsafe { dpdk_sys::rte_eal_iova_mode() == dpdk_sys::RTE_IOVA_VA }
+    }
+
     /// True if packet memory is on hugepages.
     pub fn hugepages(&self) -> bool {
         self.huge

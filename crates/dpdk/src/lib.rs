@@ -20,7 +20,7 @@ mod upsets;
 mod vhost;
 mod xdp;
 
-pub use dma::{DmaEngine, DmaInfo, DmaStats, dma_devices, dma_stats};
+pub use dma::{DmaEngine, DmaInfo, DmaStats, VfioMapper, dma_devices, dma_stats};
 pub use dump::{detach, lcores, log_levels, malloc_stats, set_log_level};
 pub use eal::{Eal, EalConfig, ThreadGuard};
 pub use eth::{EthConfig, EthDev, EthRx, EthTx};

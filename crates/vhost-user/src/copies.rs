@@ -83,6 +83,12 @@ pub(crate) fn count_short(bytes: u64) {
     COPIES.with_borrow(|copies| copies.tally(|tally| add(&tally.cpu_bytes, bytes)));
 }
 
+/// A burst of a guest whose memory the engine does not reach, so that the CPU copies it.
+#[cold]
+pub(crate) fn count_unmapped() {
+    COPIES.with_borrow(|copies| copies.tally(|tally| add(&tally.unmapped, 1)));
+}
+
 /// A ring, and the pool to which its sent packets return.
 pub(crate) struct At<'a> {
     pub shared: &'a Arc<Shared>,

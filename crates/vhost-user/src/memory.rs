@@ -5,6 +5,7 @@
 //! worker), and be at least as long as what is mapped of it. Later changes of the file are handled
 //! by [`crate::sigbus`].
 
+use crate::dma_map::{Complain, DmaGuard, DmaMap};
 use crate::message::TableEntry;
 use crate::sigbus::{Registered, register};
 use crate::violation::Violation;
@@ -19,6 +20,8 @@ const FILE_SYSTEMS: [i64; 3] = [0x0102_1994, 0x8584_58f6, HUGETLBFS];
 const DISKS: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 const HUGETLBFS: i64 = 0x9584_58f6;
 const PAGE_BYTES: u64 = 4096;
+/// Unit of a file's number of blocks (stat(2)).
+const BLOCK_BYTES: u64 = 512;
 
 /// A mapped part of a file; unmapped when dropped.
 pub struct Mapping {
@@ -26,6 +29,8 @@ pub struct Mapping {
     pub at: *mut u8,
     map: *mut libc::c_void,
     bytes: usize,
+    /// The file has all its pages.
+    is_allocated: bool,
     registered: Option<Registered>,
     /// Kept open for the handler of SIGBUS.
     _event: Arc<OwnedFd>,
@@ -44,8 +49,18 @@ impl Drop for Mapping {
     }
 }
 
-/// Checks the file and returns its length and the bytes of one of its pages.
-fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
+/// What a file is.
+struct Look {
+    /// Its length in bytes.
+    length: u64,
+    /// Bytes of one of its pages.
+    page: u64,
+    /// It has all its pages.
+    is_allocated: bool,
+}
+
+/// Checks a file.
+fn look(fd: BorrowedFd) -> Result<Look, Violation> {
     // SAFETY: both calls write to locals, for which all zero is valid.
     let (stat, fs) = unsafe {
         let (mut stat, mut fs): (libc::stat, libc::statfs) =
@@ -65,7 +80,9 @@ fn look(fd: BorrowedFd) -> Result<(u64, u64), Violation> {
         return Err(Violation::FileKind);
     }
     let page = if fs.f_type == HUGETLBFS { fs.f_bsize as u64 } else { PAGE_BYTES };
-    Ok((stat.st_size as u64, page.max(PAGE_BYTES)))
+    let length = stat.st_size as u64;
+    let is_allocated = stat.st_blocks as u64 * BLOCK_BYTES >= length;
+    Ok(Look { length, page: page.max(PAGE_BYTES), is_allocated })
 }
 
 /// Maps `size` bytes of a file from `offset` on, for reading and writing. `event` is made readable
@@ -81,7 +98,7 @@ pub fn map(
     size: u64,
     event: &Arc<OwnedFd>,
 ) -> Result<Mapping, Violation> {
-    let (length, page) = look(file)?;
+    let Look { length, page, is_allocated } = look(file)?;
     let end = offset.checked_add(size).ok_or(Violation::Region)?;
     if size == 0 || end > length {
         return Err(Violation::ShortFile);
@@ -102,7 +119,7 @@ pub fn map(
     let registered = register(map as usize, bytes, page as usize, event.as_fd());
     let at = map.cast::<u8>().wrapping_add((offset - from) as usize);
     let is_there = registered.is_some();
-    let mapping = Mapping { at, map, bytes, registered, _event: event.clone() };
+    let mapping = Mapping { at, map, bytes, is_allocated, registered, _event: event.clone() };
     // A mapping that is not registered could end the process; dropping it unmaps it.
     if is_there { Ok(mapping) } else { Err(Violation::Map) }
 }
@@ -131,16 +148,20 @@ pub(crate) struct RegionTable {
     entries: Vec<(TableEntry, *mut u8)>,
     /// The memory as rings use it; the mappings live as long as this does.
     pub memory: Arc<Memory>,
+    /// The memory as engines use it.
+    pub dma: Arc<DmaMap>,
 }
 
 // SAFETY: contains addresses, as `Memory` does.
 unsafe impl Send for RegionTable {}
 
 impl RegionTable {
-    /// Checks and maps a table. `event` is made readable when a page of it is lost.
+    /// Checks and maps a table. `event` is made readable when a page of it is lost; `complain` says
+    /// why engines cannot use it.
     pub fn new(
         regions: Vec<(TableEntry, OwnedFd)>,
         event: &Arc<OwnedFd>,
+        complain: Complain,
     ) -> Result<RegionTable, Violation> {
         let wraps = |at: u64, r: &TableEntry| at.checked_add(r.size).is_none();
         let meet = |a: u64, n: u64, b: u64, m: u64| a < b + m && b < a + n;
@@ -166,8 +187,13 @@ impl RegionTable {
         let region =
             |(e, at): &(TableEntry, *mut u8)| Region { guest: e.guest, size: e.size, host: *at };
         let regions: Vec<Region> = entries.iter().map(region).collect();
-        let memory = Arc::new(Memory::owned(regions, Box::new(maps)));
-        Ok(RegionTable { entries, memory })
+        let range = |m: &Mapping| m.map.addr()..m.map.addr() + m.bytes;
+        let ranges: Vec<_> = maps.iter().map(range).collect();
+        let dma = DmaMap::new(&ranges, maps.iter().all(|m| m.is_allocated), complain);
+        // In this order they are dropped.
+        let owner = (DmaGuard(dma.clone()), maps);
+        let memory = Arc::new(Memory::owned(regions, Box::new(owner)));
+        Ok(RegionTable { entries, memory, dma })
     }
 
     /// The NUMA node of its first page, if the kernel reports it.
@@ -214,7 +240,8 @@ mod tests {
 
     fn table(list: &[TableEntry], bytes: u64) -> Result<RegionTable, Violation> {
         let event = Arc::new(event().unwrap());
-        RegionTable::new(list.iter().map(|e| (*e, memfd(bytes).into())).collect(), &event)
+        let regions = list.iter().map(|e| (*e, memfd(bytes).into())).collect();
+        RegionTable::new(regions, &event, Box::new(|_| ()))
     }
 
     #[test]
@@ -237,7 +264,7 @@ mod tests {
         }
         for path in ["/dev/null", "/proc/self/stat"] {
             let file = vec![(entry(0, 1, 0, 0), File::open(path).unwrap().into())];
-            let kind = RegionTable::new(file, &Arc::new(event().unwrap())).err();
+            let kind = RegionTable::new(file, &Arc::new(event().unwrap()), Box::new(|_| ())).err();
             assert_eq!(kind, Some(Violation::FileKind), "{path}");
         }
     }
@@ -251,7 +278,8 @@ mod tests {
         let file = options.open("/var/tmp").unwrap();
         file.set_len(4096).unwrap();
         let regions = vec![(entry(0, 4096, 0, 0), file.into())];
-        let refused = RegionTable::new(regions, &Arc::new(event().unwrap())).err().unwrap();
+        let refused = RegionTable::new(regions, &Arc::new(event().unwrap()), Box::new(|_| ()));
+        let refused = refused.err().unwrap();
         assert!([Violation::Disk, Violation::FileKind].contains(&refused), "{refused:?}");
     }
 
@@ -261,8 +289,8 @@ mod tests {
         let file = memfd(1 << 20);
         let all = entry(0, 1 << 20, 0x10_0000, 0);
         let event = Arc::new(event().unwrap());
-        let table =
-            RegionTable::new(vec![(all, file.try_clone().unwrap().into())], &event).unwrap();
+        let regions = vec![(all, file.try_clone().unwrap().into())];
+        let table = RegionTable::new(regions, &event, Box::new(|_| ())).unwrap();
         let at = table.host(0x10_0000 + 0x8_0000).unwrap();
         // SAFETY: mapped as long as the table lives; volatile, as the file changes.
         unsafe {

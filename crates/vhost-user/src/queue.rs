@@ -21,7 +21,17 @@ thread_local! {
 /// True if this thread lists copies of the ring for its engine.
 #[inline]
 fn may_list(own: &OwnRing) -> bool {
-    copies::lists() && !own.ring.has_offloads()
+    copies::lists() && !own.ring.has_offloads() && is_in_reach(own)
+}
+
+/// True if this thread's engine reaches the guest's memory; counts if not.
+#[inline]
+fn is_in_reach(own: &OwnRing) -> bool {
+    let is = own.dma.as_ref().is_none_or(|dma| dma.is_in_reach());
+    if !is {
+        copies::count_unmapped();
+    }
+    is
 }
 
 /// Least number of buffers that a receive queue prefetches, if available.
@@ -356,7 +366,7 @@ mod tests {
         let setup = vhost::RingSetup { features: 0, size: RING_SIZE, areas, base: 0 };
         // SAFETY: the page at `at` outlives the ring in the test.
         let ring = unsafe { vhost::Ring::new(&setup, memory.into()) }.unwrap();
-        crate::rings::OwnRing::new(ring, None)
+        crate::rings::OwnRing::new(ring, None, None)
     }
 
     /// A guest whose buffers are all malformed: what that costs the threads that poll it and send

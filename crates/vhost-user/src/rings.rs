@@ -7,6 +7,7 @@
 use crate::call;
 use crate::call_timer::CallTimer;
 use crate::cost::RingCost;
+use crate::dma_map::DmaMap;
 use crate::violation::Violation;
 use packet::Pool;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -41,6 +42,8 @@ pub(crate) struct OwnRing {
     pub timer: CallTimer,
     /// What the CPU's copies on this ring cost.
     pub cost: RingCost,
+    /// The guest's memory as engines use it; None: all engines reach it.
+    pub dma: Option<Arc<DmaMap>>,
     /// Unique among all rings, also former ones.
     pub id: u64,
     /// The ring will soon be taken away: no more copies are listed.
@@ -55,13 +58,14 @@ fn new_id() -> u64 {
 }
 
 impl OwnRing {
-    pub fn new(ring: Ring, call: Option<Arc<Call>>) -> OwnRing {
+    pub fn new(ring: Ring, call: Option<Arc<Call>>, dma: Option<Arc<DmaMap>>) -> OwnRing {
         OwnRing {
             ring,
             call,
             reported: Box::default(),
             timer: CallTimer::default(),
             cost: RingCost::default(),
+            dma,
             id: new_id(),
             closing: false,
             pool: None,

@@ -298,7 +298,7 @@ impl<'a> Session<'a> {
         self.withdraw_all();
         // The old table is unmapped first: both at once may exceed the address space or memory.
         self.table = None;
-        self.table = Some(RegionTable::new(regions, &self.event)?);
+        self.table = Some(RegionTable::new(regions, &self.event, self.shared.complainer())?);
         self.numa = None;
         Ok(())
     }
@@ -446,7 +446,9 @@ impl<'a> Session<'a> {
         }
         ring.silence();
         (state.base, state.exact, state.placed) = (setup.base, true, true);
-        self.shared.rings.put(i, Some(OwnRing::new(ring, state.call.clone())));
+        self.shared
+            .rings
+            .put(i, Some(OwnRing::new(ring, state.call.clone(), Some(table.dma.clone()))));
         Ok(())
     }
 }

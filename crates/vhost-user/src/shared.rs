@@ -314,9 +314,17 @@ impl Shared {
 
     /// Writes a warning to the log.
     fn complain(&self, what: &str) {
-        if let Some(warn) = &self.warn {
-            warn(&format!("vhost-user socket '{}': {what}", self.path));
-        }
+        (self.complainer())(what);
+    }
+
+    /// Writes warnings about this socket to the log, however long it is kept.
+    pub fn complainer(&self) -> Box<dyn Fn(&str) + Send + Sync> {
+        let (warn, path) = (self.warn.clone(), self.path.clone());
+        Box::new(move |what| {
+            if let Some(warn) = &warn {
+                warn(&format!("vhost-user socket '{path}': {what}"));
+            }
+        })
     }
 
     /// Counts the guest's errors on a ring since the last call.

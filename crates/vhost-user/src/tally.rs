@@ -71,6 +71,8 @@ tally! {
     logged,
     /// Bursts that the CPU copied because their ring is being taken away.
     closing,
+    /// Bursts that the CPU copied because their guest's memory is not mapped for engines.
+    unmapped,
     /// Bursts that the CPU copied because too many of the port's copies failed.
     barred,
     /// Most copies in flight.

@@ -7,8 +7,9 @@ mod common;
 mod engine;
 
 use common::*;
-use engine::{Faults, SlowEngine};
+use engine::{Faults, MAPPED, SlowEngine};
 use packet::{HeapPool, Packet, Pool};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -17,13 +18,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testkit::Noise;
+use vhost::DmaMapper;
 use vhost_user::{Claim, Config, Mode, Seat, SeatState, Socket, Tallied};
 
 /// Longer than a busy machine takes for anything here.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
-const GOOD: Faults =
-    Faults { error_one_of: 0, hang_after: 0, room: 200, delay_us: 300, needs_pages: false };
+const GOOD: Faults = Faults {
+    error_one_of: 0,
+    hang_after: 0,
+    room: 200,
+    delay_us: 300,
+    needs_maps: false,
+    needs_pages: false,
+};
 
 /// One at a time: engines and thresholds are of the process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -288,6 +296,61 @@ fn guests_that_die() {
         }
     }
     world.end();
+}
+
+/// Keeps an account of what is mapped for engines.
+struct Account;
+
+impl DmaMapper for Account {
+    fn map(&self, at: usize, bytes: usize) -> io::Result<()> {
+        std::thread::sleep(Duration::from_millis(2));
+        MAPPED.lock().unwrap().push(at..at + bytes);
+        Ok(())
+    }
+
+    fn unmap(&self, at: usize, bytes: usize) -> io::Result<()> {
+        // SAFETY: it is still memory of ours.
+        unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() };
+        let mut mapped = MAPPED.lock().unwrap();
+        let i = mapped.iter().position(|m| *m == (at..at + bytes)).expect("it is mapped");
+        mapped.remove(i);
+        Ok(())
+    }
+}
+
+/// An engine on vfio-pci gets copies of memory that is mapped for it, and no others, whatever the
+/// front-end does; the CPU makes the others.
+#[test]
+fn memory_is_mapped_for_engines_before_they_use_it() {
+    let _alone = alone();
+    vhost_user::set_threshold(Some(0));
+    for packed in [false, true] {
+        let world = World::new(&format!("maps{packed}"));
+        vhost_user::map_memory(Arc::new(Account));
+        world.give(3, Faults { needs_maps: true, ..GOOD });
+        let mut guest = world.guest(packed);
+        world.goes_on(&mut guest, 100);
+        assert_eq!(world.seat.tally.read().copies, 0, "its file has no pages yet");
+        guest.allocate();
+        for i in 0..40 {
+            message(&mut guest, i % 4);
+            if i % 4 == 1 {
+                let before = world.seat.tally.read().copies;
+                wait("the new memory is mapped", || {
+                    world.goes_on(&mut guest, 20);
+                    world.seat.tally.read().copies > before
+                });
+            }
+            world.goes_on(&mut guest, 20);
+        }
+        let did = world.recall();
+        assert!(did.copies > 200 && did.unmapped > 0, "{did:?}");
+        assert_eq!((did.errors, did.redone), (0, 0), "{did:?}");
+        vhost_user::unmap_memory();
+        wait("it is unmapped", || MAPPED.lock().unwrap().is_empty());
+        drop(guest);
+        world.end();
+    }
 }
 
 /// Each copy of ten fails: the CPU makes it, and soon all copies of the port, with nothing lost.

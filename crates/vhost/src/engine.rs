@@ -1,6 +1,7 @@
 //! The interface of copy engines: devices besides the CPU that copy memory.
 
 use crate::Job;
+use std::io;
 
 /// A copy engine, used by one thread at a time. It makes copies in any order and reports them in
 /// the order in which it was given them. A copy that it reports is visible to all threads.
@@ -27,4 +28,19 @@ pub trait Engine: Send {
     /// Stops the engine for good: when this returns it reads and writes no memory any more, whether
     /// its copies were made or not. This may take long.
     fn stop(&mut self);
+}
+
+/// Makes memory of this process available to engines that do not use the CPU's page tables. It
+/// stands for all of these engines together.
+pub trait DmaMapper: Send + Sync {
+    /// Maps `bytes` bytes of whole pages from address `at` on, and pins them: this may take long.
+    ///
+    /// # Errors
+    /// Why they cannot be mapped.
+    fn map(&self, at: usize, bytes: usize) -> io::Result<()>;
+    /// Undoes a [`DmaMapper::map`] with the same values. On return no engine reaches the memory.
+    ///
+    /// # Errors
+    /// Why they stay mapped.
+    fn unmap(&self, at: usize, bytes: usize) -> io::Result<()>;
 }

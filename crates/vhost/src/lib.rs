@@ -34,7 +34,7 @@ mod split;
 
 pub use batch::{BATCH, Batch, steps_max};
 pub use dirty::DirtyLog;
-pub use engine::Engine;
+pub use engine::{DmaMapper, Engine};
 pub use memory::{Memory, Region};
 pub use resume::resumed_base;
 pub use ring::{Moved, Ring, RingSetup, SetupError};

@@ -38,12 +38,12 @@ fn engine() -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_string()
 }
 
-/// `engines`: arguments of each emulated engine.
-fn bench<'a>(ns: &'a Netns, host: &Netns, engines: &[&str]) -> Bench<'a> {
+/// `engines`: arguments of each emulated engine; `env`: variables of the daemon's environment.
+fn bench<'a>(ns: &'a Netns, host: &Netns, engines: &[&str], env: &[(&str, &str)]) -> Bench<'a> {
     veth((ns, "v1"), (host, "far")).unwrap();
     ns.ipv6_off("v1").unwrap();
     host.ipv6_off("far").unwrap();
-    let sw = start_with_bridge(ns);
+    let sw = start_with_bridge_in(ns, env);
     let devices = engines.iter().enumerate();
     let devices: String =
         devices.map(|(i, args)| format!(" --vdev dma_weftemu{i},check=1,{args}")).collect();
@@ -80,11 +80,23 @@ impl Bench<'_> {
     /// Two guests; returns when packets come back from them.
     fn guests(&self, ring: Ring) -> [Guest; 2] {
         let guests = self.sockets.each_ref().map(|socket| Guest::start(socket, ring, "io"));
+        self.wait_for_answer();
+        guests
+    }
+
+    /// Two guests whose memory has all its pages from the beginning, otherwise like
+    /// [`Bench::guests`].
+    fn guests_with_memory(&self) -> BareGuests {
+        let guests = BareGuests::start(&self.sockets, false);
+        self.wait_for_answer();
+        guests
+    }
+
+    fn wait_for_answer(&self) {
         let start = Instant::now();
         while self.exchange(1, MOMENT).is_empty() {
             assert!(start.elapsed() < 3 * WAIT_TIME_MAX, "no answer: {}", self.traces());
         }
-        guests
     }
 
     fn send(&self, number: u32) {
@@ -149,11 +161,15 @@ impl Bench<'_> {
 
 /// Runs with namespaces of its own.
 fn with_bench(engines: &[&str], run: impl FnOnce(&Bench)) {
+    with_bench_in(&[], engines, run);
+}
+
+fn with_bench_in(env: &[(&str, &str)], engines: &[&str], run: impl FnOnce(&Bench)) {
     if !privileged() {
         return;
     }
     let (_turn, ns, host) = (turn(), Netns::new().unwrap(), Netns::new().unwrap());
-    run(&bench(&ns, &host, engines));
+    run(&bench(&ns, &host, engines, env));
 }
 
 /// Both directions, all sizes, at several thresholds, with a guest that is killed in the middle of
@@ -243,6 +259,57 @@ fn an_engine_that_hangs_is_stopped() {
         wait_for("the log says so", || b.logged("made nothing for too long"));
         assert!(coverage(&b.sw, "vhost_async_redone") > 0);
         b.works(100);
+    });
+}
+
+/// An engine like those on vfio-pci reaches only what is mapped for it: guests' memory is mapped,
+/// and unmapped before they go. The CPU copies for a guest whose memory is not there yet.
+#[test]
+fn memory_is_mapped_for_an_engine_on_vfio() {
+    if !privileged() {
+        return;
+    }
+    with_bench_in(&[("LD_PRELOAD", &engine())], &["mode=thread,sva=0"], |b| {
+        b.threshold(0);
+        let guests = b.guests(SPLIT);
+        b.works(200);
+        assert!(b.logged("memory that is not allocated yet is not mapped for DMA"));
+        assert_eq!(coverage(&b.sw, "vhost_async_copy"), 0);
+        drop(guests);
+        b.sockets.iter().for_each(|socket| drop(std::fs::remove_file(socket)));
+        let guests = b.guests_with_memory();
+        wait_for("guests' memory is mapped", || {
+            b.works(100);
+            coverage(&b.sw, "vhost_async_copy") > 500
+        });
+        assert_eq!(coverage(&b.sw, "vhost_async_error"), 0);
+        let mapped = || appctl(&b.sw, "weft/state engines/mapped_bytes").trim().to_string();
+        assert_ne!(mapped(), "0");
+        let perf = appctl(&b.sw, "dpif-netdev/pmd-perf-show");
+        assert!(perf.contains("of unmapped memory"), "{perf}");
+        vsctl(&b.sw, "set Open_vSwitch . other_config:vhost-async-support=false");
+        wait_for("it is unmapped when there is no engine", || mapped() == "0");
+        vsctl(&b.sw, "set Open_vSwitch . other_config:vhost-async-support=true");
+        let before = coverage(&b.sw, "vhost_async_copy");
+        wait_for("guests' memory is mapped again", || {
+            b.works(100);
+            coverage(&b.sw, "vhost_async_copy") > before + 500
+        });
+        drop(guests);
+        wait_for("it is unmapped when guests go", || mapped() == "0");
+        assert!(!b.logged("cannot be unmapped"));
+    });
+}
+
+/// Without VFIO the CPU makes all copies, and the log says why.
+#[test]
+fn an_engine_that_reaches_no_guest_is_not_used() {
+    with_bench(&["mode=thread,sva=0"], |b| {
+        b.threshold(0);
+        let _guests = b.guests_with_memory();
+        b.works(200);
+        assert!(b.logged("memory cannot be mapped for DMA"));
+        assert_eq!(coverage(&b.sw, "vhost_async_copy"), 0);
     });
 }
 

@@ -94,8 +94,8 @@ fn lines(out: &mut String, name: &str, seat: &Seat) {
     );
     line(
         "- Bursts not deferred:",
-        t.logged + t.closing,
-        format!("{} of guests that migrate", t.logged),
+        t.logged + t.closing + t.unmapped,
+        format!("{} of guests that migrate, {} of unmapped memory", t.logged, t.unmapped),
     );
 }
 

@@ -1,6 +1,7 @@
 //! An engine that is a thread: late, in any order, failing and hanging as the test asks.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use testkit::Noise;
@@ -17,6 +18,8 @@ pub struct Faults {
     pub room: usize,
     /// Longest delay of copies that were submitted together.
     pub delay_us: usize,
+    /// Copies fail of which no end is in memory that is mapped for it ([`MAPPED`]).
+    pub needs_maps: bool,
     /// Copies to pages fail that are not there yet, as an engine does that causes no page faults.
     pub needs_pages: bool,
 }
@@ -27,6 +30,15 @@ fn is_there(at: *mut u8) -> bool {
     // SAFETY: it looks at the page tables of a mapping.
     let known = unsafe { libc::mincore(page.cast(), 1, &raw mut there) } == 0;
     known && there & 1 != 0
+}
+
+/// What is mapped for engines: ranges of addresses. The test that has engines map keeps it.
+pub static MAPPED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+
+/// True if an end of a copy is in memory that is mapped for engines.
+fn is_mapped(job: &Job) -> bool {
+    let mapped = MAPPED.lock().unwrap();
+    [job.from.addr(), job.to.addr()].iter().any(|at| mapped.iter().any(|m| m.contains(at)))
 }
 
 #[derive(Default)]
@@ -73,6 +85,7 @@ fn run(shared: &(Mutex<State>, Condvar), mut noise: Noise, faults: Faults) {
         drop(now);
         for (job, fails) in &mut row {
             *fails |= faults.needs_pages && !is_there(job.to);
+            *fails |= faults.needs_maps && !is_mapped(job);
         }
         let statuses: Vec<u32> = row.iter().map(|(_, fails)| 7 * u32::from(*fails)).collect();
         std::thread::sleep(Duration::from_micros(noise.below(faults.delay_us + 1) as u64));

@@ -175,6 +175,7 @@ fn hostile_clients_and_copies_in_flight() {
             hang_after: 0,
             room: 256,
             delay_us: 200,
+            needs_maps: false,
             needs_pages: false,
         };
         attack_server(packed, Some(faults));

@@ -62,7 +62,14 @@ pub fn start_with_probes<'a>(ns: &'a Netns, far: &Netns, ports: u32) -> (Switch<
 
 /// [`start`] with bridge `br0`.
 pub fn start_with_bridge(ns: &Netns) -> Switch<'_> {
-    let sw = start(ns);
+    start_with_bridge_in(ns, &[])
+}
+
+/// [`start_with_bridge`] with these variables in the daemon's environment.
+pub fn start_with_bridge_in<'a>(ns: &'a Netns, env: &[(&str, &str)]) -> Switch<'a> {
+    let mut config = SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+    config.env.extend(env.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    let sw = Switch::start(ns, config).unwrap();
     add_bridge(&sw, "br0");
     sw
 }

@@ -29,6 +29,7 @@ pub fn engines(s: &mut State) -> Value {
                 ("full", t.full),
                 ("bursts_of_migrating_guests", t.logged),
                 ("bursts_of_closing_rings", t.closing),
+                ("bursts_of_unmapped_guests", t.unmapped),
                 ("bursts_of_ports_whose_copies_failed", t.barred),
                 ("in_flight_max", t.in_flight_max),
             ];
@@ -46,6 +47,7 @@ pub fn engines(s: &mut State) -> Value {
     json!({
         "enabled": s.engines.enabled(),
         "threshold_bytes": vhost_user::threshold(),
+        "mapped_bytes": vhost_user::mapped_bytes(),
         "devices": devices,
     })
 }
