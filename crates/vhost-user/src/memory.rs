@@ -6,6 +6,7 @@
 //! by [`crate::sigbus`].
 
 use crate::dma_map::{Complain, DmaGuard, DmaMap};
+use crate::dma_thread;
 use crate::message::TableEntry;
 use crate::sigbus::{Registered, register};
 use crate::violation::Violation;
@@ -189,7 +190,7 @@ impl RegionTable {
         let regions: Vec<Region> = entries.iter().map(region).collect();
         let range = |m: &Mapping| m.map.addr()..m.map.addr() + m.bytes;
         let ranges: Vec<_> = maps.iter().map(range).collect();
-        let dma = DmaMap::new(&ranges, maps.iter().all(|m| m.is_allocated), complain);
+        let dma = dma_thread::add(&ranges, maps.iter().all(|m| m.is_allocated), complain);
         // In this order they are dropped.
         let owner = (DmaGuard(dma.clone()), maps);
         let memory = Arc::new(Memory::owned(regions, Box::new(owner)));

@@ -2,6 +2,7 @@
 
 use crate::copies::{self, At};
 use crate::counters::Counters;
+use crate::dma_thread;
 use crate::pair_choice::{Turn, ring_of};
 use crate::rarp::{RARP_BYTES, rarp};
 use crate::rings::OwnRing;
@@ -27,7 +28,7 @@ fn may_list(own: &OwnRing) -> bool {
 /// True if this thread's engine reaches the guest's memory; counts if not.
 #[inline]
 fn is_in_reach(own: &OwnRing) -> bool {
-    let is = own.dma.as_ref().is_none_or(|dma| dma.is_in_reach());
+    let is = own.dma.as_ref().is_none_or(|map| dma_thread::is_in_reach(map));
     if !is {
         copies::count_unmapped();
     }
