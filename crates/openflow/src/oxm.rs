@@ -304,6 +304,8 @@ impl Oxm {
         let valid = match self.field {
             Field::InPort | Field::ActsetOutput => port_is_valid(value as u32),
             Field::IpTos => value & 3 == 0,
+            Field::NshTtl => value <= 63,
+            Field::NshMdtype => matches!(value, 1 | 2),
             Field::TunFlags => value & !TUN_FLAGS_MASK == 0,
             f => value <= f.full(),
         };
@@ -399,6 +401,12 @@ impl OxmHeader {
         if self.masked { self.payload / 2 } else { self.payload }
     }
 
+    /// True if its length counts more than the value's presence: a known field of another length
+    /// is of the wrong length then.
+    pub fn is_sized(&self) -> bool {
+        self.value_bytes() > 0 || self.class == EXPERIMENTER
+    }
+
     /// True if the field is `NXM_NX_COOKIE`.
     pub fn is_cookie(&self) -> bool {
         self.class == 1 && self.number == COOKIE && self.payload == 8 << usize::from(self.masked)
@@ -406,13 +414,19 @@ impl OxmHeader {
 
     /// True if the field is one of ovs-vswitchd's own flows, which others' flows may not match.
     pub fn is_private(&self) -> bool {
-        self.class == 1 && PRIVATE.contains(&self.number) && self.value_bytes() == 4
+        let is_nxm = self.class == 1 && PRIVATE.contains(&self.number);
+        let is_dp_hash = self.class == EXPERIMENTER && self.experimenter == NICIRA;
+        (is_nxm || is_dp_hash && self.number == 0) && self.value_bytes() == 4
+    }
+
+    /// The field of its class and number, whatever the length is.
+    pub fn named(&self) -> Option<Oxm> {
+        Oxm::by_number(Class::from_numbers(self.class, self.experimenter)?, self.number)
     }
 
     /// The field it names, if class, number and length are known.
     pub fn oxm(&self) -> Option<Oxm> {
-        let class = Class::from_numbers(self.class, self.experimenter)?;
-        let oxm = Oxm::by_number(class, self.number)?;
+        let oxm = self.named()?;
         let bytes = usize::from(oxm.bytes) << usize::from(self.masked);
         let fits = match oxm.field {
             Field::TunMetadata(_) => self.payload <= bytes,
