@@ -320,6 +320,11 @@ pub(crate) fn put_private_headers(masked: bool, out: &mut Vec<u8>) {
     out.extend([0, 1, RECIRC_ID << 1, 4]);
 }
 
+/// Appends the entry of `NXM_NX_RECIRC_ID` for packets that were not looked up before.
+pub(crate) fn put_no_recirculation(out: &mut Vec<u8>) {
+    out.extend([0, 1, RECIRC_ID << 1, 4, 0, 0, 0, 0]);
+}
+
 /// Appends the entry of a tunnel option.
 pub fn put_tun_metadata(t: &TunMetadata, out: &mut Vec<u8>) {
     let masked = !t.is_exact() || t.mask.is_empty();
@@ -417,6 +422,11 @@ impl OxmHeader {
         let is_nxm = self.class == 1 && PRIVATE.contains(&self.number);
         let is_dp_hash = self.class == EXPERIMENTER && self.experimenter == NICIRA;
         (is_nxm || is_dp_hash && self.number == 0) && self.value_bytes() == 4
+    }
+
+    /// True if it is `NXM_NX_RECIRC_ID`, whole.
+    pub fn is_recirc_id(&self) -> bool {
+        self.is_private() && self.class == 1 && self.number == RECIRC_ID && !self.masked
     }
 
     /// The field of its class and number, whatever the length is.
@@ -537,6 +547,32 @@ mod tests {
             let refused = crate::matching::decode_oxm_list(&entry);
             assert_eq!(refused.map(|_| ()), Err(OfError::RequestEperm));
         }
+    }
+
+    /// A megaflow's text, typed as a flow's match, begins with `recirc_id=0`.
+    #[test]
+    fn first_lookups_may_be_asked_for() {
+        let entry = [0, 1, 36 << 1, 4, 0, 0, 0, 0];
+        let m = crate::matching::decode_oxm_list(&entry).unwrap();
+        assert_eq!(m.mask.u32(flow::at::RECIRC), !0);
+        let mut out = vec![];
+        crate::matching::encode_oxm_list(Version::V13, &m, &mut out);
+        assert_eq!(out, entry);
+        let twice = crate::matching::decode_oxm_list(&[entry, entry].concat());
+        assert_eq!(twice.map(|_| ()), Err(OfError::MatchDupField));
+        // All values of the hash.
+        let any = [0, 1, 35 << 1 | 1, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(crate::matching::decode_oxm_list(&any), Ok(crate::Match::default()));
+    }
+
+    /// A packet type is said before fields that only Ethernet packets have.
+    #[test]
+    fn the_packet_type_comes_first() {
+        let (kind, eth_type) = ([0x80, 0, 44 << 1, 4, 0, 0, 0, 0], [0x80, 0, 5 << 1, 2, 8, 0]);
+        let decode =
+            |entries: [&[u8]; 2]| crate::matching::decode_oxm_list(&entries.concat()).map(|_| ());
+        assert_eq!(decode([&kind, &eth_type]), Ok(()));
+        assert_eq!(decode([&eth_type, &kind]), Err(OfError::MatchDupField));
     }
 
     #[test]
