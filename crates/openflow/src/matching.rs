@@ -178,6 +178,7 @@ fn is_ethernet(m: &Match) -> bool {
 fn add_private(m: &mut Match, entry: &OxmEntry) -> Result<(), OfError> {
     match entry.header.is_recirc_id() {
         _ if entry.mask == 0 => Ok(()),
+        true if entry.mask != u128::from(u32::MAX) => Err(OfError::MatchBadMask),
         true if m.mask.u32(at::RECIRC) != 0 => Err(OfError::MatchDupField),
         true if entry.value == 0 => {
             m.mask.set_u32(at::RECIRC, !0);

@@ -424,9 +424,9 @@ impl OxmHeader {
         (is_nxm || is_dp_hash && self.number == 0) && self.value_bytes() == 4
     }
 
-    /// True if it is `NXM_NX_RECIRC_ID`, whole.
+    /// True if it is `NXM_NX_RECIRC_ID`.
     pub fn is_recirc_id(&self) -> bool {
-        self.is_private() && self.class == 1 && self.number == RECIRC_ID && !self.masked
+        self.is_private() && self.class == 1 && self.number == RECIRC_ID
     }
 
     /// The field of its class and number, whatever the length is.
@@ -560,6 +560,10 @@ mod tests {
         assert_eq!(out, entry);
         let twice = crate::matching::decode_oxm_list(&[entry, entry].concat());
         assert_eq!(twice.map(|_| ()), Err(OfError::MatchDupField));
+        let masked = |mask: &[u8; 4]| [&[0, 1, 36 << 1 | 1, 8, 0, 0, 0, 0], &mask[..]].concat();
+        assert_eq!(crate::matching::decode_oxm_list(&masked(&[0xff; 4])), Ok(m));
+        let partly = crate::matching::decode_oxm_list(&masked(&[0, 0, 0, 7]));
+        assert_eq!(partly, Err(OfError::MatchBadMask));
         // All values of the hash.
         let any = [0, 1, 35 << 1 | 1, 8, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(crate::matching::decode_oxm_list(&any), Ok(crate::Match::default()));
