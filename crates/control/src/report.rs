@@ -115,7 +115,7 @@ impl Reporter {
             datapaths: desired
                 .datapaths
                 .values()
-                .map(|uuid| (*uuid, implementations::capabilities()))
+                .map(|uuid| (*uuid, implementations::capabilities(s)))
                 .collect(),
             ..Status::default()
         };

@@ -211,8 +211,9 @@ impl<'a> Writer<'a> {
             _ => 0,
         };
         let proto = if exact(Field::IpProto) { key.u8(at::PROTO) } else { 0 };
-        let looked_up_again = mask.u32(at::RECIRC) != 0 && mask.u32(at::PACKET_TYPE) != 0;
-        let megaflow = megaflow || looked_up_again;
+        let kinds = [Field::PacketType, Field::EthDst, Field::EthSrc, Field::EthType];
+        let has_kind = kinds.iter().any(|f| f.get(mask) != 0) || mask.u16(at::VLAN) != 0;
+        let megaflow = megaflow || mask.u32(at::RECIRC) != 0 && has_kind;
         Writer { key, mask, tun, names, megaflow, out: String::new(), eth_type, proto }
     }
 

@@ -123,6 +123,18 @@ pub(crate) fn load(oxm: Oxm, ofs_bits: u16, value: u64) -> Result<Action, OfErro
     Ok(Action::Load { dst, value })
 }
 
+/// Looks at the field and the length of an entry that an action sets, before its value and mask are
+/// looked at. Errors: `ActBadSetType`, `ActBadSetLen` for a known field of another length.
+fn check_header(buf: &[u8]) -> Result<(), OfError> {
+    let header = OxmHeader::parse(buf)?;
+    match header.oxm() {
+        Some(_) => Ok(()),
+        None if header.is_private() => Err(OfError::ActBadSetArgument),
+        None if header.is_sized() && header.named().is_some() => Err(OfError::ActBadSetLen),
+        None => Err(OfError::ActBadSetType),
+    }
+}
+
 /// The entry at the start of `buf`, then zeros, as (form, value, mask) for setting a field.
 fn entry(buf: &[u8], may_mask: bool) -> Result<(Oxm, u128, u128), OfError> {
     let entry = OxmEntry::parse(buf)?;
@@ -131,7 +143,6 @@ fn entry(buf: &[u8], may_mask: bool) -> Result<(Oxm, u128, u128), OfError> {
     }
     let rest = &buf[entry.size..];
     let (oxm, value, mask) = match entry_value(&entry) {
-        Err(OfError::MatchBadField) => return Err(OfError::ActBadSetType),
         Err(OfError::MatchBadMask) => {
             let oxm = entry.header.oxm().expect("its mask was looked at");
             let value = oxm.value(entry.value).map_err(|_| OfError::ActBadSetArgument)?;
@@ -152,6 +163,7 @@ fn entry(buf: &[u8], may_mask: bool) -> Result<(Oxm, u128, u128), OfError> {
 
 /// OpenFlow's set-field: `buf` is the entry and its padding. A mask is allowed from 1.5 on.
 pub(crate) fn set_field(version: Version, buf: &[u8]) -> Result<Action, OfError> {
+    check_header(buf)?;
     if let Some(set) = tun_metadata(buf, version >= Version::V15)? {
         return Ok(set);
     }
@@ -194,9 +206,45 @@ fn tun_metadata(buf: &[u8], may_mask: bool) -> Result<Option<Action>, OfError> {
 
 /// Nicira's load of a whole entry.
 pub(crate) fn load2(buf: &[u8]) -> Result<Action, OfError> {
+    check_header(buf)?;
     if let Some(set) = tun_metadata(buf, true)? {
         return Ok(set);
     }
     let (oxm, value, mask) = entry(buf, true)?;
     Ok(written(buf, oxm, value, mask))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OfError::*;
+
+    /// The error of a set-field with this entry, as ovs-vswitchd 3.1 has it.
+    #[test]
+    fn bad_entries_have_ovs_errors() {
+        for (version, entry, error) in [
+            // A field that does not exist, and one of another length; a value outside of the mask
+            // and a mask that is not allowed are looked at afterwards.
+            (Version::V13, "8000f60400000001", ActBadSetType),
+            (Version::V15, "8000f704ffff0000", ActBadSetType),
+            (Version::V13, "80001500", ActBadSetType),
+            (Version::V13, "800016050a00000100", ActBadSetLen),
+            (Version::V13, "80001605ffffff0000", ActBadSetLen),
+            (Version::V13, "ffff55084f4e4600000f0000", MatchBadWildcards),
+            (Version::V13, "ffff54064f4e4600000f", ActBadSetArgument),
+            (Version::V15, "80001708ffffffff00000000", MatchBadWildcards),
+            (Version::V13, "80001708000000000000ffff", ActBadSetMask),
+            // What only ovs-vswitchd's own flows match is not written, by either of its names.
+            (Version::V13, "0001460400000001", ActBadSetArgument),
+            (Version::V13, "ffff00080000232000000001", ActBadSetArgument),
+            // Values that such a field cannot have.
+            (Version::V13, "ffff1405005ad65040", ActBadSetArgument),
+            (Version::V13, "80000c0105", ActBadSetLen),
+            (Version::V13, "80000e0108", ActBadSetArgument),
+        ] {
+            let byte = |i| u8::from_str_radix(&entry[i..i + 2], 16).unwrap();
+            let bytes: Vec<u8> = (0..entry.len()).step_by(2).map(byte).collect();
+            assert_eq!(set_field(version, &bytes).err(), Some(error), "{entry}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! A match that was decoded and encoded for the same kind of wire reads back the same.
 
 use crate::match11::{self, decode_match11, encode_match11};
-use crate::oxm::{Oxm, OxmEntry, TUN_FLAGS_MASK, put_tun_metadata};
+use crate::oxm::{Oxm, OxmEntry, TUN_FLAGS_MASK, put_no_recirculation, put_tun_metadata};
 use crate::prereq::{self, VLAN_PRESENT, eth, ip};
 use crate::{Match, OfError, Version};
 use flow::{Field, at};
@@ -144,11 +144,15 @@ fn add_entry(m: &mut Match, entry: &OxmEntry) -> Result<(), OfError> {
         }
         return Ok(());
     }
+    if entry.header.is_private() {
+        return add_private(m, entry);
+    }
     let (oxm, value, mask) = entry_value(entry)?;
     if !prereq::holds(oxm.field, m) {
         return Err(OfError::MatchBadPrereq);
     }
-    if oxm.field.get(&m.mask) != 0 {
+    let is_late = oxm.field == Field::PacketType && is_ethernet(m);
+    if is_late || oxm.field.get(&m.mask) != 0 {
         return Err(OfError::MatchDupField);
     }
     let (field, value, mask) = match oxm.field {
@@ -162,11 +166,37 @@ fn add_entry(m: &mut Match, entry: &OxmEntry) -> Result<(), OfError> {
     Ok(())
 }
 
+/// True if fields are matched that only packets with an Ethernet header have: what they are is
+/// said then.
+fn is_ethernet(m: &Match) -> bool {
+    let fields = [Field::EthDst, Field::EthSrc, Field::EthType, Field::VlanTci];
+    fields.iter().any(|f| f.get(&m.mask) != 0)
+}
+
+/// Adds a field that only ovs-vswitchd's own flows match: others may match any hash, and packets
+/// that were not looked up before.
+fn add_private(m: &mut Match, entry: &OxmEntry) -> Result<(), OfError> {
+    match entry.header.is_recirc_id() {
+        _ if entry.mask == 0 => Ok(()),
+        true if entry.mask != u128::from(u32::MAX) => Err(OfError::MatchBadMask),
+        true if m.mask.u32(at::RECIRC) != 0 => Err(OfError::MatchDupField),
+        true if entry.value == 0 => {
+            m.mask.set_u32(at::RECIRC, !0);
+            Ok(())
+        }
+        _ => Err(OfError::RequestEperm),
+    }
+}
+
 /// Writes OXM/NXM entries without header and padding, in the forms of `version` (below 1.2: NXM).
 /// Fields whose prerequisites the match lacks are left out.
 pub fn encode_oxm_list(version: Version, m: &Match, out: &mut Vec<u8>) {
     let mut list = List { version, m, out };
-    list.put_all(&[Field::PacketType, Field::ConjId, Field::InPort, Field::ActsetOutput]);
+    list.put(Field::PacketType);
+    if m.mask.u32(at::RECIRC) != 0 && m.key.u32(at::RECIRC) == 0 {
+        put_no_recirculation(list.out);
+    }
+    list.put_all(&[Field::ConjId, Field::InPort, Field::ActsetOutput]);
     list.put_all(&[Field::EthSrc, Field::EthDst, Field::EthType]);
     list.put_vlan();
     match prereq::eth_type(m) {

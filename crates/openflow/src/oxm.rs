@@ -304,6 +304,8 @@ impl Oxm {
         let valid = match self.field {
             Field::InPort | Field::ActsetOutput => port_is_valid(value as u32),
             Field::IpTos => value & 3 == 0,
+            Field::NshTtl => value <= 63,
+            Field::NshMdtype => matches!(value, 1 | 2),
             Field::TunFlags => value & !TUN_FLAGS_MASK == 0,
             f => value <= f.full(),
         };
@@ -316,6 +318,11 @@ impl Oxm {
 pub(crate) fn put_private_headers(masked: bool, out: &mut Vec<u8>) {
     out.extend([0, 1, DP_HASH << 1 | u8::from(masked), 4 << u8::from(masked)]);
     out.extend([0, 1, RECIRC_ID << 1, 4]);
+}
+
+/// Appends the entry of `NXM_NX_RECIRC_ID` for packets that were not looked up before.
+pub(crate) fn put_no_recirculation(out: &mut Vec<u8>) {
+    out.extend([0, 1, RECIRC_ID << 1, 4, 0, 0, 0, 0]);
 }
 
 /// Appends the entry of a tunnel option.
@@ -399,6 +406,12 @@ impl OxmHeader {
         if self.masked { self.payload / 2 } else { self.payload }
     }
 
+    /// True if its length counts more than the value's presence: a known field of another length
+    /// is of the wrong length then.
+    pub fn is_sized(&self) -> bool {
+        self.value_bytes() > 0 || self.class == EXPERIMENTER
+    }
+
     /// True if the field is `NXM_NX_COOKIE`.
     pub fn is_cookie(&self) -> bool {
         self.class == 1 && self.number == COOKIE && self.payload == 8 << usize::from(self.masked)
@@ -406,13 +419,24 @@ impl OxmHeader {
 
     /// True if the field is one of ovs-vswitchd's own flows, which others' flows may not match.
     pub fn is_private(&self) -> bool {
-        self.class == 1 && PRIVATE.contains(&self.number) && self.value_bytes() == 4
+        let is_nxm = self.class == 1 && PRIVATE.contains(&self.number);
+        let is_dp_hash = self.class == EXPERIMENTER && self.experimenter == NICIRA;
+        (is_nxm || is_dp_hash && self.number == 0) && self.value_bytes() == 4
+    }
+
+    /// True if it is `NXM_NX_RECIRC_ID`.
+    pub fn is_recirc_id(&self) -> bool {
+        self.is_private() && self.class == 1 && self.number == RECIRC_ID
+    }
+
+    /// The field of its class and number, whatever the length is.
+    pub fn named(&self) -> Option<Oxm> {
+        Oxm::by_number(Class::from_numbers(self.class, self.experimenter)?, self.number)
     }
 
     /// The field it names, if class, number and length are known.
     pub fn oxm(&self) -> Option<Oxm> {
-        let class = Class::from_numbers(self.class, self.experimenter)?;
-        let oxm = Oxm::by_number(class, self.number)?;
+        let oxm = self.named()?;
         let bytes = usize::from(oxm.bytes) << usize::from(self.masked);
         let fits = match oxm.field {
             Field::TunMetadata(_) => self.payload <= bytes,
@@ -523,6 +547,36 @@ mod tests {
             let refused = crate::matching::decode_oxm_list(&entry);
             assert_eq!(refused.map(|_| ()), Err(OfError::RequestEperm));
         }
+    }
+
+    /// A megaflow's text, typed as a flow's match, begins with `recirc_id=0`.
+    #[test]
+    fn first_lookups_may_be_asked_for() {
+        let entry = [0, 1, 36 << 1, 4, 0, 0, 0, 0];
+        let m = crate::matching::decode_oxm_list(&entry).unwrap();
+        assert_eq!(m.mask.u32(flow::at::RECIRC), !0);
+        let mut out = vec![];
+        crate::matching::encode_oxm_list(Version::V13, &m, &mut out);
+        assert_eq!(out, entry);
+        let twice = crate::matching::decode_oxm_list(&[entry, entry].concat());
+        assert_eq!(twice.map(|_| ()), Err(OfError::MatchDupField));
+        let masked = |mask: &[u8; 4]| [&[0, 1, 36 << 1 | 1, 8, 0, 0, 0, 0], &mask[..]].concat();
+        assert_eq!(crate::matching::decode_oxm_list(&masked(&[0xff; 4])), Ok(m));
+        let partly = crate::matching::decode_oxm_list(&masked(&[0, 0, 0, 7]));
+        assert_eq!(partly, Err(OfError::MatchBadMask));
+        // All values of the hash.
+        let any = [0, 1, 35 << 1 | 1, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(crate::matching::decode_oxm_list(&any), Ok(crate::Match::default()));
+    }
+
+    /// A packet type is said before fields that only Ethernet packets have.
+    #[test]
+    fn the_packet_type_comes_first() {
+        let (kind, eth_type) = ([0x80, 0, 44 << 1, 4, 0, 0, 0, 0], [0x80, 0, 5 << 1, 2, 8, 0]);
+        let decode =
+            |entries: [&[u8]; 2]| crate::matching::decode_oxm_list(&entries.concat()).map(|_| ());
+        assert_eq!(decode([&kind, &eth_type]), Ok(()));
+        assert_eq!(decode([&eth_type, &kind]), Err(OfError::MatchDupField));
     }
 
     #[test]

@@ -97,6 +97,23 @@ fn the_tools_print_the_same() {
     assert!(bad.is_empty(), "{bad:#?}");
 }
 
+/// Clients of a bridge's socket are asked after a minute of the daemon's clock, which test suites
+/// put forward.
+#[test]
+fn a_client_that_says_nothing_is_asked() {
+    if !privileged() {
+        return;
+    }
+    let line = "ovs-ofctl monitor br0 65534 --detach --no-chdir --pidfile=$PWD/m.pid 2>m.log; \
+        ovs-appctl time/stop; for ms in 45000 30000 45000 75000; do ovs-appctl time/warp $ms; \
+        sleep 0.5; grep -c . m.log; done; cat m.log; kill $(cat m.pid)";
+    let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let weft = start(&a, SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
+    let mine = run(&weft, line);
+    assert_eq!(mine.matches("OFPT_ECHO_REQUEST (xid=0x0): 0 bytes of payload").count(), 2);
+    assert_eq!(mine, run(&start(&b, SwitchConfig::oracle()), line));
+}
+
 /// OpenFlow messages in the log, and how many flow-mods a connection sent.
 #[test]
 fn the_log_of_messages_is_the_same() {

@@ -44,8 +44,6 @@ pub const COMMANDS: &[Command] = &[
     command("dpctl/del-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
     command("dpctl/mod-flow", "[dp] flow actions", 2, 3, refuse!(NO_FLOWS)),
     command("dpctl/mod-flows", "[dp] file", 1, 2, refuse!(NO_FLOWS)),
-    command("dpctl/normalize-actions", "actions", 2, 2, refuse!(NO_FLOWS)),
-    command("dpctl/parse-actions", "actions", 1, 1, refuse!(NO_FLOWS)),
     command("dpctl/set-if", "dp iface...", 2, usize::MAX, refuse!(NO_PORTS)),
     command("dpif-netlink/dispatch-mode", "", 0, 0, refuse!("there is no kernel datapath here")),
     // How flows are dumped inside of ovs-vswitchd: nothing of it is seen outside.

@@ -124,5 +124,6 @@ fn warp(s: &mut State, args: &[String]) -> Result<String, String> {
         left = left.saturating_sub(step);
         housekeeping::tick(s);
     }
+    s.of.warped.notify_waiters();
     Ok("warped\n".into())
 }

@@ -217,16 +217,16 @@ fn write_flow(priority: u32, f: &FlowStats, offload: bool, out: &mut String) {
     let seconds = f.duration_ns / 1_000_000_000;
     let (packets, bytes, line) = (f.packets, f.bytes, flow_line(priority, f));
     let offload = if offload { "n_offload_packets=0, n_offload_bytes=0, " } else { "" };
-    let _ =
-        writeln!(out, "duration={seconds}s, n_packets={packets}, n_bytes={bytes}, {offload}{line}");
+    let table = if f.table == 0 { String::new() } else { format!("table_id={}, ", f.table) };
+    let counts = format!("duration={seconds}s, n_packets={packets}, n_bytes={bytes}, {offload}");
+    let _ = writeln!(out, "{table}{counts}{line}");
 }
 
 /// The priority that is not printed.
 const DEFAULT_PRIORITY: u32 = 0x8000;
 
-/// Table, priority, match and actions of a flow.
+/// Priority, match and actions of a flow.
 fn flow_line(priority: u32, f: &FlowStats) -> String {
-    let table = if f.table == 0 { String::new() } else { format!("table_id={}, ", f.table) };
     let names = |_| None;
     let matching = flow::match_text(&f.matching.key, &f.matching.mask, &f.matching.tun, &names);
     let actions = instructions_text(&f.instructions);
@@ -235,5 +235,5 @@ fn flow_line(priority: u32, f: &FlowStats) -> String {
         p if matching.is_empty() => format!("priority={p}"),
         p => format!("priority={p},"),
     };
-    format!("{table}{priority}{matching},actions={actions}")
+    format!("{priority}{matching},actions={actions}")
 }

@@ -10,7 +10,8 @@ use std::fmt::Write;
 /// A feature's name, what `dpif/show-dp-features` calls it, and its value there.
 type Feature = (&'static str, &'static str, &'static str);
 
-/// What the datapath can do, as `dpif/show-dp-features` has it.
+/// What the datapath can do, as `dpif/show-dp-features` has it; `max_vlan_headers` is what
+/// `vlan-limit` allows ([`features_now`]).
 const FEATURES: &[Feature] = &[
     ("masked_set_action", "Masked set action", "Yes"),
     ("tnl_push_pop", "Tunnel push pop", "Yes"),
@@ -18,7 +19,7 @@ const FEATURES: &[Feature] = &[
     ("trunc", "Truncate action", "Yes"),
     ("clone", "Clone action", "Yes"),
     ("sample_nesting", "Sample nesting", "10"),
-    ("ct_eventmask", "Conntrack eventmask", "No"),
+    ("ct_eventmask", "Conntrack eventmask", "Yes"),
     ("ct_clear", "Conntrack clear", "Yes"),
     ("max_hash_alg", "Max dp_hash algorithm", "1"),
     ("check_pkt_len", "Check pkt length action", "Yes"),
@@ -40,10 +41,16 @@ const FEATURES: &[Feature] = &[
     ("nd_ext", "IPv6 ND Extension", "Yes"),
 ];
 
+/// [`FEATURES`] under the present settings.
+fn features_now(s: &State) -> impl Iterator<Item = Feature> {
+    let tags = if s.dp.settings().vlan_limit == 1 { "1" } else { "2" };
+    FEATURES.iter().map(move |f| if f.0 == "max_vlan_headers" { (f.0, f.1, tags) } else { *f })
+}
+
 /// `dpif/show-dp-features BRIDGE`.
 pub fn features(s: &mut State, args: &[String]) -> Result<String, String> {
     super::bridge(s, &args[0])?;
-    Ok(FEATURES.iter().map(|(_, text, value)| format!("{text}: {value}\n")).collect())
+    Ok(features_now(s).map(|(_, text, value)| format!("{text}: {value}\n")).collect())
 }
 
 /// A feature that can be switched off. ovs-vswitchd then does by its slow path what it is about;
@@ -62,8 +69,9 @@ pub fn set_features(s: &mut State, args: &[String]) -> Result<String, String> {
     let line = |f: &Feature| {
         format!("{} ({}) : [run time]:{}, [boot time]:{}\n", f.0, f.1, now(f), word(f.2))
     };
-    let Some(name) = args.get(1) else { return Ok(FEATURES.iter().map(line).collect()) };
-    let feature = FEATURES.iter().find(|f| f.0 == name).ok_or("no such datapath feature")?;
+    let all: Vec<Feature> = features_now(s).collect();
+    let Some(name) = args.get(1) else { return Ok(all.iter().map(line).collect()) };
+    let feature = all.iter().find(|f| f.0 == name).ok_or("no such datapath feature")?;
     match args.get(2).map(String::as_str) {
         None => return Ok(line(feature)),
         Some(value @ ("true" | "false")) if name == SWITCHED => {
@@ -86,8 +94,8 @@ fn word(value: &str) -> &str {
 /// What the datapath can do, as column `Datapath.capabilities` has it: [`FEATURES`], with
 /// `ct_flush` (connections are flushed by their tuples), and `sample_nesting` as true instead of a
 /// depth.
-pub fn capabilities() -> BTreeMap<String, String> {
-    let shown = FEATURES.iter().map(|(name, _, value)| (*name, word(value)));
+pub fn capabilities(s: &State) -> BTreeMap<String, String> {
+    let shown = features_now(s).map(|(name, _, value)| (name, word(value)));
     let only_here = [("ct_flush", "true"), ("sample_nesting", "true")];
     shown.chain(only_here).map(|(name, value)| (name.into(), value.into())).collect()
 }

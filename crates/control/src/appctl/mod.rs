@@ -9,6 +9,7 @@ mod command;
 pub mod conntrack;
 pub mod coverage;
 pub mod dpctl;
+mod dpctl_actions;
 mod dpdk_info;
 pub mod dummy;
 mod engine_commands;
@@ -21,6 +22,7 @@ pub mod implementations;
 pub mod lldp;
 mod lookups;
 mod mdb;
+mod odp_actions;
 mod offload;
 pub mod perf;
 mod pmd;
@@ -50,6 +52,8 @@ pub const COMMANDS: &[Command] = &[
         6,
         flow_dump::of_datapath,
     ),
+    command("dpctl/normalize-actions", "actions", 2, usize::MAX, dpctl_actions::normalize),
+    command("dpctl/parse-actions", "actions", 1, usize::MAX, dpctl_actions::parse),
     command("dpctl/offload-stats-show", "[dp]", 0, 1, offload::stats),
     later("offload/show", "[port]", 0, 1, offload::show),
     later("offload/why", "[flow]", 0, 1, offload::why),

@@ -13,9 +13,9 @@ const MAPS: [&str; 3] = ["other_config", "bfd", "lldp"];
 pub struct Notice {
     /// The text for the log.
     pub text: String,
-    /// Open vSwitch knows the setting, so the user who set it counts on it; otherwise the name may
-    /// be misspelt.
-    pub known: bool,
+    /// The user who set it counts on it: Open vSwitch knows the setting, and would do something
+    /// that is not done here. Otherwise the name may be misspelt, or there is nothing to do.
+    pub missed: bool,
     /// The column, or `COLUMN:KEY`.
     pub name: String,
     value: String,
@@ -164,7 +164,7 @@ impl<'a> Walk<'a> {
             None => {
                 let text = format!("{row}{of}: {name} is not known and has no effect");
                 let (name, value) = (name.into(), value.into());
-                self.notices.insert(Notice { text, known: false, name, value });
+                self.notices.insert(Notice { text, missed: false, name, value });
             }
         }
     }
@@ -181,15 +181,18 @@ impl<'a> Walk<'a> {
                 let good = |n: i64| (least..=most).contains(&n);
                 (value.parse().is_ok_and(good), format!("={value}"))
             }
+            Support::Moot => (false, format!("={value}")),
             _ => (true, String::new()),
         };
         if allowed || value.is_empty() {
             return;
         }
         let why = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
-        let text = format!("{row}: {name}{shown} is not supported and has no effect{why}");
+        let missed = state != Support::Moot;
+        let what = if missed { "is not supported and has" } else { "has" };
+        let text = format!("{row}: {name}{shown} {what} no effect{why}");
         let (name, value) = (name.into(), value.into());
-        self.notices.insert(Notice { text, known: true, name, value });
+        self.notices.insert(Notice { text, missed, name, value });
     }
 }
 

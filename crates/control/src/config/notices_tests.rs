@@ -49,7 +49,7 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
     let rows = rows.into_iter().map(|((table, id), row)| (table, id, row.into_iter().collect()));
     let db = Replica::with_rows(Schema::default(), rows);
     let (_, root) = db.singleton("Open_vSwitch").unwrap();
-    let level = |n: &Notice| if n.known { "WARN" } else { "INFO" };
+    let level = |n: &Notice| if n.missed { "WARN" } else { "INFO" };
     read(&db, root).iter().map(|n| format!("{} {}", level(n), n.text)).collect()
 }
 
@@ -73,7 +73,12 @@ fn what_is_not_supported_is_said_by_row_and_name() {
         (
             "Open_vSwitch",
             "other_config",
-            Datum::map([("offload-rebalance", "true"), ("max-idle", "500"), ("typo", "1")]),
+            Datum::map([
+                ("offload-rebalance", "true"),
+                ("max-idle", "500"),
+                ("n-handler-threads", "2"),
+                ("typo", "1"),
+            ]),
         ),
         ("Bridge", "stp_enable", Datum::scalar(true)),
         ("Bridge", "external_ids", Datum::map([("anything", "1")])),
@@ -91,6 +96,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
     assert_eq!(
         all,
         [
+            "INFO Open_vSwitch: other_config:n-handler-threads=2 has no effect (there are no handler and revalidator threads)",
             "WARN Open_vSwitch: other_config:offload-rebalance is not supported and has no effect (there is no kernel datapath)",
             "INFO Open_vSwitch: other_config:typo is not known and has no effect",
             "WARN bridge br0: controller ptcp:6653: other_config:dscp=64 is not supported and has no effect",
@@ -158,7 +164,7 @@ fn every_setting_without_effect_has_its_notice() {
         for (name, state, _) in knobs.iter().filter(|(name, ..)| *name != "*") {
             let said =
                 if *name == "target" { one(table, name, "x:") } else { one(table, name, "x") };
-            let counts = matches!(state, Support::No(_) | Support::Only(_) | Support::Numbers(..));
+            let counts = !matches!(state, Support::Works | Support::Reported | Support::Foreign);
             assert_eq!(said.len(), usize::from(counts), "{table} {name}: {said:?}");
             checked += usize::from(counts);
         }
@@ -199,6 +205,7 @@ fn label(state: Support) -> String {
         Support::Numbers(least, most) => format!("works for {least} to {most}"),
         Support::No([]) => "no effect".into(),
         Support::No(idle) => format!("no effect ({} asks for none)", list(idle)),
+        Support::Moot => "no effect".into(),
         Support::Reported => "reported".into(),
         Support::Foreign => "not for the switch".into(),
     }

@@ -174,6 +174,19 @@ impl Peer<'_> {
     }
 }
 
+/// Waits until the daemon's clock was put forward so far that `time_max` has gone by since it was
+/// `since_ms`; zero: for ever.
+async fn warped(state: &Shared, since_ms: u64, time_max: Duration) {
+    let warped = state.borrow().of.warped.clone();
+    loop {
+        warped.notified().await;
+        let silent = datapath::now_ms().saturating_sub(since_ms);
+        if !time_max.is_zero() && u128::from(silent) >= time_max.as_millis() {
+            return;
+        }
+    }
+}
+
 /// As [`tokio::time::timeout`]; zero: for ever.
 async fn within<T>(time_max: Duration, f: impl Future<Output = T>) -> Result<T, Elapsed> {
     match time_max.is_zero() {
@@ -201,26 +214,28 @@ async fn read<R: AsyncRead>(
             None => return CloseReason::Ours,
         };
         let wait_max = if ready { timing.now().probe } else { HELLO_TIME_MAX };
-        let since = Instant::now();
+        let (since, since_ms) = (Instant::now(), datapath::now_ms());
         let soon = match pause < PROMPT_PEER_PAUSE_MAX {
             true => read_awake(&mut reader, &mut buf).await,
             false => None,
         };
         let got = match soon {
-            Some(r) => r,
+            Some(r) => Some(r),
             None => tokio::select! {
                 biased;
-                r = within(wait_max, peer.eviction.idle(reader.read(&mut buf))) => match r {
-                    Ok(r) => r,
-                    Err(_) if probed || !ready => return CloseReason::Silent,
-                    Err(_) => {
-                        probed = true;
-                        state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
-                        continue;
-                    }
-                },
+                r = within(wait_max, peer.eviction.idle(reader.read(&mut buf))) => r.ok(),
                 () = timing.changed() => continue,
+                () = warped(state, since_ms, wait_max), if ready => None,
             },
+        };
+        let got = match got {
+            Some(got) => got,
+            None if probed || !ready => return CloseReason::Silent,
+            None => {
+                probed = true;
+                state.borrow_mut().reply(id, 0, &Reply::EchoRequest(Vec::new()));
+                continue;
+            }
         };
         pause = since.elapsed();
         probed = false;

@@ -4,6 +4,9 @@
 use std::time::Duration;
 use tokio::sync::watch;
 
+/// Silence after which a client of a bridge's own sockets is asked: what ovs-vswitchd has for them.
+const LOCAL_PROBE: Duration = Duration::from_secs(60);
+
 /// Times of the connections of one row of table `Controller`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
@@ -40,8 +43,8 @@ impl Timing {
 }
 
 impl Default for Timing {
-    /// Times of a connection that has no row: no probes.
+    /// Times of a connection to a bridge's own sockets, which has no row.
     fn default() -> Self {
-        Timing::new(Times { max_backoff: Duration::from_secs(8), probe: Duration::ZERO }).1
+        Timing::new(Times { max_backoff: Duration::from_secs(8), probe: LOCAL_PROBE }).1
     }
 }

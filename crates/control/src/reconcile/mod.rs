@@ -111,7 +111,7 @@ fn await_flows(s: &mut State, desired: &Desired) {
 /// Says once what is set and has no effect, and again when it was changed.
 fn log_notices(s: &mut State, desired: &Desired) {
     for notice in desired.notices.difference(&s.applied.notices) {
-        let level = if notice.known { vlog::Level::Warn } else { vlog::Level::Info };
+        let level = if notice.missed { vlog::Level::Warn } else { vlog::Level::Info };
         // Each says something else: no limit on messages from one place.
         vlog::write(&vlog::Site::new(), level, MODULE, format_args!("{}", notice.text));
     }

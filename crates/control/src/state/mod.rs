@@ -39,6 +39,8 @@ pub struct OfShared {
     pub paces: crate::of::pace::Paces,
     /// Keys and authorities of connections over TLS.
     pub tls: crate::tls::Tls,
+    /// Notified when a test suite put the clock forward: silence may have been long enough.
+    pub warped: Rc<tokio::sync::Notify>,
     next_conn: ConnId,
     /// How long a bundle may be left alone, ns.
     pub bundle_timeout: u64,
@@ -51,6 +53,7 @@ impl Default for OfShared {
             snoops: Snoops::default(),
             paces: Default::default(),
             tls: Default::default(),
+            warped: Default::default(),
             next_conn: 1,
             bundle_timeout: crate::of::bundle::IDLE_TIMEOUT,
         }

@@ -62,7 +62,7 @@ impl<'a> Xlate<'a, '_> {
             self.look_at_ports();
         }
         match b.bond.as_ref().map(|bond| bond.output) {
-            Some(BondOutput::Nowhere) => self.trace_detail(|| "no enabled bond member".into()),
+            Some(BondOutput::Nowhere) => {}
             Some(BondOutput::Member(port)) => self.output_port(port, 0),
             Some(BondOutput::Spread(no)) => self.output_spread(b, no),
             None => {
