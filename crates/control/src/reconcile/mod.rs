@@ -6,6 +6,7 @@ mod interface;
 mod link_features;
 mod numbers;
 mod port_spec;
+mod prepare;
 mod turn;
 
 pub use bridge::remove_bridge;
@@ -18,6 +19,7 @@ use crate::state::{Shared, State};
 use crate::{controllers, settings, vlog};
 use bridge::{add_bridge, configure_own, fail_state, forget_flows, shrink_tables, start_over};
 use interface::{configure_iface, remove_ifaces};
+use prepare::{PREPARED_INTERFACES_MAX, prepare};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
@@ -88,7 +90,9 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         s.recent.reconfigured += u64::from(s.ofproto.take_reconfigured());
         s.closing.clone()
     };
-    // A client that waits for the configuration finds devices gone that the switch had made.
+    // A client that waits for the configuration finds MTUs set, and devices gone that the switch
+    // had made.
+    crate::device_changer::finished(state).await;
     closing.finished().await;
 }
 
@@ -128,9 +132,13 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
     let mut all: Vec<(&PortConf, &IfaceConf)> =
         conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
     all.sort_by_key(|(_, i)| i.ofport_request.is_none());
-    for (port, iface) in all {
-        configure_iface(&mut state.borrow_mut(), conf, port, iface);
-        give_turn(state, turn).await;
+    for some in all.chunks(PREPARED_INTERFACES_MAX) {
+        let mut prepared = prepare(state, conf, some).await;
+        for (port, iface) in some {
+            configure_iface(&mut state.borrow_mut(), (conf, port), iface, &mut prepared);
+            give_turn(state, turn).await;
+        }
+        state.borrow().closing.close(prepared.unused());
     }
     let s = &mut state.borrow_mut();
     crate::mtu::follow(s, &conf.name);

@@ -69,6 +69,8 @@ pub struct Pending {
     /// Bridges whose flows, groups and meters go because their fail mode asks for it. Controllers
     /// change nothing of them before.
     pub forgetting: BTreeMap<BridgeId, Forgetting>,
+    /// Changes of kernel devices.
+    pub devices: crate::device_changes::DeviceChanges,
     /// What controllers' packets had the packet side do.
     pub injected: crate::of::injected::Injected,
     /// Whose packets controllers may have go on.
