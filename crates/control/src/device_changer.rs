@@ -1,7 +1,7 @@
 //! Changes kernel devices. The thread that asks the kernel about devices does it, because the kernel
 //! takes milliseconds for each change, and tenths of a second while others make devices.
 
-use crate::device_changes::Change;
+use crate::device_changes::DueChange;
 use crate::links::{self, Name};
 use crate::state::{Shared, State};
 use crate::vlog;
@@ -46,7 +46,7 @@ pub async fn finished(state: &Shared) {
     }
 }
 
-fn inquiry(s: &mut State, (name, change): &(Name, Change)) -> Option<(PortNo, Inquiry)> {
+fn inquiry(s: &mut State, (name, change): &(Name, DueChange)) -> Option<(PortNo, Inquiry)> {
     let no = number(s, name)?;
     let mut inquiry = s.dp.port_mut(no)?.inquiry()?;
     if let Some(config) = &change.config {
@@ -66,7 +66,7 @@ fn number(s: &State, (bridge, name): &Name) -> Option<PortNo> {
 }
 
 /// Takes over what devices are now.
-fn take_over(s: &mut State, some: Vec<(Name, Change)>, answers: links::Answers) {
+fn take_over(s: &mut State, some: Vec<(Name, DueChange)>, answers: links::Answers) {
     let names: Vec<Name> = some.iter().map(|(name, _)| name.clone()).collect();
     let numbers: Vec<PortNo> = answers.keys().copied().collect();
     links::take_over(s, &names, answers);

@@ -13,7 +13,7 @@ type Name = (String, String);
 const TURN_DEVICES_MAX: usize = 8;
 /// What a device is to be like.
 #[derive(Default)]
-pub struct Change {
+pub struct DueChange {
     /// Up or down.
     pub admin_up: Option<bool>,
     /// With the MTU that it is to have.
@@ -25,7 +25,7 @@ pub struct Change {
 pub struct DeviceChanges {
     /// Who asked first goes first.
     order: VecDeque<Name>,
-    changes: BTreeMap<Name, Change>,
+    changes: BTreeMap<Name, DueChange>,
     /// How many have come to [`Self::order`], and how many of these are done.
     asked: u64,
     done: u64,
@@ -44,17 +44,17 @@ impl DeviceChanges {
         self.due(name).config = Some(config);
     }
 
-    fn due(&mut self, name: Name) -> &mut Change {
+    fn due(&mut self, name: Name) -> &mut DueChange {
         self.wake.notify_one();
         self.changes.entry(name).or_insert_with_key(|name| {
             self.order.push_back(name.clone());
             self.asked += 1;
-            Change::default()
+            DueChange::default()
         })
     }
 
     /// The next ones; [`Self::were_made`] is to follow.
-    pub fn take(&mut self) -> Vec<(Name, Change)> {
+    pub fn take(&mut self) -> Vec<(Name, DueChange)> {
         let names = self.order.drain(..self.order.len().min(TURN_DEVICES_MAX));
         names.filter_map(|name| self.changes.remove_entry(&name)).collect()
     }
