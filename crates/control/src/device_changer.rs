@@ -1,5 +1,5 @@
-//! Changes kernel devices. The thread that asks the kernel about devices does it, because the kernel
-//! takes milliseconds for each change, and tenths of a second while others make devices.
+//! Changes kernel devices. The thread that asks the kernel about devices does it, because the
+//! kernel takes milliseconds for each change, and tenths of a second while others make devices.
 
 use crate::device_changes::DueChange;
 use crate::links::{self, Name};

@@ -138,6 +138,8 @@ pub struct Applied {
     pub qos_due: BTreeSet<flow::PortNo>,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
+    /// How many more may come into the log; None: none came yet.
+    pub notices_left: Option<crate::budget::Budget>,
 }
 
 /// What the log has said of PMD threads.
