@@ -26,6 +26,7 @@ mod model;
 mod nat;
 mod policy;
 mod rewrite;
+mod searches;
 mod table;
 pub mod text;
 mod track;

@@ -6,6 +6,7 @@ use crate::conn::Conn;
 use crate::count::{Count, Refused};
 use crate::machine::Peers;
 use crate::policy::{Class, Policies};
+use crate::searches::Searches;
 use crate::table::Limits;
 use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
@@ -24,6 +25,7 @@ pub struct Model {
     pub policies: Policies,
     /// All exceptions that were counted, in order.
     pub counts: Vec<Count>,
+    searches: Searches,
 }
 
 impl Model {
@@ -134,6 +136,10 @@ impl Store for Model {
 
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {
         crate::table::Secret::fixed().hash_translation(tuple, nat)
+    }
+
+    fn searches(&mut self) -> &mut Searches {
+        &mut self.searches
     }
 
     fn random(&mut self) -> u32 {

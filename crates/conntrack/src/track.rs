@@ -9,6 +9,7 @@ use crate::machine::{self, Note, Peers, Verdict};
 use crate::nat;
 use crate::policy::Class;
 use crate::rewrite::translate;
+use crate::searches::Searches;
 use crate::tuple::Tuple;
 use action::Ct;
 
@@ -62,6 +63,8 @@ pub trait Store {
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64;
     /// A random number.
     fn random(&mut self) -> u32;
+    /// The account of NAT's searches for free tuples.
+    fn searches(&mut self) -> &mut Searches;
     /// True if sequence numbers of TCP are checked.
     fn checks_sequence(&self) -> bool;
     /// Counts an exception.
@@ -427,7 +430,7 @@ fn begin<S: Store>(
         }
     } else if let Some(nat) = &ct.nat {
         conn.nat = nat::translation(nat);
-        let Some(answer) = answer(store, &conn.orig, nat, now) else {
+        let Some(answer) = answer(store, &conn.orig, nat, came) else {
             store.count(Count::NatExhausted);
             return Ok(None);
         };
@@ -444,8 +447,14 @@ fn begin<S: Store>(
     Ok(Some((at, conn)))
 }
 
-/// The reply tuple of a translated connection; None: no tuple is free.
-fn answer<S: Store>(store: &mut S, orig: &Tuple, nat: &action::Nat, now: u64) -> Option<Tuple> {
+/// The reply tuple of a translated connection; None: no tuple is free, or the packet's port had so
+/// many tried that no more are looked up.
+fn answer<S: Store>(
+    store: &mut S,
+    orig: &Tuple,
+    nat: &action::Nat,
+    came: Arrival,
+) -> Option<Tuple> {
     let hash = store.hash(orig, nat);
     let random = store.random();
     let mut turn = 0u32;
@@ -453,7 +462,15 @@ fn answer<S: Store>(store: &mut S, orig: &Tuple, nat: &action::Nat, now: u64) ->
         turn = turn.wrapping_add(1);
         random.wrapping_mul(turn | 1).rotate_left(turn)
     };
-    nat::choose(orig, nat, hash, rounds, |t| store.find(t, now).is_none())
+    let (mut tries, allowed) = (0, store.searches().allowed(came));
+    let is_free = |t: &Tuple| {
+        let may = tries < allowed;
+        tries += u32::from(may);
+        may && store.find(t, came.now).is_none()
+    };
+    let found = nat::choose(orig, nat, hash, rounds, is_free);
+    store.searches().had(came, tries);
+    found
 }
 
 /// Counts a connection that was not stored.

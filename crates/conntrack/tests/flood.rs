@@ -1,6 +1,6 @@
 //! Connections that are begun and never answered, and a table that is full: what others have stays.
 
-use action::Ct;
+use action::{Ct, Nat, NatSide};
 use conntrack::{Arrival, At, Count, Keeper, Meta, Table, Worker, state, track};
 use std::sync::Arc;
 use sync::{Domain, Reader};
@@ -189,4 +189,54 @@ fn a_small_table_has_no_shares() {
     lab.table.limits.set_total(100);
     assert_eq!(lab.flood(1, 2), 100);
     assert_eq!(lab.counted(Count::PortHalfOpen), 0);
+}
+
+/// Ports that NAT has in these tests, for each server: whoever takes them all has each further
+/// packet search them.
+const NAT_PORTS: u16 = 100;
+
+impl Lab {
+    /// Sends the first packet of connection `n` to a server, with a translation of its source;
+    /// true: it got one.
+    fn translate(&mut self, n: u16, server: u8) -> bool {
+        let addresses = Some(([9, 9, 9, 9].into(), [9, 9, 9, 9].into()));
+        let ports = Some((2000, 2000 + NAT_PORTS - 1));
+        let nat = Some(Nat { side: Some(NatSide::Source), addresses, ports, ..Nat::default() });
+        let ct = Ct { zone: 1, commit: true, nat, ..Ct::default() };
+        let (mut data, mut meta) = (segment(n.into(), true, SYN, 100, 0), Meta::default());
+        data[19] = server;
+        let (at, came) = (At { l3: 0, sound: true }, Arrival { port: self.port, now: self.now });
+        let before = self.table.zone_len(1);
+        let _ = track(&mut self.worker, &ct, &mut data, at, &mut meta, came);
+        self.table.zone_len(1) > before
+    }
+
+    /// As many connections to a server, each in a millisecond of its own.
+    fn take_ports(&mut self, server: u8, ports: u16) {
+        for n in 0..ports {
+            self.now += 1;
+            assert!(self.translate(n, server), "{n} of {server}");
+        }
+    }
+}
+
+/// Who has taken all ports of one server has little time of the worker to search for more, and so
+/// may not find the last one of another server; other ports do.
+#[test]
+fn searches_of_one_port_in_vain_are_bounded() {
+    const SERVERS: u8 = 8;
+    let mut lab = Lab::new();
+    lab.take_ports(0, NAT_PORTS);
+    let mut found = 0;
+    for server in 1..=SERVERS {
+        lab.take_ports(server, NAT_PORTS - 1);
+        lab.now += 1;
+        assert!((1000..1100).all(|n| !lab.translate(n, 0)), "all ports are taken");
+        let got = lab.translate(NAT_PORTS, server);
+        found += u8::from(got);
+        lab.port = 2;
+        assert!(got || lab.translate(NAT_PORTS, server), "another port has its own tries");
+        lab.port = 1;
+    }
+    assert!(found < SERVERS, "tries of a millisecond were used up");
 }

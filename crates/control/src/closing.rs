@@ -20,7 +20,23 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 const DEVICE: &str = "a device of DPDK";
 
 /// Ports that are being closed, by name.
-pub struct Closing<T = Box<dyn Port>>(Arc<Shared<T>>);
+pub struct Closing<T = Leaving>(Arc<Shared<T>>);
+
+/// A port that is closed when this is dropped.
+pub struct Leaving {
+    port: Box<dyn Port>,
+    /// The device that the port made stays for the next daemon.
+    stays: bool,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if !self.stays {
+            // A device that is gone does not stay either.
+            let _ = self.port.set_persistent(false);
+        }
+    }
+}
 
 struct Shared<T> {
     going: Mutex<Going<T>>,
@@ -43,13 +59,25 @@ impl<T> Default for Closing<T> {
 }
 
 impl Closing {
-    /// Begins to close ports. Those that take no time are closed when it returns.
+    /// Begins to close ports, and their devices go. Those that take no time are closed when it
+    /// returns.
     pub fn close(&self, ports: Vec<Box<dyn Port>>) {
-        let (slow, others): (Vec<_>, Vec<_>) = ports.into_iter().partition(|p| p.closes_slowly());
+        self.leave(ports, false);
+    }
+
+    /// As [`Self::close`], and devices that the ports made stay for the next daemon.
+    pub fn close_and_keep(&self, ports: Vec<Box<dyn Port>>) {
+        self.leave(ports, true);
+    }
+
+    fn leave(&self, ports: Vec<Box<dyn Port>>, stays: bool) {
+        let all = ports.into_iter().map(|port| Leaving { port, stays });
+        let (slow, others): (Vec<_>, Vec<_>) = all.partition(|l| l.port.closes_slowly());
         drop(others);
-        for port in slow {
-            let is_device = port.service() == Service::Poll;
-            self.begin(if is_device { DEVICE } else { port.name() }.to_owned(), port);
+        for leaving in slow {
+            let is_device = leaving.port.service() == Service::Poll;
+            let name = if is_device { DEVICE } else { leaving.port.name() }.to_owned();
+            self.begin(name, leaving);
         }
     }
 }

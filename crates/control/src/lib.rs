@@ -17,6 +17,8 @@ mod ct_policies;
 mod ct_timeouts;
 mod ct_walk;
 pub mod daemon;
+mod device_changer;
+mod device_changes;
 mod engines;
 mod export;
 mod failed_translations;

@@ -36,10 +36,10 @@ const REST_EACH: Duration = Duration::from_micros(500);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// An interface: its bridge's name, and its own.
-type Name = (String, String);
+pub type Name = (String, String);
 
 /// What the kernel said of ports' devices.
-type Answers = HashMap<PortNo, DeviceAnswer>;
+pub type Answers = HashMap<PortNo, DeviceAnswer>;
 
 /// Looks at all links each second until the daemon ends.
 pub async fn run_each_second(state: Shared) {
@@ -140,7 +140,7 @@ fn asker() -> std::io::Result<&'static Sender<Question>> {
 }
 
 /// Has another thread ask.
-async fn answers(inquiries: Vec<(PortNo, Inquiry)>) -> std::io::Result<Answers> {
+pub async fn answers(inquiries: Vec<(PortNo, Inquiry)>) -> std::io::Result<Answers> {
     if inquiries.is_empty() {
         return Ok(Answers::new());
     }
@@ -195,6 +195,17 @@ pub fn look_at_one(s: &mut State, bridge: &str, name: &str) {
     let one = [(bridge.to_owned(), name.to_owned())];
     look_at(s, &one, Answers::new());
     follow_up(s, &one);
+}
+
+/// Takes over what the kernel answered of these, and no other.
+pub fn take_over(s: &mut State, which: &[Name], answers: Answers) {
+    let is_answered = |(bridge, name): &&Name| {
+        let iface = s.bridges.get(bridge).and_then(|b| b.ifaces.get(name));
+        iface.and_then(|iface| iface.dp_port).is_some_and(|no| answers.contains_key(&no))
+    };
+    let answered: Vec<Name> = which.iter().filter(is_answered).cloned().collect();
+    look_at(s, &answered, answers);
+    follow_up(s, &answered);
 }
 
 /// Looks at links; those of which there is an answer make no system call.

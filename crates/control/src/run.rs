@@ -317,6 +317,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     tokio::task::spawn_local(housekeeping::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
     tokio::task::spawn_local(crate::links::run_each_second(state.clone()));
+    tokio::task::spawn_local(crate::device_changer::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_oam(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bonds(state.clone()));
     tokio::task::spawn_local(crate::export::run(state.clone()));
@@ -391,6 +392,6 @@ fn stop(state: &Shared, cleanup: bool) {
     s.bridges.clear();
     let nos: Vec<_> = s.dp.ports().collect();
     let ports = s.dp.del_ports(nos);
-    s.closing.close(ports);
+    s.closing.close_and_keep(ports);
     s.dp.shutdown();
 }

@@ -150,8 +150,14 @@ fn default_cores() -> Vec<usize> {
         let first = |core: &usize| !nodes[..*core].contains(&nodes[*core]);
         return (0..nodes.len()).filter(first).collect();
     }
-    let n = std::thread::available_parallelism().map_or(1, |n| n.get());
-    vec![n - 1]
+    vec![machine_cores() - 1]
+}
+
+/// The number of cores that the process had when it was first asked for: the answer is in /sys,
+/// where a look waits while others make devices.
+fn machine_cores() -> usize {
+    static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
 #[cfg(test)]

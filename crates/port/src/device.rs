@@ -2,7 +2,7 @@
 
 use crate::Abilities;
 use crate::ethtool::{Driver, Ethtool};
-use crate::inquiry::{DeviceAnswer, Inquiry, Seen};
+use crate::inquiry::{Changed, DeviceAnswer, Inquiry, Seen, Wanted};
 use crate::netlink::{Info, KernelStats, LinkChange, Netlink, Which};
 use crate::sys::failed;
 use crate::tc::TrafficControl;
@@ -27,6 +27,8 @@ pub struct Device {
     driver: Option<Driver>,
     /// Another thread asks the kernel all the time: what it said last is new enough.
     asked: bool,
+    /// What another thread changed, until the configuration that asked for it is applied.
+    changed: Option<Changed>,
     base_stats: KernelStats,
     base_changes: u32,
     /// The pool of its packets.
@@ -52,6 +54,7 @@ impl Device {
             speed: ethtool.speed(name),
             driver: ethtool.driver(name).ok(),
             asked: false,
+            changed: None,
             ethtool,
             base_stats: info.stats,
             base_changes: info.carrier_changes,
@@ -74,6 +77,9 @@ impl Device {
     pub fn inquiry(&mut self) -> Inquiry {
         self.asked = true;
         Inquiry {
+            name: self.name.clone(),
+            wanted: None,
+            admin_up: None,
             ifindex: self.ifindex,
             ethtool: self.ethtool.clone(),
             elsewhere: self.elsewhere.clone(),
@@ -87,6 +93,7 @@ impl Device {
             // Of the device that had the name before.
             return Ok(());
         }
+        self.changed = answer.changed.or(self.changed.take());
         let Seen { info, speed, driver } = answer.seen?;
         (self.last, self.speed, self.driver) = (info, speed, driver);
         self.provide();
@@ -166,16 +173,14 @@ impl Device {
         self.last.carrier_changes.wrapping_sub(self.base_changes).into()
     }
 
-    /// Applies the configured MTU and MAC, if they differ from the present ones.
+    /// Applies the configured MTU and MAC, if they differ from the present ones. What another
+    /// thread applied already is only reported.
     pub fn configure(&mut self, config: &PortConfig) -> Result<(), PortError> {
-        let info = self.refresh().map_err(|e| failed(&config.name, "reading the link", e))?;
-        let (mtu, mac) = (info.mtu, info.mac);
-        if let Some(want) = config.mtu_request.map(u32::from).filter(|&m| m != mtu) {
-            self.change(LinkChange::Mtu(want), &format!("setting MTU {want}"))?;
+        let wanted = Wanted::of(config);
+        if let Some((_, result)) = self.changed.take().filter(|(done, _)| *done == wanted) {
+            return result;
         }
-        if let Some(want) = config.mac.filter(|&m| m != mac) {
-            self.change(LinkChange::Mac(want), "setting the Ethernet address")?;
-        }
+        wanted.apply(&mut self.nl, self.ifindex, &config.name)?;
         self.refresh().map(drop).map_err(|e| failed(&config.name, "reading the link", e))
     }
 

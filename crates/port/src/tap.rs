@@ -8,6 +8,7 @@
 
 use crate::cutting::{Cutting, complete, missing};
 use crate::device::Device;
+use crate::inquiry::TapAnswer;
 use crate::netlink::{KernelStats, LinkChange};
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
@@ -452,15 +453,28 @@ impl Port for TapPort {
         self.device.known_link()
     }
     fn inquiry(&mut self) -> Option<Inquiry> {
-        let tap = self.tap.clone();
-        Some(Inquiry { tap: Some(Box::new(move || tap.attached())), ..self.device.inquiry() })
+        let (tap, name, pool) =
+            (self.tap.clone(), self.device.name.clone(), self.device.pool().clone());
+        let ask = move |is_here: bool| {
+            let attached = tap.attached();
+            let is_elsewhere = attached.is_ok() && !is_here;
+            let moved = if is_elsewhere { tap.find(&name, &pool).ok() } else { None };
+            TapAnswer { attached, moved }
+        };
+        Some(Inquiry { tap: Some(Box::new(ask)), ..self.device.inquiry() })
     }
     fn answered(&mut self, mut answer: DeviceAnswer) -> Result<(), PortError> {
-        let attached = std::mem::replace(&mut answer.attached, Ok(()));
-        attached.map_err(|e| open_failed(&self.device.name, &e))?;
-        if self.device.answered(answer).is_err() {
-            // It was moved to another namespace, or is going.
-            self.link();
+        let moved = match answer.tap.take() {
+            Some(TapAnswer { attached, moved }) => {
+                attached.map_err(|e| open_failed(&self.device.name, &e))?;
+                moved
+            }
+            None => None,
+        };
+        match moved {
+            Some(found) => self.device.moved(found),
+            // One that is seen in no namespace is on its way to another, or is going.
+            None => drop(self.device.answered(answer)),
         }
         Ok(())
     }

@@ -102,6 +102,22 @@ fn what_is_set_and_not_supported_is_said_once() {
     assert_eq!(notices(&s).len(), all + CASES.len() + MOOT.len());
 }
 
+/// However many settings a row has, and however often they change.
+#[test]
+fn very_many_unknown_settings_are_few_lines_of_the_log() {
+    const SETTINGS: usize = 700;
+    let s = Sandbox::new();
+    s.start_detached("");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    for round in 0..4 {
+        let some = (0..SETTINGS).map(|n| format!("other_config:k{n}={round}"));
+        s.vsctl(&format!("set bridge br0 {}", some.collect::<Vec<_>>().join(" ")));
+    }
+    let said = notices(&s).len();
+    assert!((1000..2 * SETTINGS).contains(&said), "{said}");
+    assert!(s.log().contains(" more settings are not known or not supported"));
+}
+
 #[test]
 fn the_machine_and_bonds_are_reported() {
     let s = Sandbox::new();

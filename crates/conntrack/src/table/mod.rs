@@ -28,6 +28,7 @@ use crate::ipf::FragmentSettings;
 use crate::machine::Peers;
 use crate::nat;
 use crate::policy::{Class, Policies};
+use crate::searches::Searches;
 use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
 use entry::{Entries, Entry, Packed, bit};
@@ -117,6 +118,7 @@ pub struct Worker {
     stock: Vec<u32>,
     counters: Arc<Counters>,
     random: u64,
+    searches: Searches,
 }
 
 /// The hash of a tuple whose bucket was prefetched ([`Worker::prefetch_bucket`]).
@@ -380,7 +382,7 @@ impl Worker {
         table.workers.lock().unwrap().counters.push(counters.clone());
         let random = table.secret.hash_directed(&Tuple::default()) ^ Arc::as_ptr(&counters) as u64;
         let stock = Vec::with_capacity(STOCK_COUNT_MAX);
-        Worker { table: table.clone(), stock, counters, random }
+        Worker { table: table.clone(), stock, counters, random, searches: Searches::default() }
     }
 
     /// The table.
@@ -588,6 +590,10 @@ impl Store for Worker {
 
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {
         self.table.secret.hash_translation(tuple, nat)
+    }
+
+    fn searches(&mut self) -> &mut Searches {
+        &mut self.searches
     }
 
     fn random(&mut self) -> u32 {

@@ -36,7 +36,12 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
         request,
         Request::Barrier | Request::BundleControl { step: BundleStep::CommitRequest, .. }
     );
+    let is_port_mod = matches!(request, Request::PortMod(_));
     let reply = perform(state, id, to, request, bytes).await;
+    if is_port_mod {
+        // Another thread takes the device up or down. Only this connection waits.
+        crate::device_changer::finished(state).await;
+    }
     let bridge = state.borrow().bridge_id(id).filter(|_| waits);
     if let Some(bridge) = bridge {
         change::notified(state, bridge).await;

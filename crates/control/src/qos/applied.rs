@@ -95,6 +95,11 @@ impl Applied {
         Some(failures)
     }
 
+    /// Records that the device has the kernel's default queueing.
+    pub fn is_default(&mut self) {
+        (self.plan, self.change) = (Some(Plan::Default), None);
+    }
+
     pub(super) fn shape(&self) -> Option<&Shape> {
         match &self.plan {
             Some(Plan::Shape(shape)) => Some(shape),

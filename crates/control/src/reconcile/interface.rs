@@ -2,6 +2,7 @@
 
 use super::numbers::{database_number, dummy_number, of_number, renumbered};
 use super::port_spec::port_spec;
+use super::prepare::{Opened, Prepared};
 use super::turn::give_turn;
 use crate::config::{BridgeConf, IfaceConf, PortConf};
 use crate::ports::{self, Iface};
@@ -115,7 +116,13 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     old.kind == new.kind && same_options && same_queues
 }
 
-pub(super) fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, conf: &IfaceConf) {
+/// `prepared`: what another thread did before, so that nothing waits for the kernel here.
+pub(super) fn configure_iface(
+    s: &mut State,
+    (br, port): (&BridgeConf, &PortConf),
+    conf: &IfaceConf,
+    prepared: &mut Prepared,
+) {
     let now = s.now_ms();
     crate::oam::configure(s, conf);
     let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
@@ -143,7 +150,7 @@ pub(super) fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, c
         let changed = changed || config.kind.starts_with("dummy");
         if changed && !reconfigure(s, dp_port, &config, conf) {
             reopen(s, br, conf);
-            return configure_iface(s, br, port, conf);
+            return configure_iface(s, (br, port), conf, prepared);
         }
         if let Some(no) = dp_port {
             crate::qos::apply(s, conf, no);
@@ -155,7 +162,7 @@ pub(super) fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, c
         let _ = s.ofproto.update_port(id, spec);
         return;
     }
-    let result = attach(s, br, port, conf);
+    let result = attach(s, (br, port), conf, prepared);
     if let Some(iface) = s.bridges.get_mut(&br.name).and_then(|b| b.ifaces.get_mut(&conf.name)) {
         match result {
             Ok((of_port, dp_port)) => {
@@ -186,7 +193,12 @@ pub(super) fn configure_iface(s: &mut State, br: &BridgeConf, port: &PortConf, c
     }
 }
 
-fn port_conf(s: &State, br: &BridgeConf, conf: &IfaceConf, mac: [u8; 6]) -> ::port::PortConfig {
+pub(super) fn port_conf(
+    s: &State,
+    br: &BridgeConf,
+    conf: &IfaceConf,
+    mac: [u8; 6],
+) -> ::port::PortConfig {
     let local = (conf.name == br.name).then_some(mac);
     let mut config = ports::port_config(conf, local, s.dp.tx_threads());
     config.userspace_tso = s.devices.userspace_tso;
@@ -243,7 +255,7 @@ fn reopen(s: &mut State, br: &BridgeConf, conf: &IfaceConf) {
 const RESERVED: &str = "";
 
 /// Names that ovs-vswitchd keeps for devices of its own.
-fn is_reserved(name: &str) -> bool {
+pub(super) fn is_reserved(name: &str) -> bool {
     let devices = ["erspan", "genev", "gre", "ip6erspan", "ip6gre", "lisp", "stt", "vxlan"];
     let is_device = |kind| name.strip_prefix(kind).is_some_and(|rest| rest.starts_with("_sys"));
     devices.into_iter().any(is_device) || ["ovs-netdev", "ovs-system", "ovs-dummy"].contains(&name)
@@ -252,9 +264,9 @@ fn is_reserved(name: &str) -> bool {
 /// Opens the port, gives it numbers on both sides.
 fn attach(
     s: &mut State,
-    br: &BridgeConf,
-    port: &PortConf,
+    (br, port): (&BridgeConf, &PortConf),
     conf: &IfaceConf,
+    prepared: &mut Prepared,
 ) -> Result<(OfPort, Option<flow::PortNo>), String> {
     if is_reserved(&conf.name) {
         return Err(RESERVED.into());
@@ -279,11 +291,10 @@ fn attach(
     } else if is_tunnel(&conf.kind) {
         Some(tunnels::attach(s, conf)?)
     } else {
-        let config = port_conf(s, br, conf, mac);
-        s.closing.wait_for(&conf.kind, &conf.name);
-        let mut opened = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
-        // A TAP keeps its addresses over a crash or restart of the daemon.
-        let _ = opened.set_persistent(true);
+        let Opened { port: opened, has_default_qdisc } = match prepared.take(&conf.name) {
+            Some(opened) => opened?,
+            None => open_now(s, br, conf, mac)?,
+        };
         let tx_by_hash = ports::tx_by_hash(conf);
         let by_hash = tx_by_hash && opened.n_txq() > 1;
         let service = PortService { affinity: ports::affinity(conf), tx_by_hash };
@@ -298,7 +309,11 @@ fn attach(
                 conf.name
             );
         }
-        Some(added.map_err(|e| e.to_string())?)
+        let no = added.map_err(|e| e.to_string())?;
+        if has_default_qdisc {
+            s.applied.qos.entry(no).or_default().is_default();
+        }
+        Some(no)
     };
     s.police(conf, dp_port);
     if let Some(no) = dp_port {
@@ -317,8 +332,23 @@ fn attach(
     Ok((of_port, dp_port))
 }
 
+/// Opens a port on this thread.
+fn open_now(
+    s: &mut State,
+    br: &BridgeConf,
+    conf: &IfaceConf,
+    mac: [u8; 6],
+) -> Result<Opened, String> {
+    let config = port_conf(s, br, conf, mac);
+    s.closing.wait_for(&conf.kind, &conf.name);
+    let mut port = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
+    // A TAP keeps its addresses over a crash or restart of the daemon.
+    let _ = port.set_persistent(true);
+    Ok(Opened { port, has_default_qdisc: false })
+}
+
 /// The other bridge in which an interface of this name works already.
-fn holder(s: &State, br: &BridgeConf, iface: &str) -> Option<String> {
+pub(super) fn holder(s: &State, br: &BridgeConf, iface: &str) -> Option<String> {
     let others = s.bridges.iter().filter(|(n, _)| **n != br.name);
     others
         .filter(|(_, b)| b.ifaces.get(iface).is_some_and(Iface::works))

@@ -6,6 +6,7 @@ mod interface;
 mod link_features;
 mod numbers;
 mod port_spec;
+mod prepare;
 mod turn;
 
 pub use bridge::remove_bridge;
@@ -13,17 +14,24 @@ pub use interface::{lost, take_returned};
 pub use numbers::dummy_number;
 pub use port_spec::{describe, mac_of};
 
+use crate::budget::Budget;
 use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
 use crate::state::{Shared, State};
 use crate::{controllers, settings, vlog};
 use bridge::{add_bridge, configure_own, fail_state, forget_flows, shrink_tables, start_over};
 use interface::{configure_iface, remove_ifaces};
+use prepare::{PREPARED_INTERFACES_MAX, prepare};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 use turn::give_turn;
 
 const MODULE: &str = "bridge";
+/// Messages of the log about settings without effect, at once: a row of the database may have as
+/// many settings as fit into megabytes, and others each time.
+const NOTICES_COUNT_MAX: u64 = 1000;
+/// After those, there is one more in this time.
+const NOTICE_MS: u64 = 100;
 
 /// Applies a whole configuration, some interfaces at a time. Ports that leave are closed at its
 /// end.
@@ -88,7 +96,9 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         s.recent.reconfigured += u64::from(s.ofproto.take_reconfigured());
         s.closing.clone()
     };
-    // A client that waits for the configuration finds devices gone that the switch had made.
+    // A client that waits for the configuration finds MTUs set, and devices gone that the switch
+    // had made.
+    crate::device_changer::finished(state).await;
     closing.finished().await;
 }
 
@@ -108,12 +118,24 @@ fn await_flows(s: &mut State, desired: &Desired) {
     }
 }
 
-/// Says once what is set and has no effect, and again when it was changed.
+/// Says once what is set and has no effect, and again when it was changed; of very many it says how
+/// many there are.
 fn log_notices(s: &mut State, desired: &Desired) {
+    let now = s.now_ms();
+    let full = || Budget::full(NOTICES_COUNT_MAX, now);
+    let (left, mut unsaid) = (s.applied.notices_left.get_or_insert_with(full), 0);
     for notice in desired.notices.difference(&s.applied.notices) {
+        if !left.has(now, NOTICE_MS) {
+            unsaid += 1;
+            continue;
+        }
+        left.spend();
         let level = if notice.missed { vlog::Level::Warn } else { vlog::Level::Info };
         // Each says something else: no limit on messages from one place.
         vlog::write(&vlog::Site::new(), level, MODULE, format_args!("{}", notice.text));
+    }
+    if unsaid > 0 {
+        vlog::warn!(MODULE, "{unsaid} more settings are not known or not supported");
     }
     s.applied.notices.clone_from(&desired.notices);
 }
@@ -128,9 +150,13 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
     let mut all: Vec<(&PortConf, &IfaceConf)> =
         conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
     all.sort_by_key(|(_, i)| i.ofport_request.is_none());
-    for (port, iface) in all {
-        configure_iface(&mut state.borrow_mut(), conf, port, iface);
-        give_turn(state, turn).await;
+    for some in all.chunks(PREPARED_INTERFACES_MAX) {
+        let mut prepared = prepare(state, conf, some).await;
+        for (port, iface) in some {
+            configure_iface(&mut state.borrow_mut(), (conf, port), iface, &mut prepared);
+            give_turn(state, turn).await;
+        }
+        state.borrow().closing.close(prepared.unused());
     }
     let s = &mut state.borrow_mut();
     crate::mtu::follow(s, &conf.name);

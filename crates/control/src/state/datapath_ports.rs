@@ -31,8 +31,7 @@ impl State {
             }
         }
         qos::release(self, &nos);
-        let mut ports = self.dp.del_ports(nos);
-        ports.iter_mut().for_each(|port| drop(port.set_persistent(false)));
+        let ports = self.dp.del_ports(nos);
         self.closing.close(ports);
     }
 }

@@ -72,6 +72,8 @@ pub struct Pending {
     /// Bridges whose flows, groups and meters go because their fail mode asks for it. Controllers
     /// change nothing of them before.
     pub forgetting: BTreeMap<BridgeId, Forgetting>,
+    /// Changes of kernel devices.
+    pub devices: crate::device_changes::DeviceChanges,
     /// What controllers' packets had the packet side do.
     pub injected: crate::of::injected::Injected,
     /// Whose packets controllers may have go on.
@@ -139,6 +141,8 @@ pub struct Applied {
     pub qos_due: BTreeSet<flow::PortNo>,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
+    /// How many more may come into the log; None: none came yet.
+    pub notices_left: Option<crate::budget::Budget>,
 }
 
 /// What the log has said of PMD threads.

@@ -49,22 +49,24 @@ impl State {
         self.ofproto.port_mod(bridge, pm)?;
         if pm.mask & openflow::port_config::PORT_DOWN != 0 {
             let up = pm.config & openflow::port_config::PORT_DOWN == 0;
-            if let Some(port) = self.dp_port(bridge, pm.port).and_then(|p| self.dp.port_mut(p)) {
-                let _ = port.set_admin_up(up);
-            }
-            self.look_at_port(bridge, pm.port);
+            self.set_admin_up(bridge, pm.port, up);
         }
         Ok(())
     }
 
-    /// Takes over the state of one port's device.
-    fn look_at_port(&mut self, bridge: BridgeId, port: OfPort) {
-        let Some(name) = self.bridge_name(bridge) else { return };
-        let mut ifaces = self.bridges.get(&name).into_iter().flat_map(|b| &b.ifaces);
-        let found = ifaces.find(|(_, i)| i.of_port == Some(port));
-        if let Some(iface) = found.map(|(iface, _)| iface.clone()) {
-            crate::links::look_at_one(self, &name, &iface);
+    /// Takes the device of a port up or down: at once, or soon if the kernel may take long.
+    fn set_admin_up(&mut self, bridge: BridgeId, port: OfPort, up: bool) {
+        let Some(bridge) = self.bridge_name(bridge) else { return };
+        let mut ifaces = self.bridges.get(&bridge).into_iter().flat_map(|b| &b.ifaces);
+        let Some((name, iface)) = ifaces.find(|(_, i)| i.of_port == Some(port)) else { return };
+        let name = name.clone();
+        if let Some(port) = iface.dp_port.and_then(|no| self.dp.port_mut(no)) {
+            if port.inquiry().is_some() {
+                return self.pending.devices.set_admin_up((bridge, name), up);
+            }
+            let _ = port.set_admin_up(up);
         }
+        crate::links::look_at_one(self, &bridge, &name);
     }
 
     /// Fragment handling is per bridge.

@@ -85,8 +85,10 @@ fn heard_of(sw: &Switch<'_>, evil: &Netns) -> (u64, u64) {
     (heard.matches("OFPT_PORT_STATUS").count() as u64, lasted)
 }
 
-/// Where the kernel has a thread that asks about a device, or changes one, wait for its lock.
-const WAITS: [&str; 3] = ["rtnetlink", "dev_ethtool", "tun_chr_ioctl"];
+/// Where the kernel has a thread that asks about a device, or makes or changes one, wait for its
+/// lock.
+const WAITS: [&str; 5] =
+    ["rtnetlink", "dev_ethtool", "tun_chr_ioctl", "packet_setsockopt", "packet_do_bind"];
 
 /// Whoever may make devices, in a namespace of its own, holds the kernel's lock for tenths of a
 /// second, which everybody waits for who asks about a device: the control thread does not ask.
@@ -97,23 +99,70 @@ fn control_does_not_wait_while_others_make_devices() {
         add_bridge(sw, "br1");
         let port = |i| format!("add-port br1 t{i} -- set interface t{i} type=internal");
         vsctl(sw, &(0..PORTS).map(port).collect::<Vec<_>>().join(" -- "));
-        let pid = sw.daemon_pid().unwrap();
-        let wchan = |thread: &str| {
-            std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan")).unwrap_or_default()
-        };
-        let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let waits = |thread: &str| WAITS.iter().any(|w| wchan(thread).contains(w));
         let making = [make_devices(), make_devices()];
-        let (start, main, mut all) = (Instant::now(), pid.to_string(), 0);
-        while start.elapsed() < Duration::from_secs(6) {
-            assert!(!waits(&main), "control waits in {}", wchan(&main));
-            let names = threads().flatten().map(|t| t.file_name());
-            all += names.filter(|t| waits(&t.to_string_lossy())).count();
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        let all = while_others_wait(sw, || std::thread::sleep(Duration::from_secs(6)));
         drop(making);
         assert!(all > 0, "another thread waited instead");
     });
+}
+
+/// Nor does it wait for ports that come, change and go meanwhile, or that a controller takes up and
+/// down.
+#[test]
+fn control_does_not_wait_for_ports_that_come_while_others_make_devices() {
+    const ROUNDS: u32 = 8;
+    attacked(|ns, sw, _| {
+        add_bridge(sw, "br1");
+        let making = [make_devices(), make_devices()];
+        let all = while_others_wait(sw, || {
+            for i in 0..ROUNDS {
+                let (tap, veth, peer) = (format!("t{i}"), format!("w{i}"), format!("x{i}"));
+                ns.ip(&format!("link add {veth} type veth peer name {peer}")).unwrap();
+                let set = format!("set interface {tap} type=internal mtu_request=1400");
+                vsctl(sw, &format!("add-port br1 {tap} -- {set} -- add-port br1 {veth}"));
+                vsctl(sw, &format!("set interface {tap} mtu_request=1300"));
+                vsctl(sw, &format!("set interface {veth} mtu_request=1280"));
+                wait_for("the MTUs", || {
+                    iface(sw, &tap, "mtu") == "1300" && iface(sw, &veth, "mtu") == "1280"
+                });
+                for state in ["up", "down"] {
+                    ofctl(sw, &format!("mod-port br1 {veth} {state}"));
+                }
+                vsctl(sw, &format!("del-port {tap} -- del-port {veth}"));
+            }
+        });
+        drop(making);
+        assert!(all > 0, "another thread waited instead");
+    });
+}
+
+/// Does something, and says how often threads other than the control thread waited for the kernel's
+/// lock meanwhile. That one must not.
+fn while_others_wait(sw: &Switch, work: impl FnOnce()) -> usize {
+    let pid = sw.daemon_pid().unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let waits = |thread: &str| {
+        let wchan = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan"));
+        wchan.ok().filter(|at| WAITS.iter().any(|wait| at.contains(wait)))
+    };
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let (mut all, mut control) = (0, Vec::new());
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                control.extend(waits(&pid.to_string()));
+                let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+                let names = tasks.flatten().map(|task| task.file_name());
+                all += names.filter(|name| waits(&name.to_string_lossy()).is_some()).count();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            (all, control)
+        });
+        work();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        let (all, control) = looking.join().unwrap();
+        assert!(control.is_empty(), "control waited in {control:?}");
+        all
+    })
 }
 
 /// Makes devices, in namespaces that come and go.
