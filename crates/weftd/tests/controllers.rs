@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use testkit::{Netns, Switch, SwitchConfig, privileged};
+use testkit::{Netns, Switch, SwitchConfig, privileged, veth};
 
 const PACKET: &str =
     "packet=ffffffffffff00000000000108004500001c00000000401166cf0a0000010a0000020001000200080000";
@@ -338,6 +338,36 @@ fn a_bundle_is_all_or_nothing_and_not_for_ever() {
     assert_eq!(error.body[..4], [0, 17, 0, 14], "OFPBFC_TIMEOUT");
     assert_eq!(peer.bundle_result(3, 4), Err(()));
     assert!(lab.trace().contains("Datapath actions: 2"));
+}
+
+/// A device is down when the reply to the commit comes, and stays up if the bundle fails.
+/// ovs-vswitchd refuses port-mods in atomic bundles, which these are.
+#[test]
+fn a_bundle_takes_devices_down_and_up() {
+    if !privileged() {
+        return;
+    }
+    let (ns, far) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let lab = Lab::new(&ns, "fail_mode=secure");
+    veth((&ns, "v3"), (&far, "e3")).unwrap();
+    lab.vsctl("add-port br0 v3 -- set interface v3 ofport_request=3");
+    let text = lab.vsctl("get interface v3 mac_in_use").replace('"', "");
+    let mut bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
+    let mac: [u8; 6] = std::array::from_fn(|_| bytes.next().unwrap());
+    let is_up = || ns.exec(&["ip", "link", "show", "v3"]).unwrap().contains(",UP");
+    assert!(is_up());
+    let mut peer = Peer::connect(&lab.path("br0.mgmt"), 5);
+    for (id, down, group, up_then) in
+        [(1, true, Some(99), true), (2, true, None, false), (3, false, None, true)]
+    {
+        peer.bundle(id, 0);
+        peer.bundle_add(id, &peer::port_mod(5, 77, 3, mac, down));
+        if let Some(group) = group {
+            peer.bundle_add(id, &peer::flow_mod_to_group(5, 78, 2, group));
+        }
+        assert_eq!(peer.bundle_result(id, 4).is_ok(), group.is_none(), "{id}");
+        assert_eq!(is_up(), up_then, "{id}");
+    }
 }
 
 #[test]

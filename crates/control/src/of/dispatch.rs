@@ -3,16 +3,18 @@
 use super::change::SLICE_FLOWS_MAX;
 use super::flow_mod_log::FlowMods;
 use super::{ConnId, async_msgs, bundle, change, message_text, multipart, queues, role, room};
+use crate::state::of_ports::admin_up;
 use crate::state::{Shared, State};
 use crate::vlog;
 use ofproto::{BridgeId, BundleItem, StagedPacket};
 use openflow::codec::{self, Dialect, ERROR_DATA, ReplyTo};
 use openflow::{
     BundleStep, FlowFormat, FlowMod, FlowModCommand, GroupCommand, GroupMod, MeterCommand,
-    MeterMod, MultipartRequest, NO_BUFFER, OfError, PacketOut, Reply, Request, Role, SwitchConfig,
-    TableStats, Version,
+    MeterMod, MultipartRequest, NO_BUFFER, OfError, OfPort, PacketOut, Reply, Request, Role,
+    SwitchConfig, TableStats, Version,
 };
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const MODULE: &str = "ofproto";
@@ -464,6 +466,27 @@ fn packet_out(s: &mut State, id: ConnId, po: &PacketOut) -> Result<(), OfError> 
     s.packet_out(bridge, po)
 }
 
+/// What a bundle's commit does beside changing the switch half.
+#[derive(Default)]
+struct Bundled {
+    /// How many flow-mods it has.
+    flow_mods: FlowMods,
+    /// Ports whose devices are taken up (true) or down.
+    admin_up: BTreeMap<OfPort, bool>,
+}
+
+impl Bundled {
+    fn note(&mut self, request: &Request) {
+        match request {
+            Request::FlowMod(fm) => self.flow_mods.count(fm.command, 0),
+            Request::PortMod(pm) => {
+                self.admin_up.extend(admin_up(pm).map(|up| (pm.port, up)));
+            }
+            _ => {}
+        }
+    }
+}
+
 async fn commit(
     state: &Shared,
     id: ConnId,
@@ -478,29 +501,32 @@ async fn commit(
         let dialect = conn.dialect.ok_or(OfError::BadType)?;
         (bridge, dialect, Rc::new(bundle::take(conn, bundle, flags)?))
     };
-    let flow_mods = Rc::new(RefCell::new(FlowMods::default()));
-    let counted = flow_mods.clone();
-    let fits = move |r: &Request| match r {
-        Request::FlowMod(fm) => {
-            counted.borrow_mut().count(fm.command, 0);
-            check(dialect.version, fm)
-        }
-        _ => Ok(()),
+    let seen = Rc::new(RefCell::new(Bundled::default()));
+    let noted = seen.clone();
+    let fits = move |r: &Request| {
+        noted.borrow_mut().note(r);
+        if let Request::FlowMod(fm) = r { check(dialect.version, fm) } else { Ok(()) }
     };
     let vlan_limit = state.borrow().dp.settings().vlan_limit;
     let items = Box::new(messages.clone().items(dialect, vlan_limit, fits));
     let outcome = change::run(state, Some((id, xid)), bridge, items).await;
     match outcome {
         Ok(()) => {
+            let Bundled { flow_mods, admin_up } = seen.take();
+            let changes_devices = !admin_up.is_empty();
             let packets = {
                 let mut s = state.borrow_mut();
                 let now = s.now_ms();
                 if let Some(conn) = s.conns.get_mut(&id) {
-                    conn.flow_mods.count_all(&flow_mods.borrow(), now);
+                    conn.flow_mods.count_all(&flow_mods, now);
                 }
+                admin_up.into_iter().for_each(|(port, up)| s.set_admin_up(bridge, port, up));
                 s.flush_changes();
                 s.ofproto.take_packets()
             };
+            if changes_devices {
+                crate::device_changer::finished(state).await;
+            }
             send_packets(state, bridge, packets).await
         }
         Err((index, error)) => {

@@ -5,7 +5,7 @@ mod changes;
 mod connections;
 mod datapath_ports;
 mod fail_mode;
-mod of_ports;
+pub mod of_ports;
 mod packets;
 mod remotes;
 

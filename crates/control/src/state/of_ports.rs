@@ -47,15 +47,14 @@ impl State {
     pub fn port_mod(&mut self, id: ConnId, pm: &openflow::PortMod) -> Result<(), OfError> {
         let bridge = self.bridge_id(id).ok_or(OfError::BadType)?;
         self.ofproto.port_mod(bridge, pm)?;
-        if pm.mask & openflow::port_config::PORT_DOWN != 0 {
-            let up = pm.config & openflow::port_config::PORT_DOWN == 0;
+        if let Some(up) = admin_up(pm) {
             self.set_admin_up(bridge, pm.port, up);
         }
         Ok(())
     }
 
     /// Takes the device of a port up or down: at once, or soon if the kernel may take long.
-    fn set_admin_up(&mut self, bridge: BridgeId, port: OfPort, up: bool) {
+    pub fn set_admin_up(&mut self, bridge: BridgeId, port: OfPort, up: bool) {
         let Some(bridge) = self.bridge_name(bridge) else { return };
         let mut ifaces = self.bridges.get(&bridge).into_iter().flat_map(|b| &b.ifaces);
         let Some((name, iface)) = ifaces.find(|(_, i)| i.of_port == Some(port)) else { return };
@@ -85,4 +84,10 @@ impl State {
         let config = self.bridge_id(id).and_then(|b| self.ofproto.bridge_config(b));
         config.map_or(FragHandling::Normal, |c| c.frag)
     }
+}
+
+/// Whether a port-mod takes a port's device up (true) or down; None: it leaves it as it is.
+pub fn admin_up(pm: &openflow::PortMod) -> Option<bool> {
+    const DOWN: u32 = openflow::port_config::PORT_DOWN;
+    (pm.mask & DOWN != 0).then_some(pm.config & DOWN == 0)
 }

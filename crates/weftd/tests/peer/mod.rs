@@ -278,6 +278,20 @@ pub fn flow_mod(version: u8, xid: u32, from: u32, to: u32) -> Vec<u8> {
     add(version, xid, from, &output)
 }
 
+/// A port-mod that takes a port's device down or up; `mac`: the device's address. OpenFlow 1.4 on.
+#[allow(dead_code)]
+pub fn port_mod(version: u8, xid: u32, port: u32, mac: [u8; 6], down: bool) -> Vec<u8> {
+    const PORT_MOD: u8 = 16;
+    const PORT_DOWN: u32 = 1;
+    let mut body = port.to_be_bytes().to_vec();
+    body.extend([0; 4]);
+    body.extend(mac);
+    body.extend([0; 2]);
+    body.extend(if down { PORT_DOWN } else { 0 }.to_be_bytes());
+    body.extend(PORT_DOWN.to_be_bytes());
+    message(version, PORT_MOD, xid, &body)
+}
+
 /// A flow from a port to a group.
 pub fn flow_mod_to_group(version: u8, xid: u32, from: u32, group: u32) -> Vec<u8> {
     let mut action = vec![0, 22, 0, 8];
