@@ -19,13 +19,13 @@ pub enum Support {
     No(&'static [&'static str]),
     /// The setting has no effect, and no user misses it: it tunes threads of ovs-vswitchd that are
     /// not here. The log says so as information.
-    Moot,
+    Unneeded,
     /// The daemon writes it.
     Reported,
     /// Not for the switch: ovsdb-server, tools and management layers read and write it.
     Foreign,
 }
-use Support::{Foreign, Moot, No, Numbers, Only, Reported, Works};
+use Support::{Foreign, No, Numbers, Only, Reported, Unneeded, Works};
 
 impl Support {
     /// True if some values have no effect.
@@ -83,11 +83,11 @@ const OPEN_VSWITCH: &[Knob] = &[
         "adapters forward packets or mark them (Hardware offload, above)",
     ),
     ("other_config:max-idle", Works, ""),
-    ("other_config:max-revalidator", Moot, NO_REVALIDATORS),
-    ("other_config:min-revalidate-pps", Moot, NO_REVALIDATORS),
-    ("other_config:n-handler-threads", Moot, NO_REVALIDATORS),
+    ("other_config:max-revalidator", Unneeded, NO_REVALIDATORS),
+    ("other_config:min-revalidate-pps", Unneeded, NO_REVALIDATORS),
+    ("other_config:n-handler-threads", Unneeded, NO_REVALIDATORS),
     ("other_config:n-offload-threads", Works, ""),
-    ("other_config:n-revalidator-threads", Moot, NO_REVALIDATORS),
+    ("other_config:n-revalidator-threads", Unneeded, NO_REVALIDATORS),
     ("other_config:offload-rebalance", OFF, NO_OFFLOAD),
     ("other_config:per-port-memory", OFF, "one pool of packets serves all ports"),
     ("other_config:pmd-auto-lb", Works, ""),

@@ -181,14 +181,14 @@ impl<'a> Walk<'a> {
                 let good = |n: i64| (least..=most).contains(&n);
                 (value.parse().is_ok_and(good), format!("={value}"))
             }
-            Support::Moot => (false, format!("={value}")),
+            Support::Unneeded => (false, format!("={value}")),
             _ => (true, String::new()),
         };
         if allowed || value.is_empty() {
             return;
         }
         let why = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
-        let missed = state != Support::Moot;
+        let missed = state != Support::Unneeded;
         let what = if missed { "is not supported and has" } else { "has" };
         let text = format!("{row}: {name}{shown} {what} no effect{why}");
         let (name, value) = (name.into(), value.into());

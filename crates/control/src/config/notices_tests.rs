@@ -205,7 +205,7 @@ fn label(state: Support) -> String {
         Support::Numbers(least, most) => format!("works for {least} to {most}"),
         Support::No([]) => "no effect".into(),
         Support::No(idle) => format!("no effect ({} asks for none)", list(idle)),
-        Support::Moot => "no effect".into(),
+        Support::Unneeded => "no effect".into(),
         Support::Reported => "reported".into(),
         Support::Foreign => "not for the switch".into(),
     }
