@@ -3,7 +3,7 @@ mod common;
 
 use action::Op;
 use common::*;
-use flow::{Field, NO_PORT};
+use flow::{Field, NO_PORT, at};
 use telemetry::Drop;
 
 /// Operations of a turn.
@@ -17,7 +17,7 @@ fn outputs(to: u16, n: usize) -> Vec<Op> {
 /// many steps it took. What is on the wire says less: sends wait where they take long.
 fn inject(b: &mut Bed, mut each: impl FnMut(&mut Bed)) -> (u64, usize) {
     let (mut most, mut steps) = (0, 0);
-    while steps == 0 || !b.dp.has_injected_all() {
+    while steps == 0 || !b.dp.has_injected(b.dp.injected()) {
         each(b);
         let before = b.dp.totals().copies;
         b.step(1);
@@ -125,6 +125,38 @@ fn lists_that_are_nested_too_deep_to_pause_in_end_there() {
     assert!(b.dp.totals().drops[Drop::ResubmitLimit as usize] > 0);
     b.assert_balanced();
     assert_eq!(b.pool.in_use(), 0);
+}
+
+/// A packet that is looked up again is done when it is where it goes.
+#[test]
+fn a_packet_that_is_looked_up_again_is_done_afterwards() {
+    let pass = |id: u32, ops| {
+        let mut rule = rule(&[], ops, id);
+        rule.key.set_u32(at::RECIRC, id);
+        rule.mask.set_u32(at::RECIRC, u32::MAX);
+        rule
+    };
+    for busy in [false, true] {
+        let mut b = bed(3);
+        b.set_rules(vec![
+            pass(0, vec![Op::Recirc(2)]),
+            pass(1, vec![Op::Recirc(2)]),
+            pass(2, vec![Op::Output(1)]),
+        ]);
+        b.dp.execute(&udp(1, 2, 3, 4, 80), NO_PORT, &[Op::Recirc(1)]).unwrap();
+        let (_, steps) = inject(&mut b, |b| {
+            (0..300).for_each(|_| {
+                if busy {
+                    b.peers[0].send(&udp(5, 6, 7, 8, 64))
+                }
+            });
+        });
+        assert!(steps <= 8, "{steps}");
+        let own = b.peers[1].drain().into_iter().filter(|p| p.len() == 80).count();
+        assert_eq!(own, 1, "after {steps} steps, busy: {busy}");
+        b.run();
+        b.assert_balanced();
+    }
 }
 
 #[test]

@@ -119,6 +119,7 @@ async fn perform(
         }
     }
     if reads_counters(&request) {
+        room::sent_packets(state).await;
         crate::state::collect(state).await;
     }
     match request {

@@ -51,9 +51,6 @@ fn some(tx: &mut TxState, vlan_limit: u8, most: usize) -> usize {
         later.into_iter().rev().for_each(|held| tx.injected.push_front(held));
         resume(tx);
     }
-    if tx.injected.is_empty() {
-        tx.has_injected(tx.injected.sent());
-    }
     most - left
 }
 

@@ -16,7 +16,10 @@ pub(crate) enum Work {
 #[derive(Default)]
 pub(crate) struct Injected {
     work: VecDeque<Work>,
+    /// Packets that the control side has sent so far.
     sent: u64,
+    /// Packets that are known to be done.
+    done: u64,
 }
 
 impl Injected {
@@ -41,9 +44,15 @@ impl Injected {
         self.work.push_back(Work::Rest(Box::new(rest)));
     }
 
-    /// Number of packets that the control side has sent so far.
-    pub fn sent(&self) -> u64 {
-        self.sent
+    /// Ends an iteration, in which packets were also looked up again. Returns the number of packets
+    /// that are done, if it has grown.
+    #[inline]
+    pub fn end_iteration(&mut self) -> Option<u64> {
+        let has_grown = self.done != self.sent && self.work.is_empty();
+        has_grown.then(|| {
+            self.done = self.sent;
+            self.done
+        })
     }
 
     /// True if no packet is left.

@@ -227,9 +227,15 @@ impl Datapath {
         self.workers[0].as_mut().is_none_or(|w| w.takes_packets())
     }
 
-    /// True if the kernel worker has done everything with packets of the control side.
-    pub fn has_injected_all(&self) -> bool {
-        self.workers[0].as_ref().is_none_or(|w| w.has_injected_all())
+    /// Number of packets of the control side so far.
+    pub fn injected(&self) -> u64 {
+        self.workers[0].as_ref().map_or(0, |w| w.injected())
+    }
+
+    /// True if the kernel worker has done everything with so many packets of the control side, also
+    /// when they were looked up again.
+    pub fn has_injected(&self, packets: u64) -> bool {
+        self.workers[0].as_ref().is_none_or(|w| w.has_injected(packets))
     }
 
     /// Hands over traffic since the last call, each packet exactly once. If no worker has more than

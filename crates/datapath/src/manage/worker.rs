@@ -144,14 +144,19 @@ impl Handle {
         self.send(Command::Execute(Box::new(e)));
     }
 
-    /// True if the worker has done everything with such packets.
-    pub fn has_injected_all(&self) -> bool {
-        self.shared.injected.load(Ordering::Acquire) >= self.injected.packets
+    /// Number of such packets so far.
+    pub fn injected(&self) -> u64 {
+        self.injected.packets
+    }
+
+    /// True if the worker has done everything with so many of them.
+    pub fn has_injected(&self, packets: u64) -> bool {
+        self.shared.injected.load(Ordering::Acquire) >= packets
     }
 
     /// True if the worker has few operations on such packets ahead.
     pub fn takes_packets(&mut self) -> bool {
-        if self.injected.ops >= INJECTED_OPS_MAX && self.has_injected_all() {
+        if self.injected.ops >= INJECTED_OPS_MAX && self.has_injected(self.injected.packets) {
             self.injected.ops = 0;
         }
         self.injected.ops < INJECTED_OPS_MAX

@@ -285,6 +285,9 @@ impl TxState {
     #[inline]
     pub fn end_iteration(&mut self, took: u64) {
         self.slow.end_iteration(took);
+        if let Some(done) = self.injected.end_iteration() {
+            self.shared.injected.store(done, Ordering::Release);
+        }
     }
 
     /// Cycles that sending to a port took since the last call, beyond what its packets may take.
@@ -366,11 +369,6 @@ impl TxState {
             self.dropped(held.frame.in_port(), Drop::FragmentTimeout);
             self.free(held.packet);
         }
-    }
-
-    /// Publishes that so many of the control side's packets were executed, of all that it sent.
-    pub fn has_injected(&self, packets: u64) {
-        self.shared.injected.store(packets, Ordering::Release);
     }
 
     /// Sends what can be sent before the worker stops, and drops the rest as `Shutdown`.
