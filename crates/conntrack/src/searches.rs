@@ -1,9 +1,9 @@
 //! Limits the time that a worker spends on NAT's searches for free ports.
 //!
-//! Whoever has taken all ports of a range has each further packet search it in vain, at a lookup
-//! for each port. So the tries of a search beyond the first [`SEARCH_TRIES_MIN`] count for the
-//! packet's port, which has [`PORT_TRIES_MS_MAX`] of them in a millisecond, as long as other ports
-//! leave so many.
+//! Whoever has taken all ports of a range has each further packet search the whole range, at a
+//! lookup for each port. So the tries of a search beyond the first [`SEARCH_TRIES_MIN`] count for
+//! the packet's port, which has [`PORT_TRIES_MS_MAX`] of them in a millisecond, as long as other
+//! ports leave so many.
 
 use crate::track::Arrival;
 use std::collections::HashMap;
@@ -50,8 +50,8 @@ impl Searches {
 mod tests {
     use super::*;
 
-    /// Tries of a thousand searches in vain that are made in this millisecond.
-    fn in_vain(s: &mut Searches, port: u16, now: u64) -> u32 {
+    /// Tries of a thousand searches that find no free port, all in this millisecond.
+    fn fruitless(s: &mut Searches, port: u16, now: u64) -> u32 {
         let came = Arrival { port, now };
         let one = |_| {
             let tries = s.allowed(came).min(248);
@@ -62,12 +62,12 @@ mod tests {
     }
 
     #[test]
-    fn searches_in_vain_have_few_tries_and_leave_other_ports_theirs() {
+    fn searches_without_a_find_have_few_tries_and_leave_other_ports_theirs() {
         let mut s = Searches::default();
         for now in [5, 6] {
-            assert_eq!(in_vain(&mut s, 1, now), 1000 * SEARCH_TRIES_MIN + PORT_TRIES_MS_MAX);
+            assert_eq!(fruitless(&mut s, 1, now), 1000 * SEARCH_TRIES_MIN + PORT_TRIES_MS_MAX);
             assert_eq!(s.allowed(Arrival { port: 2, now }), SEARCH_TRIES_MIN + PORT_TRIES_MS_MAX);
-            let others: u32 = (2..100).map(|port| in_vain(&mut s, port, now)).sum();
+            let others: u32 = (2..100).map(|port| fruitless(&mut s, port, now)).sum();
             assert!(
                 others <= 98 * 1000 * SEARCH_TRIES_MIN + ALL_TRIES_MS_MAX - PORT_TRIES_MS_MAX,
                 "{others}"

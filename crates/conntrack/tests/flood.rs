@@ -223,7 +223,7 @@ impl Lab {
 /// Who has taken all ports of one server has little time of the worker to search for more, and so
 /// may not find the last one of another server; other ports do.
 #[test]
-fn searches_of_one_port_in_vain_are_bounded() {
+fn searches_of_one_port_that_find_nothing_are_bounded() {
     const SERVERS: u8 = 8;
     let mut lab = Lab::new();
     lab.take_ports(0, NAT_PORTS);

@@ -1,8 +1,8 @@
 //! Changes kernel devices. The thread that asks the kernel about devices does it, because the
 //! kernel takes milliseconds for each change, and tenths of a second while others make devices.
 
-use crate::device_changes::DueChange;
-use crate::links::{self, Name};
+use crate::device_changes::{DueChange, Name};
+use crate::links;
 use crate::state::{Shared, State};
 use crate::vlog;
 use ::port::Inquiry;

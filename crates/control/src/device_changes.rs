@@ -7,14 +7,15 @@ use std::rc::Rc;
 use tokio::sync::Notify;
 
 /// An interface: its bridge's name, and its own.
-type Name = (String, String);
+pub type Name = (String, String);
 
 /// Devices that are changed before links are looked at again: each takes some milliseconds.
 const TURN_DEVICES_MAX: usize = 8;
+
 /// What a device is to be like.
 #[derive(Default)]
 pub struct DueChange {
-    /// Up or down.
+    /// True: it is taken up; false: down.
     pub admin_up: Option<bool>,
     /// With the MTU that it is to have.
     pub config: Option<PortConfig>,
@@ -53,23 +54,25 @@ impl DeviceChanges {
         })
     }
 
-    /// The next ones; [`Self::were_made`] is to follow.
+    /// Takes the changes that are due next, [`TURN_DEVICES_MAX`] at most. The caller makes them,
+    /// and calls [`Self::were_made`] then.
     pub fn take(&mut self) -> Vec<(Name, DueChange)> {
         let names = self.order.drain(..self.order.len().min(TURN_DEVICES_MAX));
         names.filter_map(|name| self.changes.remove_entry(&name)).collect()
     }
 
-    /// So many that were taken are done, or failed.
+    /// Counts `n` changes that [`Self::take`] returned as done; those that failed are done, too.
     pub fn were_made(&mut self, n: usize) {
         self.done += n as u64;
     }
 
-    /// Those that are due until now, as a number for [`Self::is_made`].
+    /// Number of changes that have become due since the daemon began, for [`Self::is_made`].
     pub fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// True if all until then are done.
+    /// True if the first `until` changes that became due are done, where [`Self::asked`] returned
+    /// `until`.
     pub fn is_made(&self, until: u64) -> bool {
         self.done >= until
     }

@@ -4,6 +4,7 @@
 //! The kernel may have whoever asks about a device wait for tenths of a second, so another thread
 //! asks ([`port::Inquiry`]), and the control thread goes on meanwhile.
 
+use crate::device_changes::Name;
 use crate::ports::Iface;
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
@@ -34,9 +35,6 @@ const REST_EACH: Duration = Duration::from_micros(500);
 
 /// How often all links are looked at.
 const SECOND: Duration = Duration::from_secs(1);
-
-/// An interface: its bridge's name, and its own.
-pub type Name = (String, String);
 
 /// What the kernel said of ports' devices.
 pub type Answers = HashMap<PortNo, DeviceAnswer>;
