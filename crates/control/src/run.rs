@@ -19,10 +19,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::LocalSet;
 
 const MODULE: &str = "vswitchd";
+/// How long a thread that waited for the kernel or read a long request is kept for the next one:
+/// it costs a thread's memory and shows in whatever counts threads.
+const IDLE_THREAD_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Runs until the command `exit`, or a signal.
 pub fn run(args: &Args, daemon: Daemon, tls: &Tls) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(IDLE_THREAD_TIME_MAX)
+        .build()?;
     let local = LocalSet::new();
     local.block_on(&runtime, main_loop(args, daemon, tls))
 }

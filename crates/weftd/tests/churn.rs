@@ -221,7 +221,9 @@ fn check(lab: &Lab, expected: &[u8]) {
             assert_eq!(
                 out,
                 [(*to, MARKS as u32)],
-                "round {round}, from port {input}: (out, packets)"
+                "round {round}, from port {input}: (out, packets)\n{}\n{}",
+                lab.sw.appctl(&["coverage/show"]).unwrap(),
+                lab.sw.appctl(&["dpctl/show", "-s"]).unwrap()
             );
         }
     }
