@@ -36,7 +36,6 @@ use crate::manage::polling::LastPlacement;
 use crate::manage::recent::Recent;
 use crate::manage::topology::Core;
 use crate::manage::worker::Handle;
-use crate::messages::Route;
 use crate::messages::*;
 use crate::police::Policer;
 use crate::settings::*;
@@ -259,14 +258,12 @@ impl Datapath {
                 _ => false,
             })
             .collect();
-        self.reclaim_from_kernel();
+        // A thread has a way to every port before it receives anything.
+        self.route_all();
+        self.take_from_kernel();
         self.place(&leaving);
         self.wait_for_workers();
-        for slot in leaving {
-            self.stop_worker(slot);
-        }
-        self.route_all();
-        self.wait_for_workers();
+        leaving.into_iter().for_each(|slot| self.stop_worker(slot));
         result
     }
 
@@ -301,15 +298,7 @@ impl Datapath {
 
     /// Stops a worker, whose receive queues other workers have already.
     pub(crate) fn stop_worker(&mut self, slot: usize) {
-        for (no, p) in &mut self.ports {
-            if p.routes.remove(&slot) == Some(PortRoute::Own) {
-                let w = self.workers[slot].as_mut().expect("a slot in use");
-                w.send(Command::SetRoute(*no, Route::None));
-            }
-        }
-        self.wait_for_workers();
-        self.workers_except(slot);
-        self.wait_for_workers();
+        self.route_without(slot);
         self.worker(slot).send(Command::Stop);
         self.wait_for_workers();
         let mut w = self.workers[slot].take().expect("a slot in use");

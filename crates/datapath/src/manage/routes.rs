@@ -1,12 +1,13 @@
 //! [`Datapath`]: how each worker sends to each port.
 
-use crate::manage::{Datapath, PortRoute};
+use crate::manage::{Datapath, PortEntry, PortRoute};
 use crate::messages::{Command, HANDOFFS_MAX, Route};
 use flow::PortNo;
 use port::Service;
 use sync::ring;
 
 impl Datapath {
+    /// Gives every worker a way to send to every port.
     pub(crate) fn route_all(&mut self) {
         let nos: Vec<PortNo> = self.ports.keys().copied().collect();
         nos.into_iter().for_each(|no| self.route(no, None));
@@ -14,33 +15,58 @@ impl Datapath {
 
     /// Gives every worker except `except` a way to send to a port.
     pub(super) fn route(&mut self, no: PortNo, except: Option<usize>) {
-        let service = self.ports[&no].port.service();
-        // PMD threads get queues first. Only the kernel worker gets queues of kernel ports: sending
-        // on one is a system call.
-        let all = (1..self.workers.len()).chain([0]);
-        let slots: Vec<usize> =
-            all.filter(|s| self.workers[*s].is_some() && Some(*s) != except).collect();
-        for s in &slots {
+        for s in self.senders(no, except) {
             let p = self.ports.get_mut(&no).unwrap();
-            let may = service == Service::Poll || *s == 0;
-            if may
-                && p.routes.get(s) != Some(&PortRoute::Own)
+            if p.routes.get(&s) != Some(&PortRoute::Own)
                 && let Some(q) = p.txqs.pop()
             {
-                p.routes.insert(*s, PortRoute::Own);
-                self.worker(*s).send(Command::SetRoute(no, Route::Queue(q)));
+                p.routes.insert(s, PortRoute::Own);
+                self.worker(s).send(Command::SetRoute(no, Route::Queue(q)));
             }
         }
-        let routes = &self.ports[&no].routes;
-        let Some(owner) = slots.iter().copied().find(|s| routes.get(s) == Some(&PortRoute::Own))
-        else {
-            return;
+        let Some(owner) = self.owner(no, except) else { return };
+        for s in (0..self.workers.len()).filter(|s| Some(*s) != except) {
+            if self.workers[s].is_some() && !self.ports[&no].routes.contains_key(&s) {
+                self.route_via(no, s, owner);
+            }
+        }
+    }
+
+    /// Workers that may have a queue to a port, without `except`; the first ones get queues first.
+    fn senders(&self, no: PortNo, except: Option<usize>) -> Vec<usize> {
+        // PMD threads get queues first. Only the kernel worker gets queues of kernel ports: sending
+        // on one is a system call.
+        let pmds = match self.ports[&no].port.service() {
+            Service::Poll => 1..self.workers.len(),
+            Service::Kernel => 0..0,
         };
-        for s in slots {
-            if !self.ports[&no].routes.contains_key(&s) {
-                self.connect(s, owner);
-                self.ports.get_mut(&no).unwrap().routes.insert(s, PortRoute::Via(owner));
-                self.worker(s).send(Command::SetRoute(no, Route::Via(owner)));
+        let all = pmds.chain([0]);
+        all.filter(|s| self.workers[*s].is_some() && Some(*s) != except).collect()
+    }
+
+    /// The first worker without `except` that has a queue to a port.
+    fn owner(&self, no: PortNo, except: Option<usize>) -> Option<usize> {
+        let routes = &self.ports[&no].routes;
+        let mut senders = self.senders(no, except).into_iter();
+        senders.find(|s| routes.get(s) == Some(&PortRoute::Own))
+    }
+
+    /// Has a worker hand its packets for a port over to another one.
+    fn route_via(&mut self, no: PortNo, from: usize, to: usize) {
+        self.connect(from, to);
+        self.ports.get_mut(&no).unwrap().routes.insert(from, PortRoute::Via(to));
+        self.worker(from).send(Command::SetRoute(no, Route::Via(to)));
+    }
+
+    /// Takes a worker's queue to a port back. The worker hands its packets over to the one that has
+    /// a queue or is to get this one; until that has it, they come back and go round.
+    fn take_queue(&mut self, no: PortNo, from: usize) {
+        let next = self.senders(no, Some(from)).first().copied();
+        match self.owner(no, Some(from)).or(next) {
+            Some(to) => self.route_via(no, from, to),
+            None => {
+                self.ports.get_mut(&no).unwrap().routes.remove(&from);
+                self.worker(from).send(Command::SetRoute(no, Route::None));
             }
         }
     }
@@ -55,13 +81,21 @@ impl Datapath {
         }
     }
 
-    /// Routes other workers' packets without this worker, which is to be stopped.
-    pub(super) fn workers_except(&mut self, slot: usize) {
-        for p in self.ports.values_mut() {
-            p.routes.retain(|_, w| *w != PortRoute::Via(slot));
-        }
+    /// Routes other workers' packets without this worker, which is to be stopped, and its own
+    /// packets through others.
+    pub(super) fn route_without(&mut self, slot: usize) {
         let nos: Vec<PortNo> = self.ports.keys().copied().collect();
-        nos.into_iter().for_each(|no| self.route(no, Some(slot)));
+        for no in &nos {
+            if self.ports[no].routes.get(&slot) == Some(&PortRoute::Own) {
+                self.take_queue(*no, slot);
+            }
+        }
+        self.wait_for_workers();
+        for no in nos {
+            let routes = &mut self.ports.get_mut(&no).unwrap().routes;
+            routes.retain(|s, way| *s != slot && *way != PortRoute::Via(slot));
+            self.route(no, Some(slot));
+        }
         for (i, w) in self.workers.iter_mut().enumerate() {
             if let (true, Some(w)) = (i != slot, w)
                 && w.peers.remove(&slot)
@@ -69,27 +103,25 @@ impl Datapath {
                 w.send(Command::DelPeer(slot));
             }
         }
+        self.wait_for_workers();
     }
 
-    /// Takes transmit queues of polled ports back from the kernel worker, if a PMD thread has none
-    /// of its own to such a port.
-    pub(super) fn reclaim_from_kernel(&mut self) {
+    /// Gives PMD threads the transmit queues of polled ports that the kernel worker has, as far as
+    /// they have none of their own to such a port.
+    pub(super) fn take_from_kernel(&mut self) {
         let pmds = self.workers.iter().flatten().count() - 1;
-        let mut back = Vec::new();
-        for (no, p) in &mut self.ports {
-            let short =
-                p.routes.values().filter(|w| **w == PortRoute::Own).count() + p.txqs.len() <= pmds;
-            if p.port.service() == Service::Poll
-                && short
-                && p.routes.get(&0) == Some(&PortRoute::Own)
-            {
-                p.routes.remove(&0);
-                back.push(*no);
-            }
-        }
-        for no in back {
-            self.worker(0).send(Command::SetRoute(no, Route::None));
-        }
+        let own = |p: &PortEntry| p.routes.values().filter(|w| **w == PortRoute::Own).count();
+        let polled = self.ports.iter().filter(|(_, p)| p.port.service() == Service::Poll);
+        let taken: Vec<PortNo> = polled
+            .filter(|(_, p)| p.routes.get(&0) == Some(&PortRoute::Own) && own(p) <= pmds)
+            .map(|(no, _)| *no)
+            .collect();
+        taken.iter().for_each(|no| self.take_queue(*no, 0));
         self.wait_for_workers();
+        for no in taken {
+            let routes = &mut self.ports.get_mut(&no).unwrap().routes;
+            routes.retain(|_, way| *way != PortRoute::Via(0));
+            self.route(no, None);
+        }
     }
 }

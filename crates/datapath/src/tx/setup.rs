@@ -83,15 +83,19 @@ impl TxState {
         queue
     }
 
-    /// Changes how packets are sent to a port. Buffered packets are sent by the old route first.
-    /// Returns the old route's queue.
+    /// Changes how packets are sent to a port. Buffered packets are sent by the old route first; if
+    /// that is busy they wait for the new one. Returns the old route's queue.
     pub fn set_route(&mut self, no: PortNo, route: Route) -> Option<Box<dyn TxQueue>> {
         self.flush(no);
         self.notifier.notify(&mut self.ports, true);
-        self.waiting.ports.retain(|p| *p != no);
         let port = self.ports.get_mut(no as usize)?.as_mut()?;
-        port.listed = false;
-        port.drop_buffered(Drop::TxBusy, &mut self.buffers.to_free);
+        if matches!(route, Route::None) {
+            port.drop_buffered(Drop::TxBusy, &mut self.buffers.to_free);
+        }
+        if port.buf.is_empty() {
+            self.waiting.ports.retain(|p| *p != no);
+            port.listed = false;
+        }
         port.was_full = false;
         port.full = match &route {
             Route::Queue(q) if q.has_phases() => PHASED_BURST_PACKETS,

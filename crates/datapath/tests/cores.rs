@@ -1,0 +1,93 @@
+//! PMD threads come and go while packets pass between ports: no packet is lost.
+mod common;
+
+use action::Op;
+use common::*;
+use datapath::testing::Peer;
+use flow::Field;
+use port::Service;
+use std::time::{Duration, Instant};
+
+/// Cores in turn: each time threads come, leave, or all are others.
+const CORES: [&[usize]; 6] = [&[0], &[0, 1], &[1], &[], &[1, 0], &[2, 3]];
+/// From which port to which one packets go. Ports 0 and 1 are polled, 2 and 3 kernel ports.
+const WAYS: [(usize, usize); 6] = [(0, 1), (1, 0), (2, 1), (0, 3), (3, 2), (1, 1)];
+/// A test that waits longer failed.
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Four ports with so many transmit queues each. The destination port of a packet says where it
+/// goes.
+fn bed(manual: bool, queues: usize) -> Bed {
+    let mut b = bed_with(0, manual, CORES[0]);
+    for service in [Service::Poll, Service::Poll, Service::Kernel, Service::Kernel] {
+        b.add_queues("port", service, 1, queues);
+    }
+    let to = |to: u16| {
+        let fields = [(Field::EthType, 0x800), (Field::IpProto, 17), (Field::UdpDst, to.into())];
+        rule(&fields, vec![Op::Output(to)], 1)
+    };
+    b.rules.list.publish((0..4).map(to).collect());
+    b
+}
+
+/// Sends `n` packets each way; returns how many that are.
+fn send(peers: &[Peer], n: usize) -> usize {
+    for (from, to) in WAYS {
+        (0..n).for_each(|i| peers[from].send(&udp(1, 2, i as u16, to as u16, 64)));
+    }
+    n * WAYS.len()
+}
+
+/// Takes what came out; returns how many packets that are.
+fn take(peers: &[Peer]) -> usize {
+    peers.iter().map(|p| p.drain().len()).sum()
+}
+
+#[test]
+fn no_packet_is_lost_while_threads_come_and_go() {
+    for queues in [1, 2, 3, 5] {
+        let mut b = bed(true, queues);
+        let (mut sent, mut came) = (0, 0);
+        for round in 0..60 {
+            for _ in 0..3 {
+                sent += send(&b.peers, 8);
+                b.step(round % 3);
+            }
+            b.dp.set_pmd_cores(CORES[round % CORES.len()]).unwrap();
+            b.step(round % 4);
+        }
+        b.dp.set_pmd_cores(CORES[0]).unwrap();
+        for _ in 0..20 {
+            b.step(1);
+            came += take(&b.peers);
+        }
+        assert_eq!(came, sent, "{queues} queues: {:?}", b.dp.totals().drops);
+        b.assert_balanced();
+        assert_eq!(b.pool.in_use(), 0);
+    }
+}
+
+/// The same with real threads.
+#[test]
+fn no_packet_is_lost_while_real_threads_come_and_go() {
+    for queues in [1, 2] {
+        let mut b = bed(false, queues);
+        let settings =
+            datapath::Settings { pmd_sleep_max_us: 100, ..datapath::Settings::default() };
+        b.dp.set_settings(settings);
+        // Afterwards all threads know the ports.
+        b.dp.set_pmd_cores(&[]).unwrap();
+        for round in 0..40 {
+            let sent = send(&b.peers, 8);
+            b.dp.set_pmd_cores(CORES[round % 3]).unwrap();
+            let (mut came, end) = (0, Instant::now() + WAIT_TIME_MAX);
+            while came < sent && b.dp.totals().drops.iter().all(|n| *n == 0) {
+                assert!(Instant::now() < end, "{came} of {sent}");
+                came += take(&b.peers);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            assert_eq!(came, sent, "{queues} queues: {:?}", b.dp.totals().drops);
+        }
+        b.assert_balanced();
+    }
+}
