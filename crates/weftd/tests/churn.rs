@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{Scope, sleep};
 use std::time::{Duration, Instant};
 use testkit::{Frame, Netns, Raw, Switch, SwitchConfig, privileged, veth};
@@ -16,6 +16,11 @@ const MARKS: usize = 8;
 /// Kernel ports 1..=4 and DPDK ports (af_packet) 5, 6: OpenFlow number, and far end's device.
 const KERNEL: [(u8, &str); 3] = [(1, "h1"), (2, "h2"), (3, "h3")];
 const POLLED: [(u8, &str); 2] = [(5, "h5"), (6, "h6")];
+/// Packets of the steady traffic that are under way from one input.
+const STEADY: u64 = 4;
+/// The longest wait for them. A machine may take a core away for tenths of a second; if traffic did
+/// not wait, what comes all at once afterwards would be more than rings and sockets hold.
+const STEADY_WAIT_MAX: Duration = Duration::from_millis(100);
 /// UDP port of all traffic that is looked at.
 const PORT: u16 = 7777;
 
@@ -44,6 +49,8 @@ struct Lab<'a> {
     round: AtomicU32,
     stop: AtomicBool,
     seen: Seen,
+    /// Packets of the steady traffic that came out, by input.
+    steady: [AtomicU64; 8],
 }
 
 impl<'a> Lab<'a> {
@@ -55,6 +62,7 @@ impl<'a> Lab<'a> {
             round: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             seen: Mutex::default(),
+            steady: Default::default(),
         };
         // Idle PMD threads sleep a little: the machine has other work.
         lab.vsctl("set open . other_config:pmd-sleep-max=100 other_config:pmd-cpu-mask=1");
@@ -107,7 +115,7 @@ impl<'a> Lab<'a> {
 
     /// Waits until the marked packets of a round came out: the next change is none of theirs.
     fn arrived(&self, round: u32, n: u32) {
-        let end = Instant::now() + Duration::from_secs(2);
+        let end = Instant::now() + Duration::from_secs(10);
         let came = || -> u32 {
             let seen = self.seen.lock().unwrap();
             seen.iter().filter(|((k, _, r, _), _)| (*k, *r) == (1, round)).map(|(_, n)| n).sum()
@@ -126,6 +134,9 @@ impl<'a> Lab<'a> {
                     continue;
                 };
                 if let Some((kind, input, round)) = marks(&f) {
+                    if kind == 0 {
+                        self.steady[usize::from(input)].fetch_add(1, Ordering::Relaxed);
+                    }
                     *self.seen.lock().unwrap().entry((kind, input, round, no)).or_default() += 1;
                 }
             }
@@ -138,8 +149,15 @@ impl<'a> Lab<'a> {
         scope.spawn(move || {
             while !quit.load(Ordering::Relaxed) {
                 let f = frame(0, no, self.round.load(Ordering::Relaxed));
-                (0..4).for_each(|_| raw.send(&f).unwrap());
+                let (came, sent) = (&self.steady[usize::from(no)], Instant::now());
+                let before = came.load(Ordering::Relaxed);
+                (0..STEADY).for_each(|_| raw.send(&f).unwrap());
                 sleep(Duration::from_millis(1));
+                while came.load(Ordering::Relaxed) < before + STEADY
+                    && sent.elapsed() < STEADY_WAIT_MAX
+                {
+                    sleep(Duration::from_millis(1));
+                }
             }
         });
     }
