@@ -67,7 +67,7 @@ fn no_packet_is_lost_while_threads_come_and_go() {
     }
 }
 
-/// The same with real threads.
+/// Real threads in place of steps.
 #[test]
 fn no_packet_is_lost_while_real_threads_come_and_go() {
     for queues in [1, 2] {
