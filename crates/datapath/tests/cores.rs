@@ -3,6 +3,7 @@ mod common;
 
 use action::Op;
 use common::*;
+use datapath::RxAffinity;
 use datapath::testing::Peer;
 use flow::Field;
 use port::Service;
@@ -64,6 +65,48 @@ fn no_packet_is_lost_while_threads_come_and_go() {
         assert_eq!(came, sent, "{queues} queues: {:?}", b.dp.totals().drops);
         b.assert_balanced();
         assert_eq!(b.pool.in_use(), 0);
+    }
+}
+
+/// Ports that others use, pins and queues' places change, too.
+#[test]
+fn no_packet_is_lost_while_other_ports_come_and_go() {
+    for seed in 0..8 {
+        let mut b = bed(true, 1 + seed % 3);
+        let (mut sent, mut came, mut others) = (0, 0, Vec::new());
+        let mut random = seed as u64;
+        let mut pick = |n: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % n
+        };
+        for _ in 0..100 {
+            sent += send(&b.peers[..4], 4);
+            b.step(pick(3) as usize);
+            match pick(6) {
+                0 => {
+                    let service = [Service::Poll, Service::Kernel][pick(2) as usize];
+                    others.push(b.add_queues("other", service, 1 + pick(3) as usize, 1));
+                }
+                1 if !others.is_empty() => {
+                    let no = others.swap_remove(pick(others.len() as u64) as usize);
+                    drop(b.dp.del_port(no));
+                }
+                2 => b.dp.rebalance(),
+                3 => {
+                    let pin = RxAffinity([(0, pick(3) as usize)].into());
+                    b.dp.set_affinity(pick(2) as u16, pin).unwrap();
+                }
+                _ => b.dp.set_pmd_cores(CORES[pick(6) as usize]).unwrap(),
+            }
+        }
+        (0..2).for_each(|no| b.dp.set_affinity(no, RxAffinity::default()).unwrap());
+        b.dp.set_pmd_cores(CORES[0]).unwrap();
+        for _ in 0..20 {
+            b.step(1);
+            came += take(&b.peers[..4]);
+        }
+        assert_eq!(came, sent, "seed {seed}: {:?}", b.dp.totals().drops);
+        b.assert_balanced();
     }
 }
 
