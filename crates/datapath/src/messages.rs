@@ -82,6 +82,8 @@ pub(crate) enum Command {
     AddPeer(usize, Producer<Handoff>, Option<Arc<Wake>>),
     DelPeer(usize),
     AddInbound(Consumer<Handoff>),
+    /// Send what other workers have handed over so far.
+    TakeInbound,
     Stop,
 }
 

@@ -110,6 +110,41 @@ fn no_packet_is_lost_while_other_ports_come_and_go() {
     }
 }
 
+/// The ring to another thread may hold more packets for a port than that takes in an iteration.
+#[test]
+fn a_port_gets_no_packets_that_were_handed_over_for_another_one() {
+    let mut b = bed_with(1, false, &[0]);
+    let slow = b.add_queues("slow", Service::Kernel, 1, 1);
+    b.peers[1].slow_down(Duration::from_micros(10));
+    let from = |port: u16, to: Vec<Op>| {
+        let mut rule = rule(&[], to, 1);
+        rule.key.set_u16(flow::at::IN_PORT, port);
+        rule.mask.set_u16(flow::at::IN_PORT, 0xffff);
+        rule
+    };
+    let rules = vec![from(0, vec![Op::Output(2); 8]), from(slow, vec![Op::Output(slow)])];
+    b.rules.list.publish(rules);
+    for round in 0..20 {
+        let old = b.add_queues("old", Service::Kernel, 1, 1);
+        assert_eq!(old, 2);
+        (0..20_000).for_each(|i| b.peers[1].send(&udp(1, 2, i as u16, 4, 64)));
+        (0..3 * packet::VECTOR).for_each(|i| b.peers[0].send(&udp(1, 2, i as u16, 4, 64)));
+        while b.peers[0].pending() > 0 {
+            std::thread::yield_now();
+        }
+        drop(b.dp.del_port(old).unwrap());
+        let new = b.add_queues("new", Service::Kernel, 1, 1);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(new, old, "the number is used again");
+        assert_eq!(b.peers.last().unwrap().offered(), 0, "round {round}: packets for the old port");
+        drop(b.dp.del_port(new).unwrap());
+        b.peers.truncate(2);
+        b.peers[1].drain();
+    }
+    b.dp.shutdown();
+    b.assert_balanced();
+}
+
 /// Real threads in place of steps.
 #[test]
 fn no_packet_is_lost_while_real_threads_come_and_go() {

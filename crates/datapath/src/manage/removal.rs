@@ -33,6 +33,10 @@ impl Datapath {
             nos.iter().for_each(|no| w.send(Command::DelPort(*no)));
         }
         self.wait_for_workers();
+        // No worker hands packets for these ports over any more. What was handed over before is
+        // dropped now: a worker takes only some of it in an iteration.
+        self.workers.iter_mut().flatten().for_each(|w| w.send(Command::TakeInbound));
+        self.wait_for_workers();
         self.complete_changes();
         let gone = nos.into_iter().map(|no| self.forget_port(no)).collect();
         self.place(&[]);

@@ -72,25 +72,21 @@ impl Datapath {
         self.read_all_reports();
     }
 
-    /// Waits until no packet meets a decision from before the changes so far, and until packets
-    /// that one worker handed to another before this call are sent. Does not wait for a worker that
-    /// was given up.
+    /// Waits until no packet meets a decision from before the changes so far. Does not wait for a
+    /// worker that was given up.
     pub(crate) fn complete_changes(&mut self) {
         let mut backoff = Backoff::new();
-        // A worker takes packets that were handed over during one iteration in the next.
-        for _ in 0..2 {
-            let grace = self.config.domain.grace();
-            while !self.config.domain.passed(grace) {
-                let stuck = self.workers.iter().flatten().any(|w| w.stuck);
-                if stuck || backoff.waited > WORKER_WAIT_MAX {
-                    return;
-                }
-                self.look(&mut backoff);
+        let grace = self.config.domain.grace();
+        while !self.config.domain.passed(grace) {
+            let stuck = self.workers.iter().flatten().any(|w| w.stuck);
+            if stuck || backoff.waited > WORKER_WAIT_MAX {
+                return;
             }
+            self.look(&mut backoff);
+        }
+        self.drive_tickets();
+        while self.tickets.searching().is_some() {
             self.drive_tickets();
-            while self.tickets.searching().is_some() {
-                self.drive_tickets();
-            }
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::actions::inject;
 use crate::actions::interpret::Sink;
-use crate::messages::{Command, Report};
+use crate::messages::{Command, HANDOFFS_MAX, Report};
 use crate::miss;
 use crate::settings::Settings;
 use flow::PortNo;
@@ -73,6 +73,7 @@ impl Worker {
             Command::AddPeer(worker, ring, wake) => self.tx.add_peer(worker, ring, wake),
             Command::DelPeer(worker) => self.tx.del_peer(worker),
             Command::AddInbound(ring) => self.inbound.push(ring),
+            Command::TakeInbound => drop(self.take_inbound(HANDOFFS_MAX)),
             Command::Stop => self.stop(),
         }
     }
@@ -113,7 +114,7 @@ impl Worker {
     /// Ends the worker: sends or drops every packet that it has. Reports that do not fit into the
     /// ring to the control side are left to [`Worker::drained`].
     fn stop(&mut self) {
-        while self.take_inbound() > 0 {}
+        while self.take_inbound(HANDOFFS_MAX) > 0 {}
         for p in std::mem::take(&mut self.batch.postponed) {
             self.tx.dropped(p.frame.in_port(), Drop::Shutdown);
             self.tx.free(p.packet);

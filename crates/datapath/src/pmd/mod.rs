@@ -193,7 +193,7 @@ impl Worker {
         };
         port::begin_turn();
         let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());
-        let handed = self.take_inbound();
+        let handed = self.take_inbound(VECTOR);
         let n = self.vector(began);
         self.shared.perf.iterations.add(1);
         if self.cycles.recorder.on {
@@ -299,11 +299,11 @@ impl Worker {
         self.count_idle_cycles(began);
     }
 
-    /// Sends packets that other workers handed over; returns how many.
-    fn take_inbound(&mut self) -> usize {
+    /// Sends packets that other workers handed over, at most `most` of each; returns how many.
+    fn take_inbound(&mut self, most: usize) -> usize {
         let mut n = 0;
         for ring in &mut self.inbound {
-            for _ in 0..VECTOR {
+            for _ in 0..most {
                 let Some((port, packet)) = ring.pop() else { break };
                 self.tx.send(port, packet);
                 n += 1;
