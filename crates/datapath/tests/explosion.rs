@@ -158,16 +158,20 @@ fn explode(attacker: usize) -> Switch {
     s
 }
 
-/// How many subtables each victim's packet visits now.
+/// How many subtables each victim's packet visits, once all victims' flows are stored: the
+/// attacker's last round may have evicted some, which are stored when they come again, and on a
+/// machine that stops meanwhile the port is judged by few packets.
 fn victims_pay(s: &mut Switch) -> f64 {
-    // The attacker's last round may have evicted a flow or two, which are stored when they come
-    // again.
-    s.victims_only(3);
-    s.dp.stats_clear(None);
-    s.victims_only(10);
-    let p = s.perf();
-    assert_eq!(p.misses, 0);
-    p.subtable_lookups as f64 / p.flow_hits as f64
+    for _ in 0..20 {
+        s.victims_only(3);
+        s.dp.stats_clear(None);
+        s.victims_only(10);
+        let p = s.perf();
+        if p.misses == 0 {
+            return p.subtable_lookups as f64 / p.flow_hits as f64;
+        }
+    }
+    panic!("victims' flows are never all stored: {:?}", s.perf());
 }
 
 #[test]
