@@ -6,17 +6,42 @@
 use crate::copies::{Copies, LISTS};
 use crate::seat::SeatState;
 use crate::tally::add;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 use sync::cycles;
 
-/// An engine that completes no copy for this long hangs: a full engine of 4,096 jumbo frames needs
-/// about a millisecond.
-const HANG_AFTER: Duration = Duration::from_millis(100);
+/// An engine that completes no copy for this long hangs, ms: a full engine of 4,096 jumbo frames
+/// needs about a millisecond.
+pub(crate) static HANG_TIME_MS_MAX: AtomicU32 = AtomicU32::new(100);
 /// Polls without a completion between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 64;
+/// Time between two readings that counts at most: while the thread itself did not run it did not
+/// look, and what the engine completed meanwhile is seen by the next poll only.
+const IDLE_TIME_COUNTED_MAX: Duration = Duration::from_millis(5);
 /// Guests that seemed to poll are notified after this many turns.
 const TURNS_PER_NOTICE: u32 = 8;
+
+/// How long an engine has completed nothing.
+pub(crate) struct Idle {
+    /// The last reading of the clock.
+    looked: Instant,
+    /// Time between readings, as far as it counts.
+    time: Duration,
+}
+
+impl Idle {
+    fn new() -> Idle {
+        Idle { looked: Instant::now(), time: Duration::ZERO }
+    }
+
+    /// Reads the clock; returns how long the engine has completed nothing.
+    fn look(&mut self) -> Duration {
+        let now = Instant::now();
+        self.time += (now - self.looked).min(IDLE_TIME_COUNTED_MAX);
+        self.looked = now;
+        self.time
+    }
+}
 
 impl Copies {
     /// Copies in flight are made by the CPU: the engine was stopped.
@@ -60,7 +85,7 @@ impl Copies {
         });
         match progress {
             0 => self.watch(),
-            _ => (self.idle_looks, self.idle_since) = (0, None),
+            _ => (self.idle_looks, self.idle) = (0, None),
         }
         self.notify_guests();
     }
@@ -109,11 +134,11 @@ impl Copies {
         if !self.idle_looks.is_multiple_of(LOOKS_PER_CLOCK) || self.flights.is_empty() {
             return;
         }
-        let since = *self.idle_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < HANG_AFTER {
+        let hang_time = Duration::from_millis(HANG_TIME_MS_MAX.load(Ordering::Relaxed).into());
+        if self.idle.get_or_insert_with(Idle::new).look() < hang_time {
             return;
         }
-        (self.idle_looks, self.idle_since) = (0, None);
+        (self.idle_looks, self.idle) = (0, None);
         if let (Some(seat), Some(engine)) = (&self.seat, self.engine.take()) {
             seat.put(Some(engine));
             seat.set_state(SeatState::Stuck);

@@ -16,7 +16,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 use sync::cycles;
 use vhost::{Batch, Engine, Job, List, Moved};
 
@@ -184,9 +183,9 @@ pub(crate) struct Copies {
     pub targets: Vec<CopyTarget>,
     pub gone: Vec<Packet>,
     pub statuses: Vec<u32>,
-    /// Number of polls in a row without a completion, and the time of the first.
+    /// Number of polls in a row without a completion, and how long that has been.
     pub idle_looks: u32,
-    pub idle_since: Option<Instant>,
+    pub idle: Option<crate::completions::Idle>,
     pub turns: u32,
 }
 

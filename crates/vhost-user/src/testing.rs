@@ -1,5 +1,7 @@
-//! A connection without a socket and thread, for the fuzzer (crate `fuzz`).
+//! A connection without a socket and thread, for the fuzzer (crate `fuzz`); the time after which an
+//! engine hangs, for tests whose engine is a thread.
 
+use crate::completions::HANG_TIME_MS_MAX;
 use crate::memory;
 use crate::message::{HEADER_BYTES, Header, Message};
 use crate::session::Session;
@@ -7,6 +9,13 @@ use crate::shared::Shared;
 use crate::{Config, Mode};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Sets how long an engine may complete no copy before it counts as hanging, ms: a machine with
+/// other work takes the core of an engine that is a thread away for longer than any engine takes.
+pub fn set_hang_time(ms: u32) {
+    HANG_TIME_MS_MAX.store(ms, Ordering::Relaxed);
+}
 
 /// A message as received: header, payload and descriptors.
 pub struct Said {

@@ -60,8 +60,12 @@ pub struct SlowEngine {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// How long engines that hang are waited for, and those that do not, ms.
+const HANG_TIME_MS: [u32; 2] = [100, 20_000];
+
 impl SlowEngine {
     pub fn new(seed: u64, faults: Faults) -> SlowEngine {
+        vhost_user::testing::set_hang_time(HANG_TIME_MS[usize::from(faults.hang_after == 0)]);
         let shared: Arc<(Mutex<State>, Condvar)> = Arc::default();
         let theirs = shared.clone();
         let thread = std::thread::spawn(move || run(&theirs, Noise(seed), faults));
