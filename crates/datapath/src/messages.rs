@@ -51,9 +51,10 @@ pub(crate) type Handoff = (PortNo, Packet);
 
 /// A command from the control side to a worker. Commands are executed in order, between vectors.
 pub(crate) enum Command {
-    AddPort(PortNo, Arc<PortCell>),
-    /// Remove a port: buffered packets are sent first, later ones are `NoPort`. Answer: `TxBack` if
-    /// the worker had a queue.
+    /// Add a port, which got its number as the n-th one of all.
+    AddPort(PortNo, Arc<PortCell>, u64),
+    /// Remove a port: buffered packets are sent first, later ones and those that wait for a vector
+    /// are `NoPort`. Answer: `TxBack` if the worker had a queue.
     DelPort(PortNo),
     /// Set how to send to a port. Answer: `TxBack` if the worker had a queue.
     SetRoute(PortNo, Route),

@@ -3,8 +3,8 @@ mod common;
 
 use action::Op;
 use common::*;
-use datapath::RxAffinity;
 use datapath::testing::Peer;
+use datapath::{RxAffinity, Settings};
 use flow::Field;
 use port::Service;
 use std::time::{Duration, Instant};
@@ -66,6 +66,34 @@ fn no_packet_is_lost_while_threads_come_and_go() {
         b.assert_balanced();
         assert_eq!(b.pool.in_use(), 0);
     }
+}
+
+/// Packets beyond a worker's budget of misses wait for its next vectors.
+#[test]
+fn no_missed_packet_is_lost_while_threads_come_and_go() {
+    let mut b = bed(true, 1);
+    b.dp.set_settings(Settings { miss_budget: 32, ..Settings::default() });
+    let mut rules = vec![rule(&[(Field::EthType, 0x800)], vec![Op::Output(1)], 1)];
+    rules.push(rule(
+        &[(Field::EthType, 0x800), (Field::IpProto, 17), (Field::UdpSrc, 9)],
+        vec![],
+        1,
+    ));
+    rules.reverse();
+    b.rules.list.publish(rules);
+    let mut sent = 0;
+    for round in 0..60 {
+        for _ in 0..100 {
+            b.peers[0].send(&udp(1, 2, 100 + sent as u16, 3, 64));
+            sent += 1;
+        }
+        b.step(1 + round % 2);
+        b.dp.set_pmd_cores(CORES[round % CORES.len()]).unwrap();
+    }
+    b.dp.set_pmd_cores(CORES[0]).unwrap();
+    b.step(100);
+    assert_eq!(b.peers[1].drain().len(), sent, "{:?}", b.dp.totals().drops);
+    b.assert_balanced();
 }
 
 /// Ports that others use, pins and queues' places change, too.
@@ -150,9 +178,7 @@ fn a_port_gets_no_packets_that_were_handed_over_for_another_one() {
 fn no_packet_is_lost_while_real_threads_come_and_go() {
     for queues in [1, 2] {
         let mut b = bed(false, queues);
-        let settings =
-            datapath::Settings { pmd_sleep_max_us: 100, ..datapath::Settings::default() };
-        b.dp.set_settings(settings);
+        b.dp.set_settings(Settings { pmd_sleep_max_us: 100, ..Settings::default() });
         // Afterwards all threads know the ports.
         b.dp.set_pmd_cores(&[]).unwrap();
         for round in 0..40 {

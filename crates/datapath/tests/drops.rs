@@ -343,7 +343,7 @@ fn handoffs_overflow_and_shutdown_lets_go() {
     let copies = vec![Op::Output(2); 12];
     let full = always(copies, Settings::default()).ends_as(&frame(), 256, Drop::RingFull);
     assert!(full > 0 && full < 12 * 256, "{full}");
-    // One miss per vector: the others wait, and are still waiting when the switch ends.
+    // One miss per vector: the others wait, and are still waiting when the thread ends.
     let one = Settings { miss_budget: 1, ..Settings::default() };
     let domain = Domain::new();
     let rules = Rules::new(&domain);
@@ -352,6 +352,7 @@ fn handoffs_overflow_and_shutdown_lets_go() {
     let mut lab = lab(rules, domain, one);
     (0..200).for_each(|i| lab.ends[0].send(&udp(1, 2, 3, i, 64)));
     lab.dp.step();
+    lab.dp.set_pmd_cores(&[]).unwrap();
     lab.dp.shutdown();
     let lost = lab.count(Drop::Shutdown);
     assert!((1..200).contains(&lost), "{lost}");
@@ -409,4 +410,62 @@ fn fragments_of_a_whole_datagram_go_on_as_they_came() {
     assert_eq!(lab.ends[1].drain(), [first, last]);
     assert_eq!(lab.dp.conntrack().len(), 1, "one connection, with the ports of the first one");
     assert_eq!(lab.count(Drop::FragmentTimeout), 0);
+}
+
+/// Replaces a port by another one, which gets the number.
+fn replace(lab: &mut Lab, no: u16) {
+    drop(lab.dp.del_port(no).unwrap());
+    let (port, end) = ring_port("new", Service::Poll, 1, 2, lab.pool.clone());
+    lab.dp.add_port_at(no, port, RxAffinity::default()).unwrap();
+    lab.ends[usize::from(no)].drain();
+    lab.ends[usize::from(no)] = end;
+}
+
+/// A fragment waits with the operations that were decided when it came.
+#[test]
+fn fragments_of_and_for_a_removed_port_are_not_those_of_the_next_one() {
+    for (no, from) in [(1, 0), (0, 2)] {
+        let mut lab = tracked();
+        let [first, last] = halves();
+        lab.ends[0].send(&first);
+        lab.run();
+        replace(&mut lab, no);
+        lab.ends[from].send(&last);
+        lab.run();
+        assert!(lab.ends[1].drain() == [last], "port {no} is another one");
+        assert_eq!(lab.count(Drop::NoPort), 1);
+    }
+}
+
+/// A fragment whose ports stay waits through changes of others.
+#[test]
+fn fragments_wait_while_other_ports_come_and_go() {
+    let mut lab = tracked();
+    let [first, last] = halves();
+    lab.ends[0].send(&first);
+    lab.run();
+    replace(&mut lab, 2);
+    lab.dp.set_pmd_cores(&[1]).unwrap();
+    lab.ends[0].send(&last);
+    lab.run();
+    assert!(lab.ends[1].drain() == [first, last]);
+    assert_eq!(lab.count(Drop::NoPort), 0);
+}
+
+/// Packets beyond the budget of misses wait for the next vectors.
+#[test]
+fn packets_that_wait_leave_with_their_port() {
+    let one = Settings { miss_budget: 1, ..Settings::default() };
+    let domain = Domain::new();
+    let rules = Rules::new(&domain);
+    let by_port = rule(&[(Field::UdpDst, 999)], vec![], 0);
+    rules.list.publish(vec![by_port, rule(&[], vec![Op::Output(1)], 1)]);
+    let mut lab = lab(rules, domain, one);
+    (0..200).for_each(|i| lab.ends[0].send(&udp(1, 2, 3, i, 64)));
+    lab.dp.step();
+    replace(&mut lab, 0);
+    let came = lab.ends[1].drain().len();
+    lab.run();
+    assert_eq!(lab.ends[1].drain().len(), 0, "after {came} packets");
+    assert_eq!(lab.count(Drop::NoPort), 200 - came as u64);
 }

@@ -97,6 +97,8 @@ pub(crate) struct Held {
     pub why: Drop,
     /// The packet is the control side's, of which only some operations are executed at once.
     pub paced: bool,
+    /// How many ports had got a number when it began to wait, if it is a fragment.
+    pub newest_port: u64,
 }
 
 /// A worker's access to the fragments that wait.

@@ -90,6 +90,11 @@ fn continue_held(held: Held, tx: &mut TxState, most: usize, later: &mut Vec<Held
 #[inline]
 pub(crate) fn resume(tx: &mut TxState) {
     while let Some(held) = tx.ct.fragments.next() {
+        if tx.is_misdirected(&held) {
+            tx.dropped(held.frame.in_port(), Drop::NoPort);
+            tx.free(held.packet);
+            continue;
+        }
         match held.paced {
             true => tx.injected.wait(held),
             false => interpret::resume(tx, held),

@@ -179,7 +179,7 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
     /// A packet that waits behind the current operation.
     fn held(&self, packet: Packet, f: &Frame) -> Held {
         let (ops, at, why) = (self.ops.clone(), self.at, self.why);
-        Held { packet, frame: *f, ops, at, why, paced: PACED }
+        Held { packet, frame: *f, ops, at, why, paced: PACED, newest_port: 0 }
     }
 
     /// Lets a fragment wait for the rest of its datagram; returns any other packet.

@@ -109,6 +109,8 @@ pub(crate) enum PortRoute {
 /// A port as the control side sees it.
 pub(crate) struct PortEntry {
     pub port: Box<dyn Port>,
+    /// How many ports had got a number when this one did, itself among them.
+    pub nth: u64,
     pub affinity: RxAffinity,
     pub rxqs: Vec<Rxq>,
     /// Transmit queues that no worker has.
@@ -155,6 +157,8 @@ pub struct Datapath {
     pub(crate) settings: Settings,
     pub(crate) workers: Vec<Option<Box<Handle>>>,
     pub(crate) ports: BTreeMap<PortNo, PortEntry>,
+    /// How many ports have got a number so far.
+    numbered_ports: u64,
     pub(crate) past: Past,
     pub(crate) tickets: Tickets,
     pub(crate) events: EventQueue,
@@ -187,6 +191,7 @@ impl Datapath {
             settings: Settings::default(),
             workers: vec![Some(Box::new(kernel))],
             ports: BTreeMap::new(),
+            numbered_ports: 0,
             past: Past::default(),
             tickets: Tickets::new(),
             events: EventQueue::default(),
@@ -280,7 +285,7 @@ impl Datapath {
         for (no, p) in &mut self.ports {
             let cell = Arc::new(PortCell::default());
             p.cells.insert(slot, cell.clone());
-            w.send(Command::AddPort(*no, cell));
+            w.send(Command::AddPort(*no, cell, p.nth));
             w.send(Command::Limit(*no, p.limit));
             w.send(Command::PoliceTx(*no, p.egress_policer.clone()));
         }

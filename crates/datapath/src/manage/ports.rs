@@ -52,11 +52,13 @@ impl Datapath {
             return Err(Error::NoQueue(name(), "receive"));
         }
         let (mut cells, limit) = (BTreeMap::new(), limit(&*port));
+        self.numbered_ports += 1;
+        let nth = self.numbered_ports;
         for (slot, w) in self.workers.iter_mut().enumerate() {
             if let Some(w) = w {
                 let cell = Arc::new(PortCell::default());
                 cells.insert(slot, cell.clone());
-                w.send(Command::AddPort(no, cell));
+                w.send(Command::AddPort(no, cell, nth));
                 w.send(Command::Limit(no, limit));
             }
         }
@@ -68,6 +70,7 @@ impl Datapath {
             no,
             PortEntry {
                 port,
+                nth,
                 affinity,
                 rxqs,
                 txqs,

@@ -6,10 +6,14 @@ use crate::actions::interpret::Sink;
 use crate::messages::{Command, HANDOFFS_MAX, Report};
 use crate::miss;
 use crate::settings::Settings;
+use crate::stats::clock::cycles;
 use flow::PortNo;
 use port::TxQueue;
 use std::sync::atomic::Ordering;
 use telemetry::Drop;
+
+/// Vectors of a worker that is stopped, at most, for packets beyond the budget of misses.
+const STOP_VECTORS_MAX: usize = 16;
 
 impl Worker {
     /// Executes the control side's commands.
@@ -27,9 +31,10 @@ impl Worker {
     /// Executes one command.
     fn command(&mut self, c: Command) {
         match c {
-            Command::AddPort(no, stats) => self.tx.add_port(no, stats),
+            Command::AddPort(no, stats, nth) => self.tx.add_port(no, stats, nth),
             Command::DelPort(no) => {
                 self.inject_all();
+                self.drop_received_from(no);
                 let queue = self.tx.del_port(no);
                 self.return_txq(no, queue);
             }
@@ -84,6 +89,17 @@ impl Worker {
         inject::all(&mut self.tx, self.batch.vlan_limit);
     }
 
+    /// Drops packets of a port that wait for a vector, before its number gets another meaning.
+    fn drop_received_from(&mut self, no: PortNo) {
+        let waiting = [&mut self.batch.postponed, &mut self.tx.recirculated];
+        let gone =
+            waiting.map(|w| w.extract_if(.., |p| p.frame.in_port() == no).collect::<Vec<_>>());
+        for p in gone.into_iter().flatten() {
+            self.tx.dropped(no, Drop::NoPort);
+            self.tx.free(p.packet);
+        }
+    }
+
     /// Gives each step its part of the new settings.
     fn configure(&mut self, s: Settings) {
         self.tx.configure(&s);
@@ -111,10 +127,15 @@ impl Worker {
         }
     }
 
-    /// Ends the worker: sends or drops every packet that it has. Reports that do not fit into the
-    /// ring to the control side are left to [`Worker::drained`].
+    /// Ends the worker: sends every packet that it has, or drops it where that takes too long.
+    /// Reports that do not fit into the ring to the control side are left to [`Worker::drained`].
     fn stop(&mut self) {
         while self.take_inbound(HANDOFFS_MAX) > 0 {}
+        for _ in 0..STOP_VECTORS_MAX {
+            if !self.batch.postponed.is_empty() || !self.tx.recirculated.is_empty() {
+                self.vector(cycles());
+            }
+        }
         for p in std::mem::take(&mut self.batch.postponed) {
             self.tx.dropped(p.frame.in_port(), Drop::Shutdown);
             self.tx.free(p.packet);

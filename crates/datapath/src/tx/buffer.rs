@@ -33,6 +33,8 @@ pub(super) enum FlushOutcome {
 /// A port to which a worker sends: its buffered packets, its queue, and its limits.
 pub(super) struct TxPort {
     pub(super) stats: Arc<PortCell>,
+    /// How many ports had got a number when this one did, itself among them.
+    pub(super) nth: u64,
     pub(super) route: Route,
     pub(super) buf: Vec<Packet>,
     /// Bytes of the buffered packets.

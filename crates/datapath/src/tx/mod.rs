@@ -15,6 +15,7 @@ mod waiting;
 
 use crate::actions::copies::CopiesAccount;
 use crate::actions::fragments::Gatherer;
+use crate::actions::fragments::Held;
 use crate::actions::injected::Injected;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
@@ -45,6 +46,8 @@ const PACKET_PREFETCH_PORTS: usize = 2;
 pub(crate) struct TxState {
     /// Ports by their number.
     ports: Vec<Option<TxPort>>,
+    /// How many ports had got a number when the newest one did ([`TxPort::nth`]).
+    newest_port: u64,
     /// Bonds by their number.
     bonds: Bonds,
     /// The workers to which packets are handed over.
@@ -103,6 +106,7 @@ impl TxState {
     ) -> Self {
         TxState {
             ports: Vec::new(),
+            newest_port: 0,
             bonds: Bonds::default(),
             peers: Peers::default(),
             waiting: Waiting::default(),
@@ -163,6 +167,16 @@ impl TxState {
             Some(Some(s)) => &s.stats,
             _ => &self.shared.orphan,
         }
+    }
+
+    /// True if a packet that waited came from a port, or is to go to one, whose number is another
+    /// port's by now.
+    #[inline]
+    pub fn is_misdirected(&self, held: &Held) -> bool {
+        let came = held.newest_port;
+        let is_newer = |no: PortNo| matches!(self.ports.get(usize::from(no)), Some(Some(port)) if port.nth > came);
+        came != self.newest_port
+            && (is_newer(held.frame.in_port()) || action::sends_to(&held.ops, &is_newer))
     }
 
     /// Appends a packet to a port's buffer; sends the buffer if a burst is full.

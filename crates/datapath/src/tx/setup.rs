@@ -33,8 +33,10 @@ impl TxState {
         self.copies = CopiesAccount::of_kernel_worker();
     }
 
-    /// Adds a port. Nothing can be sent to it before [`TxState::set_route`].
-    pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>) {
+    /// Adds a port, which got its number as the `nth` of all. Nothing can be sent to it before
+    /// [`TxState::set_route`].
+    pub fn add_port(&mut self, no: PortNo, stats: Arc<PortCell>, nth: u64) {
+        self.newest_port = self.newest_port.max(nth);
         let i = no as usize;
         if self.ports.len() <= i {
             self.ports.resize_with(i + 1, || None);
@@ -42,6 +44,7 @@ impl TxState {
         let buf = Vec::with_capacity(VECTOR);
         self.ports[i] = Some(TxPort {
             stats,
+            nth,
             route: Route::None,
             buf,
             bytes: 0,

@@ -85,7 +85,8 @@ impl Sink for TxState {
         let came = Arrival { port, now: self.now_ms };
         conntrack::track(&mut self.ct.worker, ct, data, at, meta, came)
     }
-    fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held> {
+    fn gather(&mut self, ct: &Ct, fragment: Fragment, mut held: Held) -> Option<Held> {
+        held.newest_port = self.newest_port;
         self.ct.fragments.gather(&mut self.ct.worker, ct, fragment, held, self.now_ms)
     }
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict {
