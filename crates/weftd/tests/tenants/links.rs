@@ -86,9 +86,15 @@ fn heard_of(sw: &Switch<'_>, evil: &Netns) -> (u64, u64) {
 }
 
 /// Where the kernel has a thread that asks about a device, or makes or changes one, wait for its
-/// lock.
-const WAITS: [&str; 5] =
-    ["rtnetlink", "dev_ethtool", "tun_chr_ioctl", "packet_setsockopt", "packet_do_bind"];
+/// lock; and one that closes a socket on it, for all CPUs.
+const WAITS: [&str; 6] = [
+    "rtnetlink",
+    "dev_ethtool",
+    "tun_chr_ioctl",
+    "packet_setsockopt",
+    "packet_do_bind",
+    "synchronize_rcu",
+];
 
 /// Whoever may make devices, in a namespace of its own, holds the kernel's lock for tenths of a
 /// second, which everybody waits for who asks about a device: the control thread does not ask.
