@@ -80,10 +80,14 @@ fn readers_of_counters_wait_for_sent_packets_for_a_while_only() {
     /// What waits without a bound waits until the tool gives up.
     const LONG: Duration = Duration::from_secs(5);
     attacked(|_, sw, _| {
-        let send = format!("packet-out br0 controller table {}", "00".repeat(60));
-        let counted = || ofctl(sw, "dump-flows br0").contains("n_packets=1,");
+        // UDP from port 1 to port 2, which the second flow counts when it is looked up again.
+        let frame = "ffffffffffff00000000000108004500001c00000000401166cf0a0000010a00000200010002\
+                     00080000";
+        let send = format!("packet-out br0 controller table {frame}");
+        let counted = || ofctl(sw, "dump-flows br0 table=1").contains("n_packets=1,");
         ofctl(sw, "del-flows br0");
-        ofctl(sw, "add-flow br0 actions=drop");
+        ofctl(sw, "add-flow br0 udp,tp_dst=2,actions=ct(table=1)");
+        ofctl(sw, "add-flow br0 table=1,udp,tp_dst=2,actions=drop");
         let stopped = Stopped::new(sw, "kernel-ports");
         ofctl(sw, &send);
         let asked = Instant::now();
