@@ -1,17 +1,17 @@
 //! Peers that have a thread wait which must not.
 //!
-//! Memory that a peer shares can have whoever touches it wait in the kernel: while the peer punches
-//! a hole into its file, a page fault in the hole waits until all of its pages are gone, which takes
-//! some tenths of a second for a gigabyte. Nothing prevents that, so the peer pays: it is left alone
-//! for sixteen times as long as it had a thread wait. To read the clock at each call on a ring would
-//! cost as much as a packet, so a thread does so only for a while after it was found to have waited
-//! somewhere: what it has waited, the kernel counts.
+//! Memory that a peer shares can have whoever touches it wait in the kernel: while the peer
+//! punches a hole into its file, a page fault in the hole waits until all of its pages are gone,
+//! which takes some tenths of a second for a gigabyte. Nothing prevents that, so the peer pays: it
+//! is left alone for sixteen times as long as it had a thread wait. To read the clock at each call
+//! on a ring would cost as much as a packet, so a thread does so only for a while after it was
+//! found to have waited somewhere; the kernel counts how often it has.
 
 use crate::cpu::cycles;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Shorter waits are nobody's fault: about a millisecond.
+/// Shorter waits cost the peer nothing: about a millisecond.
 const WAIT_CYCLES_MIN: u64 = 1 << 21;
 /// How long calls are timed after a wait: about a minute.
 const WATCH_CYCLES: u64 = 1 << 37;
@@ -165,7 +165,7 @@ mod tests {
         assert!(rested <= 17 * waited + Duration::from_millis(20), "{rested:?} of {waited:?}");
     }
 
-    /// Other work of the core, and sleep, are nobody's fault.
+    /// Other work of the core, and sleep, are no peer's fault.
     #[test]
     fn who_is_only_late_is_not_left_alone() {
         let rest = Rest::default();
