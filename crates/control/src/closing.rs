@@ -19,6 +19,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// device.
 const DEVICE: &str = "a device of DPDK";
 
+/// The name under which a port of this type and name would be closed.
+fn closed_as<'a>(kind: &str, name: &'a str) -> &'a str {
+    if matches!(kind, "dpdk" | "afxdp") { DEVICE } else { name }
+}
+
 /// Ports that are being closed, by name.
 pub struct Closing<T = Leaving>(Arc<Shared<T>>);
 
@@ -102,9 +107,17 @@ impl<T: Send + 'static> Closing<T> {
 
     /// Waits until no port is being closed that would be in the way of one of this type and name.
     pub fn wait_for(&self, kind: &str, name: &str) {
-        let name = if matches!(kind, "dpdk" | "afxdp") { DEVICE } else { name };
+        let name = closed_as(kind, name);
         let is_going = |going: &mut Going<T>| going.names.iter().any(|n| n == name);
         drop(self.0.one_is_closed.wait_while(self.0.lock(), is_going));
+    }
+
+    /// As [`Self::wait_for`], and gives others their turn meanwhile.
+    pub async fn gone(&self, kind: &str, name: &str) {
+        let name = closed_as(kind, name);
+        while self.0.lock().names.iter().any(|n| n == name) {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
     }
 
     /// Waits until all ports are closed, and gives others their turn meanwhile.

@@ -15,13 +15,11 @@ pub fn apply(s: &mut State, conf: &BridgeConf) {
     let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
     let mut notices = BTreeSet::new();
     let specs = conf.mirrors.iter().filter_map(|m| spec(conf, m, &mut notices)).collect();
-    for left in s.ofproto.set_mirrors(bridge.id, specs, now).unwrap_or_default() {
-        let names = conf.mirrors.iter().filter(|m| m.uuid.0 == left.id).map(|m| &m.name);
-        notices.extend(names.map(|name| {
-            let text =
-                format!("maximum of {MIRRORS_MAX} port mirrors reached, cannot create {name}");
-            (Level::Warn, "ofproto_dpif_mirror", text)
-        }));
+    let left = s.ofproto.set_mirrors(bridge.id, specs, now).unwrap_or_default();
+    let left: BTreeSet<_> = left.iter().map(|spec| spec.id).collect();
+    for MirrorConf { name, .. } in conf.mirrors.iter().filter(|m| left.contains(&m.uuid.0)) {
+        let text = format!("maximum of {MIRRORS_MAX} port mirrors reached, cannot create {name}");
+        notices.insert((Level::Warn, "ofproto_dpif_mirror", text));
     }
     for (level, module, text) in notices.difference(&bridge.mirror_notices) {
         vlog::write(&vlog::Site::new(), *level, module, format_args!("{text}"));

@@ -13,7 +13,8 @@ use wire::merge::Merged;
 
 /// Transmit queue of a system port.
 pub struct PacketTx {
-    fd: OwnedFd,
+    /// Shared with the port, whose end closes it.
+    fd: Arc<OwnedFd>,
     pool: Arc<dyn Pool>,
     stats: Arc<Stats>,
     /// The frames of the next system call.
@@ -29,7 +30,7 @@ struct Frame {
 }
 
 impl PacketTx {
-    pub fn new(fd: OwnedFd, pool: Arc<dyn Pool>, stats: Arc<Stats>) -> Self {
+    pub fn new(fd: Arc<OwnedFd>, pool: Arc<dyn Pool>, stats: Arc<Stats>) -> Self {
         PacketTx { fd, pool, stats, frames: Vec::with_capacity(BURST) }
     }
 

@@ -33,6 +33,9 @@ pub struct SystemPort {
     device: Device,
     stats: Arc<Stats>,
     socket: Arc<OwnedFd>,
+    /// That of the transmit queue. The kernel takes 10 to 25 ms to close one, and the thread that
+    /// drops the queue has no time for that.
+    _send_socket: Arc<OwnedFd>,
     rx: Option<Box<dyn RxQueue>>,
     tx: Option<Box<dyn TxQueue>>,
 }
@@ -49,11 +52,12 @@ impl SystemPort {
         device.lro_off();
         let stats = Arc::new(Stats::default());
         let socket = Arc::new(rx_socket(device.ifindex).map_err(fail)?);
-        let send = tx_socket(device.ifindex).map_err(fail)?;
+        let _send_socket = Arc::new(tx_socket(device.ifindex).map_err(fail)?);
         let _ = device.configure(config);
         let rx = PacketRx::new(socket.clone(), pool.clone(), stats.clone());
-        let tx = PacketTx::new(send, pool, stats.clone());
-        Ok(SystemPort { device, stats, socket, rx: Some(Box::new(rx)), tx: Some(Box::new(tx)) })
+        let tx = PacketTx::new(_send_socket.clone(), pool, stats.clone());
+        let (rx, tx): (Box<dyn RxQueue>, Box<dyn TxQueue>) = (Box::new(rx), Box::new(tx));
+        Ok(SystemPort { device, stats, socket, _send_socket, rx: Some(rx), tx: Some(tx) })
     }
 
     /// Adds the number of frames that the kernel could not queue, which is reset when it is read,

@@ -1,5 +1,6 @@
 //! Publication of tables from the control side to packet threads, bounded queues in the other
-//! direction, and values that one thread at a time uses; prefetching and the time-stamp counter.
+//! direction, and values that one thread at a time uses; prefetching and the time-stamp counter;
+//! peers that have a thread wait.
 //!
 //! *Place*: ground row. *Knows*: memory ordering and threads. *Does not know*: packets, flows,
 //! ports.
@@ -19,6 +20,7 @@ mod link;
 mod place;
 mod qsbr;
 mod spsc;
+pub mod waits;
 
 pub use cpu::{cycles, prefetch, prefetch_write};
 pub use link::{Link, Slot};

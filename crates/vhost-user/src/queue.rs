@@ -370,6 +370,46 @@ mod tests {
         crate::rings::OwnRing::new(ring, None, None)
     }
 
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared::new(&crate::Config {
+            path: String::new(),
+            mode: crate::Mode::Server,
+            n_txq: 1,
+            tx_retries: 8,
+            offloads: false,
+            on_change: None,
+            warn: None,
+            info: None,
+        }))
+    }
+
+    /// Its packets are dropped and counted, whichever of its rings had a thread wait.
+    #[test]
+    fn a_guest_whose_memory_had_a_thread_wait_is_left_alone() {
+        let mut pages = [Page::new(), Page::new()];
+        let at = pages.each_mut().map(|page| (&raw mut **page).cast::<u8>());
+        let shared = shared();
+        (0..2).for_each(|i| drop(shared.rings.put(i, Some(ring(at[i])))));
+        shared.publish(1, 1);
+        let pool = Arc::new(packet::HeapPool::new());
+        let mut tx = Tx::take(&shared, &pool, 0).unwrap();
+        let rx = Rx::take(&shared, &pool, 0).unwrap();
+        let waits = || std::thread::sleep(std::time::Duration::from_millis(10));
+        waits();
+        sync::waits::look(true);
+        let held = shared.rings.try_hold(1);
+        waits();
+        drop(held);
+        assert!(shared.rings.rest());
+        assert_eq!((rx.shared.rx_mask(0), tx.ring()), (0, None));
+        assert_eq!(tx.burst(&[pool.packet(&[7; 64]).unwrap()]), 1);
+        assert_eq!(shared.counters().1.dropped, 1);
+        while shared.rings.rest() {}
+        assert_eq!((rx.shared.rx_mask(0), tx.ring()), (1, Some(0)));
+        assert_eq!(tx.burst(&[]), 0);
+        (0..2).for_each(|i| drop(shared.rings.put(i, None)));
+    }
+
     /// A guest whose buffers are all malformed: what that costs the threads that poll it and send
     /// to it is counted for each, and charged to the port.
     #[test]
@@ -381,16 +421,7 @@ mod tests {
             // SAFETY: a word of a page, to which no reference is used any more.
             unsafe { at[i].add(0x402).cast::<u16>().write_volatile(n) }
         };
-        let shared = Arc::new(Shared::new(&crate::Config {
-            path: String::new(),
-            mode: crate::Mode::Server,
-            n_txq: 1,
-            tx_retries: 8,
-            offloads: false,
-            on_change: None,
-            warn: None,
-            info: None,
-        }));
+        let shared = shared();
         (0..2).for_each(|i| drop(shared.rings.put(i, Some(ring(at[i])))));
         shared.publish(1, 1);
         let pool = Arc::new(packet::HeapPool::new());

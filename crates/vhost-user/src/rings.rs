@@ -13,6 +13,7 @@ use packet::Pool;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use sync::waits::{self, Rest};
 use sync::{Held, Place};
 use vhost::{Ring, RingErrors};
 
@@ -98,23 +99,54 @@ impl OwnRing {
 /// One place per ring of a guest.
 pub(crate) struct Rings {
     places: Box<[Place<OwnRing>]>,
+    /// On after the guest's memory had a thread wait, also when another front-end connects.
+    rest: Rest,
+}
+
+/// A ring, or its empty place, that this thread holds until this is dropped.
+pub(crate) struct HeldRing<'a> {
+    held: Held<'a, OwnRing>,
+    began: Option<u64>,
+    rest: &'a Rest,
+}
+
+impl HeldRing<'_> {
+    /// The ring, if there is one.
+    #[inline]
+    pub fn get(&mut self) -> Option<&mut OwnRing> {
+        self.held.get()
+    }
+}
+
+impl Drop for HeldRing<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.rest.ended(self.began);
+    }
 }
 
 impl Rings {
     /// Empty places for `n` rings.
     pub fn new(n: usize) -> Rings {
-        Rings { places: (0..n).map(|_| Place::default()).collect() }
+        Rings { places: (0..n).map(|_| Place::default()).collect(), rest: Rest::default() }
+    }
+
+    /// True if no packets are to be moved on any ring at present.
+    #[inline]
+    pub fn rest(&self) -> bool {
+        self.rest.is_on()
     }
 
     /// Holds ring `i`, or its empty place, unless another thread holds it.
     #[inline]
-    pub fn try_hold(&self, i: usize) -> Option<Held<'_, OwnRing>> {
-        self.places[i].try_hold()
+    pub fn try_hold(&self, i: usize) -> Option<HeldRing<'_>> {
+        let held = self.places[i].try_hold()?;
+        Some(HeldRing { held, began: waits::begin(), rest: &self.rest })
     }
 
     /// Holds ring `i`, unless another thread holds it for longer than a burst should take.
     #[inline]
-    pub fn hold(&self, i: usize) -> Option<Held<'_, OwnRing>> {
+    pub fn hold(&self, i: usize) -> Option<HeldRing<'_>> {
         for _ in 0..ATTEMPTS_MAX {
             if let Some(held) = self.try_hold(i) {
                 return Some(held);

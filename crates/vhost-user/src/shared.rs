@@ -156,6 +156,7 @@ impl Shared {
     pub fn rx_mask(&self, index: usize) -> u64 {
         let mask = self.rx_mask.load(Ordering::Relaxed);
         match index {
+            _ if self.rings.rest() => 0,
             0 if mask > 1 => mask & !(self.taken_rx.load(Ordering::Relaxed) & !1),
             _ => mask & (1 << index),
         }
@@ -164,7 +165,7 @@ impl Shared {
     /// Enabled guest queues to which packets can be sent at present.
     #[inline]
     pub fn tx_mask(&self) -> u64 {
-        self.tx_mask.load(Ordering::Relaxed)
+        if self.rings.rest() { 0 } else { self.tx_mask.load(Ordering::Relaxed) }
     }
 
     /// Number of queues on which the guest sends, as far as known; at least one.

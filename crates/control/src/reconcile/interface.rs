@@ -2,7 +2,7 @@
 
 use super::numbers::{database_number, dummy_number, of_number, renumbered};
 use super::port_spec::port_spec;
-use super::prepare::{Opened, Prepared};
+use super::prepare::{Opened, Prepared, prepare};
 use super::turn::give_turn;
 use crate::config::{BridgeConf, IfaceConf, PortConf};
 use crate::ports::{self, Iface};
@@ -116,16 +116,43 @@ fn same_port(iface: &Iface, new: &IfaceConf) -> bool {
     old.kind == new.kind && same_options && same_queues
 }
 
-/// `prepared`: what another thread did before, so that nothing waits for the kernel here.
-pub(super) fn configure_iface(
+/// Makes an interface be as the database says; others have their turn while a port of its name is
+/// still being closed. `prepared`: what another thread did before, so that nothing waits for the
+/// kernel here.
+pub(super) async fn configure_iface(
+    state: &Shared,
+    (br, port): (&BridgeConf, &PortConf),
+    conf: &IfaceConf,
+    mut prepared: Prepared,
+) -> Prepared {
+    let has_port = || {
+        let s = state.borrow();
+        let iface = s.bridges.get(&br.name).and_then(|bridge| bridge.ifaces.get(&conf.name));
+        iface.is_some_and(Iface::works)
+    };
+    for _ in 0..2 {
+        if !has_port() {
+            let closing = state.borrow().closing.clone();
+            closing.gone(&conf.kind, &conf.name).await;
+        }
+        if configured(&mut state.borrow_mut(), (br, port), conf, &mut prepared) {
+            break;
+        }
+        prepared.add(prepare(state, br, &[(port, conf)]).await);
+    }
+    prepared
+}
+
+/// Configures an interface; false: its port was closed, and the next call opens it anew.
+fn configured(
     s: &mut State,
     (br, port): (&BridgeConf, &PortConf),
     conf: &IfaceConf,
     prepared: &mut Prepared,
-) {
+) -> bool {
     let now = s.now_ms();
     crate::oam::configure(s, conf);
-    let Some(bridge) = s.bridges.get_mut(&br.name) else { return };
+    let Some(bridge) = s.bridges.get_mut(&br.name) else { return true };
     let (id, mac) = (bridge.id, bridge.mac);
     let iface =
         bridge.ifaces.entry(conf.name.clone()).or_insert_with(|| Iface::new(conf.clone(), now));
@@ -150,7 +177,7 @@ pub(super) fn configure_iface(
         let changed = changed || config.kind.starts_with("dummy");
         if changed && !reconfigure(s, dp_port, &config, conf) {
             reopen(s, br, conf);
-            return configure_iface(s, (br, port), conf, prepared);
+            return false;
         }
         if let Some(no) = dp_port {
             crate::qos::apply(s, conf, no);
@@ -160,7 +187,7 @@ pub(super) fn configure_iface(
         let old = s.ofproto.port(id, of_port).map_or(0, |old| old.config);
         spec.config |= old & !openflow::port_config::PORT_DOWN;
         let _ = s.ofproto.update_port(id, spec);
-        return;
+        return true;
     }
     let result = attach(s, (br, port), conf, prepared);
     if let Some(iface) = s.bridges.get_mut(&br.name).and_then(|b| b.ifaces.get_mut(&conf.name)) {
@@ -191,6 +218,7 @@ pub(super) fn configure_iface(
             }
         }
     }
+    true
 }
 
 pub(super) fn port_conf(
@@ -340,7 +368,6 @@ fn open_now(
     mac: [u8; 6],
 ) -> Result<Opened, String> {
     let config = port_conf(s, br, conf, mac);
-    s.closing.wait_for(&conf.kind, &conf.name);
     let mut port = ports::open(&s.devices, &config).map_err(|e| e.to_string())?;
     // A TAP keeps its addresses over a crash or restart of the daemon.
     let _ = port.set_persistent(true);

@@ -153,7 +153,7 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
     for some in all.chunks(PREPARED_INTERFACES_MAX) {
         let mut prepared = prepare(state, conf, some).await;
         for (port, iface) in some {
-            configure_iface(&mut state.borrow_mut(), (conf, port), iface, &mut prepared);
+            prepared = configure_iface(state, (conf, port), iface, prepared).await;
             give_turn(state, turn).await;
         }
         state.borrow().closing.close(prepared.unused());

@@ -35,6 +35,11 @@ impl Prepared {
         self.0.remove(name)
     }
 
+    /// Adds what was prepared later.
+    pub fn add(&mut self, mut later: Prepared) {
+        self.0.append(&mut later.0);
+    }
+
     /// Ports that no interface took.
     pub fn unused(self) -> Vec<Box<dyn Port>> {
         self.0.into_values().flatten().map(|opened| opened.port).collect()

@@ -48,6 +48,9 @@ use sync::{Consumer, Producer, Reader};
 /// How often a worker reports its lookups to the control side, milliseconds.
 const REPORT_LOOKUPS_INTERVAL_MS: u64 = 1000;
 
+/// Periodic work that is so much late, in its intervals, has the worker look whether it waited.
+const LATE_INTERVALS: u64 = 2;
+
 /// When the worker's periodic work is due.
 struct Timers {
     /// Cycle at which the next housekeeping is due.
@@ -315,6 +318,8 @@ impl Worker {
     /// Work that is due once per millisecond: timers, reports to the control side, and the ports'
     /// policies.
     fn housekeeping(&mut self, now: u64) {
+        let late = now.saturating_sub(self.timers.next);
+        sync::waits::look(late > LATE_INTERVALS * self.timers.interval);
         self.timers.next = now + self.timers.interval;
         let now_ms = now_ms();
         self.tx.now_ms = now_ms;

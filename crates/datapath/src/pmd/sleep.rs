@@ -68,7 +68,12 @@ impl Worker {
 
     /// Counts a sleep that began at cycle `began`.
     fn count_sleep(&mut self, began: u64) {
+        sync::waits::slept();
         self.cycles.ended = cycles();
+        if self.timers.next >= began {
+            // What became due meanwhile is not late.
+            self.timers.next = self.timers.next.max(self.cycles.ended);
+        }
         self.shared.perf.sleep_iterations.add(1);
         self.shared.perf.sleep_cycles.add(self.cycles.ended - began);
         if !self.misses.costly.is_empty() {

@@ -94,12 +94,43 @@ pub(crate) enum Slot {
 /// Number of slots that are allocated together.
 const CHUNK: usize = 4096;
 
+/// Freed ids and when they were freed (ns), the oldest first, in chunks: growing moves none, which
+/// would keep the control thread for tenths of a second when there are millions.
+#[derive(Default)]
+struct FreedIds(VecDeque<VecDeque<(u64, u32)>>);
+
+impl FreedIds {
+    fn front(&self) -> Option<&(u64, u32)> {
+        self.0.front()?.front()
+    }
+
+    fn push_back(&mut self, freed: (u64, u32)) {
+        match self.0.back_mut() {
+            Some(last) if last.len() < last.capacity() => last.push_back(freed),
+            _ => {
+                let mut chunk = VecDeque::with_capacity(CHUNK);
+                chunk.push_back(freed);
+                self.0.push_back(chunk);
+            }
+        }
+    }
+
+    fn pop_front(&mut self) -> Option<(u64, u32)> {
+        let first = self.0.front_mut()?;
+        let freed = first.pop_front();
+        if first.is_empty() {
+            self.0.pop_front();
+        }
+        freed
+    }
+}
+
 /// All slots, in chunks: growing moves none.
 #[derive(Default)]
 pub(crate) struct Slots {
     chunks: Vec<Vec<Slot>>,
-    /// Freed ids of flows, groups and buckets, and when they were freed, ns.
-    free: VecDeque<(u64, u32)>,
+    /// Freed ids of flows, groups and buckets.
+    free: FreedIds,
     /// Freed ids of removed bridges' tables, of each bridge the first one, and when they were
     /// freed, ns.
     free_tables: VecDeque<(u64, u32)>,
@@ -283,6 +314,29 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn freed_ids_wait_in_order_and_growing_moves_none() {
+        const IDS: u32 = 100_000;
+        let mut slots = Slots::default();
+        slots.push_run(IDS as usize, |_| Slot::Count(Counter::default()));
+        let is_even = |id: &u32| id.is_multiple_of(2);
+        let odd_then_even = || (0..IDS).filter(|id| !is_even(id)).chain((0..IDS).filter(is_even));
+        let mut places = BTreeSet::new();
+        for id in odd_then_even() {
+            slots.release(id, u64::from(id % 2 == 0));
+            places.extend(slots.free.0.back().and_then(VecDeque::front).map(std::ptr::from_ref));
+        }
+        assert_eq!(places.len(), slots.free.0.len());
+        let alloc = |slots: &mut Slots, now| slots.alloc(Slot::Count(Counter::default()), now);
+        assert_eq!(alloc(&mut slots, QUARANTINE_NS - 1), IDS, "none is free");
+        for id in odd_then_even() {
+            assert_eq!(slots.next(QUARANTINE_NS + 1), id);
+            assert_eq!(alloc(&mut slots, QUARANTINE_NS + 1), id);
+        }
+        assert!(slots.free.0.is_empty());
+        assert_eq!(alloc(&mut slots, QUARANTINE_NS + 1), IDS + 1);
+    }
 
     #[test]
     fn counters_of_tables_are_used_again_when_no_decision_credits_them() {

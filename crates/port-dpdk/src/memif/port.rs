@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use sync::waits::{self, Rest};
 use vhost_user::{OnChange, Slot};
 
 /// MTU unless `mtu_request` says otherwise, bytes.
@@ -45,6 +46,8 @@ pub(super) struct PortState {
     rx: Vec<Queue>,
     tx: Vec<Queue>,
     is_up: AtomicBool,
+    /// On after the peer's memory had a worker wait, also when another peer connects.
+    rest: Rest,
     /// What the peer calls itself while it is connected.
     peer: Mutex<Option<String>>,
     changes: AtomicU64,
@@ -61,6 +64,7 @@ impl PortState {
             rx: new(queues.rx),
             tx: new(queues.tx),
             is_up: AtomicBool::new(true),
+            rest: Rest::default(),
             peer: Mutex::default(),
             changes: AtomicU64::new(0),
             broken: Mutex::default(),
@@ -104,15 +108,16 @@ impl PortState {
         queue: &Queue,
         step: impl FnOnce(&mut Ring, &mut vhost_user::Counters) -> Result<(), RingError>,
     ) -> usize {
-        if !self.is_up.load(Ordering::Relaxed) {
+        if !self.is_up.load(Ordering::Relaxed) || self.rest.is_on() {
             return 0;
         }
         let Ok(mut guard) = queue.ring.try_lock() else { return 0 };
         let Some(ring) = guard.as_mut() else { return 0 };
-        let mut moved = vhost_user::Counters::default();
+        let (mut moved, began) = (vhost_user::Counters::default(), waits::begin());
         if let Err(error) = step(ring, &mut moved) {
             self.report(error);
         }
+        self.rest.ended(began);
         queue.moved.count(&moved);
         moved.packets as usize
     }

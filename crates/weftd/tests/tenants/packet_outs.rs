@@ -4,6 +4,7 @@ use crate::lab::*;
 use crate::measure::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 use testkit::Switch;
 
 /// Packet-outs a second, and copies of each.
@@ -42,5 +43,57 @@ fn packet_outs_that_are_sent_very_often() {
         vsctl(sw, "set interface v3 ofport_request=1");
         let victim = Victim::new(ns, sw);
         judge("packet-outs", &victim, || talk(sw, 1), || talk(sw, COPIES));
+    });
+}
+
+/// A thread of the daemon that stands still until this is dropped.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(sw: &Switch<'_>, name: &str) -> Stopped {
+        let tasks = format!("/proc/{}/task", sw.daemon_pid().unwrap());
+        let ids = std::fs::read_dir(&tasks).unwrap().flatten().map(|task| task.file_name());
+        let comm = |id: &str| std::fs::read_to_string(format!("{tasks}/{id}/comm")).unwrap();
+        let mut ids = ids.map(|id| id.to_string_lossy().into_owned());
+        let id = ids.find(|id| comm(id).trim() == name).unwrap().parse::<i32>().unwrap();
+        // SAFETY: traces a thread of a child's, which stops; the calls write nothing here.
+        unsafe {
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, id, 0usize, 0usize), 0);
+            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, id, 0usize, 0usize), 0);
+            assert_eq!(libc::waitpid(id, std::ptr::null_mut(), libc::__WALL), id);
+        }
+        Stopped(id)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: lets a thread go on that stands still.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0usize, 0usize) };
+    }
+}
+
+/// Who reads counters waits for packets that controllers have sent, but not for long: the thread
+/// that sends them may have no time.
+#[test]
+fn readers_of_counters_wait_for_sent_packets_for_a_while_only() {
+    /// What waits without a bound waits until the tool gives up.
+    const LONG: Duration = Duration::from_secs(5);
+    attacked(|_, sw, _| {
+        // UDP from port 1 to port 2, which the second flow counts when it is looked up again.
+        let frame = "ffffffffffff00000000000108004500001c00000000401166cf0a0000010a00000200010002\
+                     00080000";
+        let send = format!("packet-out br0 controller table {frame}");
+        let counted = || ofctl(sw, "dump-flows br0 table=1").contains("n_packets=1,");
+        ofctl(sw, "del-flows br0");
+        ofctl(sw, "add-flow br0 udp,tp_dst=2,actions=ct(table=1)");
+        ofctl(sw, "add-flow br0 table=1,udp,tp_dst=2,actions=drop");
+        let stopped = Stopped::new(sw, "kernel-ports");
+        ofctl(sw, &send);
+        let asked = Instant::now();
+        assert!(!counted(), "the thread does nothing");
+        assert!(asked.elapsed() < LONG, "{:?}", asked.elapsed());
+        drop(stopped);
+        assert!(counted(), "who asks while it does something waits for it");
     });
 }
