@@ -270,9 +270,9 @@ fn packets_wait_for_a_queue_that_another_thread_has() {
     }
     b.peers[1].make_tx_busy(false);
     b.run();
-    assert_eq!((b.peers[1].drain().len() as u64, drops(&b)), (44, 256));
+    assert_eq!((b.peers[1].drain().len() as u64, drops(&b)), (256, 44));
     let s = b.dp.port_stats(1).unwrap();
-    assert_eq!((s.tx_packets, s.tx_bytes), (78 + 44, (78 + 44) * 100));
+    assert_eq!((s.tx_packets, s.tx_bytes), (78 + 256, (78 + 256) * 100));
     b.assert_balanced();
     assert_eq!(b.pool.in_use(), 0);
 }

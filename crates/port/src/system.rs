@@ -52,12 +52,13 @@ impl SystemPort {
         device.lro_off();
         let stats = Arc::new(Stats::default());
         let socket = Arc::new(rx_socket(device.ifindex).map_err(fail)?);
-        let _send_socket = Arc::new(tx_socket(device.ifindex).map_err(fail)?);
+        let send_socket = Arc::new(tx_socket(device.ifindex).map_err(fail)?);
         let _ = device.configure(config);
         let rx = PacketRx::new(socket.clone(), pool.clone(), stats.clone());
-        let tx = PacketTx::new(_send_socket.clone(), pool, stats.clone());
+        let tx = PacketTx::new(send_socket.clone(), pool, stats.clone());
         let (rx, tx): (Box<dyn RxQueue>, Box<dyn TxQueue>) = (Box::new(rx), Box::new(tx));
-        Ok(SystemPort { device, stats, socket, _send_socket, rx: Some(rx), tx: Some(tx) })
+        let (rx, tx) = (Some(rx), Some(tx));
+        Ok(SystemPort { device, stats, socket, _send_socket: send_socket, rx, tx })
     }
 
     /// Adds the number of frames that the kernel could not queue, which is reset when it is read,

@@ -122,9 +122,8 @@ impl TxPort {
         let send = |range: Range<usize>| q.tx(&buf[range.clone()]).min(range.len());
         let (n, stopped) = slow.send(&mut self.cost, buf.len(), send);
         let stays = n == 0 && q.is_busy() || stopped;
-        if n == 0 && stays && buf.len() < VECTOR {
-            self.passed = buf.len();
-            return FlushOutcome::Stays;
+        if n == 0 && stays {
+            return self.stay(to_free);
         }
         self.was_full |= n < buf.len() && !q.is_busy() && !stopped;
         if n == self.buf.len() {
@@ -140,13 +139,26 @@ impl TxPort {
         self.stats.tx_bursts.add(1);
         perf.tx_packets.add(n as u64);
         perf.tx_batches.add(1);
-        if stopped && self.buf.len() < VECTOR {
+        if stopped {
             self.bytes = bytes_of(&self.buf);
-            self.passed = self.buf.len();
-            return FlushOutcome::Stays;
+            return self.stay(to_free);
         }
         let left = if q.is_busy() { Drop::TxBusy } else { Drop::TxFull };
         FlushOutcome::Taken { left, notifies: q.notifies() }
+    }
+
+    /// Lets the buffered packets wait, as many as a vector has; drops the last ones beyond.
+    #[cold]
+    fn stay(&mut self, to_free: &mut Vec<Packet>) -> FlushOutcome {
+        if self.buf.len() > VECTOR {
+            let is_busy = matches!(&self.route, Route::Queue(q) if q.is_busy());
+            let before = to_free.len();
+            to_free.extend(self.buf.drain(VECTOR..));
+            let why = if is_busy { Drop::TxBusy } else { Drop::TxFull };
+            self.count_dropped(why, &to_free[before..]);
+        }
+        self.passed = self.buf.len();
+        FlushOutcome::Stays
     }
 
     /// Drops what the queue took and could not send; returns how many packets that are.

@@ -27,6 +27,10 @@ const ALONE_SHARE_SHIFT: u32 = 2;
 /// sender cannot hide slow packets by a fast one before each burst.
 const ESTIMATE_FALL_SHIFT: u32 = 3;
 
+/// The largest estimate, in [`PACKET_SEND_NS_MAX`]: a port in whose call another thread had the core
+/// for long counts as slow for the next 21 calls only.
+const ESTIMATE_PACKETS_MAX: u64 = 16;
+
 /// What sending to one port takes.
 #[derive(Default)]
 pub(super) struct SendCost {
@@ -106,7 +110,7 @@ impl SlowSends {
         let n = n.max(1) as u64;
         let was_slow = self.is_slow(cost);
         let fallen = cost.estimate - (cost.estimate >> ESTIMATE_FALL_SHIFT);
-        cost.estimate = fallen.max(took / n);
+        cost.estimate = fallen.max((took / n).min(ESTIMATE_PACKETS_MAX * self.packet));
         let excess = took.saturating_sub(n * self.packet);
         if excess > 0 {
             let owed_max = if was_slow { OWED_PACKETS_MAX * self.packet as i64 } else { 0 };
@@ -218,6 +222,17 @@ mod tests {
             slow.end_iteration(slow.used + 4 * each);
             assert_eq!(slow.allowed(&cost), 1, "one packet at least");
         }
+    }
+
+    #[test]
+    fn a_long_call_makes_a_port_slow_for_some_calls_only() {
+        let (mut slow, mut cost) = (SLOW, SendCost::default());
+        slow.record(&mut cost, 1, 1_000_000);
+        let calls = (0..100).take_while(|_| {
+            slow.record(&mut cost, 1, 20);
+            slow.is_slow(&cost)
+        });
+        assert_eq!(calls.count(), 20);
     }
 
     #[test]
