@@ -224,6 +224,8 @@ fn script() -> Vec<String> {
     for options in [
         "key=3",
         "remote_ip=nonsense",
+        "remote_ip=nonsense options:nonsense=5",
+        "remote_ip=nonsense options:tos=nonsense",
         "remote_ip=10.1.1.2 options:key=42",
         "remote_ip=10.1.1.7 options:local_ip=fd00::1",
         "remote_ip=10.1.1.12 options:local_ip=flow",
