@@ -252,7 +252,10 @@ fn follow_up(s: &mut State, looked_at: &[Name]) {
         crate::trees::turn(s);
     }
     let bridges: BTreeSet<&String> = looked_at.iter().map(|(bridge, _)| bridge).collect();
-    bridges.into_iter().for_each(|bridge| crate::mtu::follow(s, bridge));
+    for bridge in bridges {
+        crate::bridge_address::follow_devices(s, bridge);
+        crate::mtu::follow(s, bridge);
+    }
     s.flush_changes();
 }
 

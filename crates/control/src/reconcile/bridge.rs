@@ -135,14 +135,20 @@ fn table_config(t: &FlowTableConf) -> TableConfig {
 }
 
 /// A bridge without its ports.
-pub(super) fn configure_own(s: &mut State, conf: &BridgeConf) {
+pub fn configure_own(s: &mut State, conf: &BridgeConf) {
+    let mac = crate::bridge_address::wanted(s, conf);
     let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
-    if let Some(mac) = conf.hwaddr().and_then(ports::parse_mac) {
-        bridge.mac = mac;
-    }
-    bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
+    bridge.mac = mac;
+    let dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(mac));
+    let before = std::mem::replace(&mut bridge.dpid, dpid);
     bridge.conf = conf.clone();
-    let (id, mac, dpid, restoring) = (bridge.id, bridge.mac, bridge.dpid, s.applied.restoring);
+    let (id, restoring) = (bridge.id, s.applied.restoring);
+    if dpid != before {
+        vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
+        // There is no message about that: controllers find it out when they connect again.
+        let is_controller = |kind: &Kind| matches!(kind, Kind::Row { primary: true, .. });
+        s.conns.retain(|_, c| c.bridge != conf.name || !is_controller(&c.kind));
+    }
     // With dummies.
     let test_actions = s.dp.settings().debug.own_masks;
     // What connections and time have made of it stays.
