@@ -453,7 +453,7 @@ fn a_bridge_has_the_address_of_its_adapter() {
             all.push(format!("{line}: {id} {}", if is_own { "own" } else { &device }));
         };
         step("add-port br0 g1");
-        // Nobody answers the first connection, and the second one comes within the backoff.
+        // The first connection ended without an answer, and another one comes after the backoff.
         drop((connection, listener.accept().unwrap()));
         step("add-bond br0 bnd g3 g4");
         step(

@@ -176,6 +176,45 @@ fn a_device_that_refuses_an_mtu_goes_on_as_it_is() {
     }
 }
 
+/// As with ovs-vswitchd: what the database asks for comes back, whatever else changes a device.
+#[test]
+fn a_device_that_others_change_gets_back_what_it_is_to_have() {
+    if !privileged() {
+        return;
+    }
+    for config in [SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")), SwitchConfig::oracle()] {
+        let net = Netns::new().unwrap();
+        let sw = Switch::start(&net, config).unwrap();
+        let vsctl = |words: &str| sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+        vsctl(
+            "add-br br0 -- set bridge br0 datapath_type=netdev other-config:hwaddr=02:00:00:00:00:01",
+        );
+        vsctl(
+            "add-port br0 i1 -- set interface i1 type=internal mtu_request=1600 mac=\"02:00:00:00:00:15\"",
+        );
+        vsctl("add-port br0 i2 -- set interface i2 type=internal");
+        let has = |name: &str, what: &str| {
+            let end = Instant::now() + Duration::from_secs(10);
+            while !net.ip(&format!("link show {name}")).unwrap().contains(what) {
+                assert!(Instant::now() < end, "{name}: {what}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        net.ip("link set i1 address 02:00:00:00:00:99").unwrap();
+        has("i1", "02:00:00:00:00:15");
+        net.ip("link set br0 address 02:00:00:00:00:98").unwrap();
+        has("br0", "02:00:00:00:00:01");
+        net.ip("link set i1 mtu 1400").unwrap();
+        has("i1", "mtu 1600");
+        // The database says nothing about these.
+        net.ip("link set i2 address 02:00:00:00:00:97").unwrap();
+        net.ip("link set i2 mtu 1300").unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        has("i2", "02:00:00:00:00:97");
+        has("i2", "mtu 1300");
+    }
+}
+
 /// A guest's port without a guest: what is said in the log, and of the MTU that ovs-vswitchd takes
 /// and of one that it refuses.
 #[test]

@@ -5,13 +5,15 @@ mod bridge;
 mod interface;
 mod link_features;
 mod numbers;
+mod own;
 mod port_spec;
 mod prepare;
 mod turn;
 
-pub use bridge::{configure_own, remove_bridge};
+pub use bridge::remove_bridge;
 pub use interface::{lost, take_returned};
 pub use numbers::dummy_number;
+pub use own::configure_own;
 pub use port_spec::{describe, mac_of};
 
 use crate::budget::Budget;
