@@ -253,7 +253,7 @@ fn look_at(s: &mut State, which: &[Name], mut answers: Answers) {
     s.flush_changes();
 }
 
-/// What a device that others changed is to have again, as with ovs-vswitchd: the MTU and the address
+/// What a device that others changed is to have again, as with ovs-vswitchd: the MTU and address
 /// that the database asks for. `local`: the bridge's address, for its own port.
 fn to_restore(port: &dyn Port, conf: &IfaceConf, local: Option<[u8; 6]>) -> Option<PortConfig> {
     let config = crate::ports::port_config(conf, local, 1);
