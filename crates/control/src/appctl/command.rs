@@ -48,10 +48,11 @@ impl Command {
                 long if long.starts_with("--") => {
                     return Err(format!("Unrecognized option {long}"));
                 }
-                short => match short[1..].chars().find(|c| !"ms".contains(*c)) {
-                    Some(c) => return Err(format!("Unrecognized option -{c}")),
-                    None => {}
-                },
+                short => {
+                    if let Some(c) = short[1..].chars().find(|c| !"ms".contains(*c)) {
+                        return Err(format!("Unrecognized option -{c}"));
+                    }
+                }
             }
         }
         Ok(())
