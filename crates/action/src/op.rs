@@ -114,6 +114,8 @@ pub enum Op {
         /// other options only are treated alike.
         options: Arc<[u32]>,
     },
+    /// An action of OVS's kernel datapath, as OVS prints it: it is shown, and changes nothing.
+    Kernel(Arc<str>),
     /// End here, for a named reason.
     Drop(Drop),
 }

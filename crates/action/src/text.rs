@@ -95,6 +95,7 @@ fn op_text(op: &Op, style: &OpsText<'_>) -> String {
         }
         Op::TunnelPush(t) => t.text(&|no| port_text(no, style)),
         Op::TunnelPop { port, .. } => format!("tnl_pop({})", port_text(*port, style)),
+        Op::Kernel(text) => text.to_string(),
         Op::Drop(_) => "drop".into(),
     }
 }

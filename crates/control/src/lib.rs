@@ -9,6 +9,7 @@
 mod address;
 pub mod appctl;
 mod bonds;
+mod bridge_address;
 mod budget;
 mod closing;
 pub mod config;

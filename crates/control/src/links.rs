@@ -4,11 +4,12 @@
 //! The kernel may have whoever asks about a device wait for tenths of a second, so another thread
 //! asks ([`port::Inquiry`]), and the control thread goes on meanwhile.
 
+use crate::config::IfaceConf;
 use crate::device_changes::Name;
 use crate::ports::Iface;
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
-use ::port::{DeviceAnswer, Inquiry, LinkEvent, LinkWatch};
+use ::port::{DeviceAnswer, Inquiry, LinkEvent, LinkWatch, Port, PortConfig};
 use flow::PortNo;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
@@ -217,6 +218,7 @@ fn look_at(s: &mut State, which: &[Name], mut answers: Answers) {
         s.recent.links_looked_at += 1;
         let answer = answers.remove(&no);
         let is_asked = answer.is_some();
+        let before = (port.mtu(), port.mac());
         let health = match answer {
             Some(answer) => port.answered(answer),
             None => port.health(),
@@ -224,6 +226,12 @@ fn look_at(s: &mut State, which: &[Name], mut answers: Answers) {
         if let Err(e) = health {
             lost.push((bridge_name.clone(), name.clone(), e.to_string()));
             continue;
+        }
+        if before != (port.mtu(), port.mac()) {
+            let local = (name == bridge_name).then_some(bridge.mac);
+            if let Some(config) = to_restore(port, &iface.conf, local) {
+                s.pending.devices.configure((bridge_name.clone(), name.clone()), config);
+            }
         }
         if let Some(complaint) = port.complaint() {
             vlog::warn!("netdev", "{name}: {complaint}");
@@ -245,6 +253,15 @@ fn look_at(s: &mut State, which: &[Name], mut answers: Answers) {
     s.flush_changes();
 }
 
+/// What a device that others changed is to have again, as with ovs-vswitchd: the MTU and address
+/// that the database asks for. `local`: the bridge's address, for its own port.
+fn to_restore(port: &dyn Port, conf: &IfaceConf, local: Option<[u8; 6]>) -> Option<PortConfig> {
+    let config = crate::ports::port_config(conf, local, 1);
+    let mtu = config.mtu_request.is_some_and(|mtu| mtu != port.mtu());
+    let mac = config.mac.is_some_and(|mac| mac != port.mac());
+    (mtu || mac).then(|| PortConfig { kind: port.kind().to_owned(), ..config })
+}
+
 /// What follows from links that were looked at.
 fn follow_up(s: &mut State, looked_at: &[Name]) {
     if !looked_at.is_empty() {
@@ -252,7 +269,10 @@ fn follow_up(s: &mut State, looked_at: &[Name]) {
         crate::trees::turn(s);
     }
     let bridges: BTreeSet<&String> = looked_at.iter().map(|(bridge, _)| bridge).collect();
-    bridges.into_iter().for_each(|bridge| crate::mtu::follow(s, bridge));
+    for bridge in bridges {
+        crate::bridge_address::follow_devices(s, bridge);
+        crate::mtu::follow(s, bridge);
+    }
     s.flush_changes();
 }
 

@@ -255,16 +255,22 @@ pub fn judge_mac(conf: &IfaceConf, is_local: bool) {
     }
 }
 
-/// True if the interface's port takes the MTU that is asked for.
+/// The greatest MTU that a port may have.
+const MTU_BYTES_MAX: u32 = 0xffff;
+
+/// True if the interface's port takes the MTU that is asked for, as far as that is known before.
 pub fn takes_mtu(conf: &IfaceConf) -> bool {
-    conf.mtu_request.is_none_or(|mtu| port_dpdk::takes_mtu(&conf.kind, mtu))
+    let fits = |mtu: u32| mtu <= MTU_BYTES_MAX && port_dpdk::takes_mtu(&conf.kind, mtu);
+    conf.mtu_request.is_none_or(fits)
 }
 
 /// Says in the log that an interface does not get the MTU that is asked for, in OVS's words.
 pub fn judge_mtu(conf: &IfaceConf) {
     if let Some(mtu) = conf.mtu_request.filter(|_| !takes_mtu(conf)) {
         let name = &conf.name;
-        vlog::err!("netdev_dpdk", "{name}: unsupported MTU {mtu}");
+        if conf.kind.starts_with("dpdk") {
+            vlog::err!("netdev_dpdk", "{name}: unsupported MTU {mtu}");
+        }
         vlog::warn!("netdev", "failed to set MTU for network device {name}: Invalid argument");
     }
 }
@@ -277,7 +283,7 @@ pub fn port_config(conf: &IfaceConf, local: Option<[u8; 6]>, n_txq: usize) -> Po
         name: conf.name.clone(),
         kind: conf.kind.clone(),
         options: conf.options.clone(),
-        mtu_request: conf.mtu_request.map(|m| m.min(0xffff) as u16),
+        mtu_request: conf.mtu_request.and_then(|mtu| mtu.try_into().ok()),
         mac: mac(conf, local),
         n_txq: if is_vhost && tx_by_hash(conf) { n_txq.max(STEERED_QUEUES) } else { n_txq },
         userspace_tso: false,

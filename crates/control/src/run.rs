@@ -253,6 +253,9 @@ fn commands(dummy: bool) -> Registry<Control> {
             let Some(state) = &c.state else {
                 return reply.send(Err("the database has not been read yet".into()));
             };
+            if let Err(error) = command.check_options(args) {
+                return reply.send(Err(error));
+            }
             let mut s = state.borrow_mut();
             match command.run {
                 Run::Now(run) => reply.send(run(&mut s, args)),

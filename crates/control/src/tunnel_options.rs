@@ -42,6 +42,15 @@ pub fn usual_port(kind: &str) -> u16 {
     }
 }
 
+/// As [`parse`]. The log says what is passed over; where the interface has an error, that has it
+/// too, as with ovs-vswitchd.
+pub fn parse_aloud(conf: &IfaceConf) -> Result<TunnelSpec, String> {
+    let passed_over = Options(conf).passed_over();
+    let spec = parse(conf).map_err(|error| [&passed_over[..], &[error]].concat().join("\n"))?;
+    passed_over.iter().for_each(|what| vlog::warn!(MODULE, "{what}"));
+    Ok(spec)
+}
+
 /// Reads a tunnel interface's options. Errors are in OVS's words where it has them.
 pub fn parse(conf: &IfaceConf) -> Result<TunnelSpec, String> {
     let o = Options(conf);
@@ -250,8 +259,8 @@ impl<'a> Options<'a> {
         self.get("exts").unwrap_or("").split(',').map(str::trim).filter(|e| !e.is_empty())
     }
 
-    /// Tells the log what is passed over.
-    pub fn warn(&self) {
+    /// What is passed over.
+    pub fn passed_over(&self) -> Vec<String> {
         const KNOWN: &[&str] = &[
             "remote_ip",
             "local_ip",
@@ -273,24 +282,21 @@ impl<'a> Options<'a> {
             "exts" => kind == "vxlan",
             k => KNOWN.contains(&k),
         };
-        for unknown in self.0.options.keys().filter(|k| !known(k)) {
-            vlog::warn!(MODULE, "{name}: unknown {kind} argument '{unknown}'");
-        }
-        for unknown in self.extensions().filter(|e| !matches!(*e, "gbp" | "gpe")) {
-            vlog::warn!(MODULE, "{name}: unknown extension '{unknown}'");
-        }
-        if let Some(tos) = self.get("tos").filter(|t| *t != "inherit" && self.tos().is_none()) {
-            vlog::warn!(MODULE, "{name}: invalid TOS {tos}");
-        }
+        let unknown = self.0.options.keys().filter(|k| !known(k));
+        let unknown = unknown.map(|option| format!("{name}: unknown {kind} argument '{option}'"));
+        let mut all: Vec<String> = unknown.collect();
+        let unknown = self.extensions().filter(|e| !matches!(*e, "gbp" | "gpe"));
+        all.extend(unknown.map(|extension| format!("{name}: unknown extension '{extension}'")));
+        let tos = self.get("tos").filter(|t| *t != "inherit" && self.tos().is_none());
+        all.extend(tos.map(|tos| format!("{name}: invalid TOS {tos}")));
         let ip = |text: &&str| text.parse::<IpAddr>().is_ok();
-        if self.get("local_ip").is_some_and(|t| t != "flow" && !ip(&t)) {
-            vlog::warn!(MODULE, "{}", self.bad("local_ip"));
-        }
-        for key in ["key", "in_key", "out_key"] {
-            if self.get(key).is_some_and(|t| t != "flow" && !leading_number(t, 0).1.is_empty()) {
-                vlog::warn!(MODULE, "{}", self.bad(key));
-            }
-        }
+        let local = self.get("local_ip").filter(|t| *t != "flow" && !ip(t));
+        all.extend(local.map(|_| self.bad("local_ip")));
+        let no_key = |t: &str| t != "flow" && !leading_number(t, 0).1.is_empty();
+        let keys = ["key", "in_key", "out_key"].into_iter();
+        let keys = keys.filter(|key| self.get(key).is_some_and(no_key));
+        all.extend(keys.map(|key| self.bad(key)));
+        all
     }
 }
 

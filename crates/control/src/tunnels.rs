@@ -4,7 +4,7 @@ use crate::config::IfaceConf;
 use crate::ports::Iface;
 use crate::reconcile::dummy_number;
 use crate::state::{Bridge, State};
-use crate::tunnel_options::{Options, parse};
+use crate::tunnel_options::{Options, parse_aloud};
 use crate::tunnel_ports::{TunnelPort, port_name};
 use crate::vlog;
 use datapath::RxAffinity;
@@ -18,8 +18,7 @@ type StrMap = BTreeMap<String, String>;
 
 /// Checks a tunnel interface and gives it its datapath port.
 pub fn attach(s: &mut State, conf: &IfaceConf) -> Result<PortNo, String> {
-    let spec = parse(conf)?;
-    Options(conf).warn();
+    let spec = parse_aloud(conf)?;
     let name = port_name(&conf.kind, spec.dst_port);
     let shared = s.tunnels.number(&name);
     let ids: Vec<BridgeId> = s.ofproto.bridges().map(|(id, _)| id).collect();

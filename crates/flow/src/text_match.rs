@@ -8,7 +8,7 @@ use wire::{
 
 use crate::text::{CT_STATE, Masked, TCP_FLAGS, TUN_FLAGS, ethernet, flags_masked, hex};
 use crate::text::{ipv4, ipv6, prefix_len};
-use crate::{Field, Format, Key, Mask, TunMetadata, at};
+use crate::{Field, Format, Key, Mask, TunMetadata, at, flag};
 
 /// Looks up the name of an OpenFlow port (32-bit number); `None`: print the number.
 pub type PortName<'a> = &'a dyn Fn(u32) -> Option<String>;
@@ -377,6 +377,9 @@ impl<'a> Writer<'a> {
     /// Fields of ERSPAN and GTP-U. A megaflow shows those of its version only, without masks, as in
     /// OVS.
     fn erspan_and_gtpu(&mut self) {
+        if self.megaflow && self.has_options() {
+            return;
+        }
         let version = self.get(Field::TunErspanVer);
         let has = |n: u128| version.any() || version.bits() == n;
         let all = [
@@ -399,6 +402,12 @@ impl<'a> Writer<'a> {
                 (false, _) => self.hex(name, field),
             }
         }
+    }
+
+    /// True if a digest of Geneve options is in place of the fields of ERSPAN and GTP-U.
+    fn has_options(&self) -> bool {
+        let flagged = self.key.u8(at::FLAGS) & flag::TUNNEL_OPTIONS != 0;
+        flagged || !self.tun.is_empty() && self.key.u64(at::TUN_OPTIONS) == 0
     }
 
     fn tunnel(&mut self) {

@@ -1,6 +1,8 @@
 //! Match text against what OVS 3.1 prints, and read back.
 
-use flow::{Field, Key, Mask, flow_text, match_text, megaflow_text, parse_match};
+use flow::{
+    Field, Key, Mask, TunMetadata, at, flag, flow_text, match_text, megaflow_text, parse_match,
+};
 use proptest::prelude::*;
 
 fn no_name(_: u32) -> Option<String> {
@@ -149,6 +151,25 @@ fn trace_lines() {
         megaflow_text(&key, &mask, &[], &no_name),
         "recirc_id=0,eth,tcp,in_port=1,nw_dst=10.0.0.0/8,nw_frag=no,tp_dst=80"
     );
+}
+
+/// A digest of Geneve options is where ERSPAN's fields are otherwise.
+#[test]
+fn megaflows_with_options_have_no_fields_of_other_tunnels() {
+    let (mut key, mut mask) = parse("recirc_id=0,ip,in_port=1,tun_id=7,nw_frag=no");
+    let options = [TunMetadata::exact(0, &[0, 0, 0, 11])];
+    mask.set_u64(at::TUN_OPTIONS, !0);
+    let text = |key: &Key, tun: &[TunMetadata]| megaflow_text(key, &mask, tun, &no_name);
+    let without = "recirc_id=0,eth,ip,tun_id=0x7,in_port=1,nw_frag=no";
+    let with = "recirc_id=0,eth,ip,tun_id=0x7,tun_metadata0=0xb,in_port=1,nw_frag=no";
+    assert_eq!(text(&key, &options), with);
+    key.set_u8(at::FLAGS, flag::TUNNEL | flag::TUNNEL_OPTIONS);
+    key.set_u64(at::TUN_OPTIONS, 0x1234_5678_9abc_def0);
+    assert_eq!(text(&key, &options), with);
+    assert_eq!(text(&key, &[]), without);
+    let (key, mask) = parse("recirc_id=0,ip,in_port=1,tun_erspan_ver=1,tun_gtpu_flags=0");
+    let erspan = megaflow_text(&key, &mask, &[], &no_name);
+    assert_eq!(erspan, "recirc_id=0,eth,ip,tun_erspan_ver=1,gtpu_flags=0,in_port=1");
 }
 
 #[test]

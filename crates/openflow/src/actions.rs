@@ -272,6 +272,8 @@ pub enum ListOf {
     Flow,
     Clone,
     Ct,
+    /// An instruction to write actions.
+    Set,
 }
 
 /// Checks what an action may not do next to the others of its list.
@@ -295,8 +297,9 @@ pub fn verify_one(action: &Action, outer: ListOf) -> Result<(), OfError> {
     match (action, outer) {
         (Action::Nat(_), ListOf::Ct) => Ok(()),
         (Action::Nat(_), _) => Err(OfError::ActBadSetArgument),
-        (_, ListOf::Ct) if connection => Ok(()),
-        // Conntrack's mark and label are written inside ct() only, and nothing else is.
+        // Conntrack's mark and label are written inside ct() only, and nothing else is. As in OVS
+        // an action set may have them, without effect.
+        (_, ListOf::Ct | ListOf::Set) if connection => Ok(()),
         _ if connection => Err(OfError::ActBadSetArgument),
         (_, ListOf::Ct) | (Action::Meter(_), ListOf::Clone) => Err(OfError::ActBadArgument),
         _ => Ok(()),

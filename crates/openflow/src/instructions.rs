@@ -5,7 +5,7 @@
 //! apply-actions with, maybe, Nicira's write-metadata behind it.
 
 use crate::action_types::nxast;
-use crate::actions::{Item, decode_actions, decode_items, only_actions};
+use crate::actions::{Item, ListOf, decode_actions, decode_items, only_actions, only_actions_in};
 use crate::actions_out::encode_flow_actions;
 use crate::fields::Bytes;
 use crate::fields_out::Put;
@@ -110,7 +110,8 @@ fn decode_one(version: Version, b: Bytes) -> Result<Instruction, OfError> {
         kind::APPLY_ACTIONS => Instruction::Apply(decode_actions(version, b.from(8))?),
         kind::CLEAR_ACTIONS => Instruction::Clear,
         kind::WRITE_ACTIONS => {
-            let list = decode_actions(version, b.from(8))?;
+            let items = decode_items(version, b.from(8), 0)?;
+            let list = only_actions_in(items, ListOf::Set)?;
             if !list.iter().all(fits_action_set) {
                 return Err(OfError::ActBadType);
             }

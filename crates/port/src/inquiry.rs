@@ -37,19 +37,21 @@ impl Wanted {
         Wanted { mtu: config.mtu_request.map(u32::from), mac: config.mac }
     }
 
-    /// Changes what is different of a device.
+    /// Changes what is different of a device, even if some of it is refused.
     pub fn apply(self, nl: &mut Netlink, ifindex: u32, name: &str) -> Result<(), PortError> {
         let info = nl.link(Which::Index(ifindex));
         let info = info.map_err(|e| failed(name, "reading the link", e))?;
         let mut change =
             |change, what: &str| nl.change(ifindex, change).map_err(|e| failed(name, what, e));
-        if let Some(want) = self.mtu.filter(|&mtu| mtu != info.mtu) {
-            change(LinkChange::Mtu(want), &format!("setting MTU {want}"))?;
-        }
-        if let Some(want) = self.mac.filter(|&mac| mac != info.mac) {
-            change(LinkChange::Mac(want), "setting the Ethernet address")?;
-        }
-        Ok(())
+        let mtu = match self.mtu.filter(|&mtu| mtu != info.mtu) {
+            Some(want) => change(LinkChange::Mtu(want), &format!("setting MTU {want}")),
+            None => Ok(()),
+        };
+        let mac = match self.mac.filter(|&mac| mac != info.mac) {
+            Some(want) => change(LinkChange::Mac(want), "setting the Ethernet address"),
+            None => Ok(()),
+        };
+        mtu.and(mac)
     }
 }
 

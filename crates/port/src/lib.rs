@@ -323,7 +323,8 @@ pub trait Port: Send {
     fn adapter_upsets(&mut self) -> Option<Arc<AtomicU32>> {
         None
     }
-    /// Applies a changed configuration in place; Ok(false): the port must be opened again.
+    /// Applies a changed configuration in place; Ok(false): the port must be opened again. An
+    /// error: the device refuses something and goes on as it is.
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError>;
 }
 

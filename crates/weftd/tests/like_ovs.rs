@@ -418,3 +418,62 @@ fn interfaces_have_the_same_columns() {
         }
     }
 }
+
+/// A bridge has the least unique address of its ports, and its datapath id follows; controllers
+/// connect again when that changes.
+#[test]
+fn a_bridge_has_the_address_of_its_adapter() {
+    if !privileged() {
+        return;
+    }
+    let states = |config: SwitchConfig| -> Vec<String> {
+        let ns = Netns::new().unwrap();
+        let sw = Switch::start(&ns, config).unwrap();
+        let vsctl = |line: &str| {
+            sw.vsctl(&line.split_whitespace().collect::<Vec<_>>()).unwrap().trim().to_string()
+        };
+        for (pair, last) in [(("g1", "g2"), 0x55), (("g3", "g4"), 0x33)] {
+            testkit::veth((&ns, pair.0), (&ns, pair.1)).unwrap();
+            ns.ip(&format!("link set {} address 00:11:22:33:44:{last:02x}", pair.0)).unwrap();
+            ns.ip(&format!("link set {} address 02:11:22:33:44:{last:02x}", pair.1)).unwrap();
+        }
+        vsctl("add-br br0 -- set bridge br0 datapath_type=netdev");
+        let socket = sw.dir().join("controller");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        vsctl(&format!("set-controller br0 unix:{}", socket.display()));
+        let own = vsctl("get bridge br0 datapath_id");
+        let connection = listener.accept().unwrap();
+        let mut all = Vec::new();
+        let mut step = |line: &str| {
+            vsctl(line);
+            let id = vsctl("get bridge br0 datapath_id").replace(&own, "own");
+            let device = ns.ip("-br link show br0").unwrap();
+            let device = device.split_whitespace().nth(2).unwrap_or("").to_string();
+            let is_own = own.contains(&device.replace(':', ""));
+            all.push(format!("{line}: {id} {}", if is_own { "own" } else { &device }));
+        };
+        step("add-port br0 g1");
+        // The first connection ended without an answer, and another one comes after the backoff.
+        drop((connection, listener.accept().unwrap()));
+        step("add-bond br0 bnd g3 g4");
+        step(
+            "-- --id=@p get port bnd -- --id=@m create mirror name=m output_port=@p -- set bridge br0 mirrors=@m",
+        );
+        step("clear bridge br0 mirrors");
+        step("del-port bnd");
+        step("set bridge br0 other-config:hwaddr=02:00:00:00:00:55");
+        step("set bridge br0 other-config:datapath-id=0000000000000007");
+        step("remove bridge br0 other-config hwaddr");
+        step("remove bridge br0 other-config datapath-id");
+        ns.ip("link set g1 address 00:11:22:33:44:77").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        step("set bridge br0 external_ids:a=b");
+        ns.ip("addr add 10.1.1.1/24 dev br0").unwrap();
+        step("del-port g1");
+        step("add-port br0 g3");
+        all.push(ns.ip("-br addr show br0").unwrap().contains("10.1.1.1/24").to_string());
+        all
+    };
+    let weft = states(SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")));
+    assert_eq!(weft, states(SwitchConfig::oracle()));
+}

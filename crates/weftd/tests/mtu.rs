@@ -141,6 +141,80 @@ fn jumbo_frames_pass_every_type_of_kernel_port() {
     until(&["br0", "i3", "t4", "i5", "i6"], "9000");
 }
 
+/// As with ovs-vswitchd: the device stays, with its MTU, hardware address and the user's addresses.
+#[test]
+fn a_device_that_refuses_an_mtu_goes_on_as_it_is() {
+    if !privileged() {
+        return;
+    }
+    for config in [SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")), SwitchConfig::oracle()] {
+        let net = Netns::new().unwrap();
+        let sw = Switch::start(&net, config).unwrap();
+        veth((&net, "v0"), (&net, "v1")).unwrap();
+        let vsctl = |words: &str| sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+        vsctl("add-br br0 -- set bridge br0 datapath_type=netdev -- add-port br0 v0");
+        vsctl("add-port br0 i1 -- set interface i1 type=internal mtu_request=9000");
+        let mac = |mac: &str| vsctl(&format!("set interface i1 mac=\"{mac}\""));
+        mac("02:00:00:00:00:15");
+        net.ip("addr add 10.9.9.9/24 dev i1").unwrap();
+        let device = || net.ip("-br addr show i1").unwrap() + &net.ip("-br link show i1").unwrap();
+        let before = device();
+        assert!(before.contains("10.9.9.9/24") && before.contains("02:00:00:00:00:15"), "{before}");
+        for refused in ["10", "65536", "70000"] {
+            vsctl(&format!("set interface i1 mtu_request={refused}"));
+            vsctl(&format!("set interface v0 mtu_request={refused}"));
+            assert_eq!(device(), before, "{refused}");
+            assert_eq!(vsctl("get interface i1 mtu error").trim(), "9000\n[]");
+            assert_eq!(vsctl("get interface v0 mtu error").trim(), "1500\n[]");
+        }
+        // What else is asked for is done.
+        mac("02:00:00:00:00:16");
+        assert!(device().contains("02:00:00:00:00:16") && device().contains("10.9.9.9/24"));
+        vsctl("set interface i1 mtu_request=2000");
+        assert_eq!(vsctl("get interface i1 mtu").trim(), "2000");
+        assert_eq!(sw.log().matches("added interface i1 on port").count(), 1);
+    }
+}
+
+/// As with ovs-vswitchd: what the database asks for comes back, whatever else changes a device.
+#[test]
+fn a_device_that_others_change_gets_back_what_it_is_to_have() {
+    if !privileged() {
+        return;
+    }
+    for config in [SwitchConfig::new(env!("CARGO_BIN_EXE_weftd")), SwitchConfig::oracle()] {
+        let net = Netns::new().unwrap();
+        let sw = Switch::start(&net, config).unwrap();
+        let vsctl = |words: &str| sw.vsctl(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+        vsctl(
+            "add-br br0 -- set bridge br0 datapath_type=netdev other-config:hwaddr=02:00:00:00:00:01",
+        );
+        vsctl(
+            "add-port br0 i1 -- set interface i1 type=internal mtu_request=1600 mac=\"02:00:00:00:00:15\"",
+        );
+        vsctl("add-port br0 i2 -- set interface i2 type=internal");
+        let has = |name: &str, what: &str| {
+            let end = Instant::now() + Duration::from_secs(10);
+            while !net.ip(&format!("link show {name}")).unwrap().contains(what) {
+                assert!(Instant::now() < end, "{name}: {what}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        net.ip("link set i1 address 02:00:00:00:00:99").unwrap();
+        has("i1", "02:00:00:00:00:15");
+        net.ip("link set br0 address 02:00:00:00:00:98").unwrap();
+        has("br0", "02:00:00:00:00:01");
+        net.ip("link set i1 mtu 1400").unwrap();
+        has("i1", "mtu 1600");
+        // The database says nothing about these.
+        net.ip("link set i2 address 02:00:00:00:00:97").unwrap();
+        net.ip("link set i2 mtu 1300").unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        has("i2", "02:00:00:00:00:97");
+        has("i2", "mtu 1300");
+    }
+}
+
 /// A guest's port without a guest: what is said in the log, and of the MTU that ovs-vswitchd takes
 /// and of one that it refuses.
 #[test]

@@ -34,6 +34,31 @@ pub struct Command {
     pub run: Run,
 }
 
+impl Command {
+    /// Options that no command of `dpctl/` has are refused, whatever the command.
+    pub fn check_options(&self, args: &[String]) -> Result<(), String> {
+        const LONG: [&str; 6] =
+            ["--statistics", "--clear", "--may-create", "--more", "--names", "--no-names"];
+        if !self.name.starts_with("dpctl/") {
+            return Ok(());
+        }
+        for arg in args.iter().take_while(|a| a.starts_with('-') && a.len() > 1) {
+            match arg.as_str() {
+                long if LONG.contains(&long) => {}
+                long if long.starts_with("--") => {
+                    return Err(format!("Unrecognized option {long}"));
+                }
+                short => {
+                    if let Some(c) = short[1..].chars().find(|c| !"ms".contains(*c)) {
+                        return Err(format!("Unrecognized option -{c}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 pub(super) const fn command(
     name: &'static str,
     usage: &'static str,

@@ -53,26 +53,15 @@ fn operands(args: &[String]) -> &[String] {
     &rest[usize::from(rest.first().is_some_and(named))..]
 }
 
-fn style(args: &[String]) -> Result<Style, String> {
+/// What the options ask for; those that there are not were refused before.
+fn style(args: &[String]) -> Style {
     let mut style = Style::default();
     for arg in args.iter().take_while(|a| a.starts_with('-') && a.len() > 1) {
-        match arg.as_str() {
-            "--more" => style.verbose = true,
-            "--statistics" => style.stats = true,
-            "--clear" | "--may-create" | "--names" | "--no-names" => {}
-            long if long.starts_with("--") => return Err(format!("Unrecognized option {long}")),
-            short => {
-                for c in short[1..].chars() {
-                    match c {
-                        'm' => style.verbose = true,
-                        's' => style.stats = true,
-                        c => return Err(format!("Unrecognized option -{c}")),
-                    }
-                }
-            }
-        }
+        let short = if arg.starts_with("--") { "" } else { arg };
+        style.verbose |= arg == "--more" || short.contains('m');
+        style.stats |= arg == "--statistics" || short.contains('s');
     }
-    Ok(style)
+    style
 }
 
 /// The number behind `name`; OVS reads as much of it as is one.
@@ -109,7 +98,7 @@ fn nothing_left(rest: &[String]) -> Result<(), String> {
 }
 
 fn dump(s: &mut State, args: &[String]) -> Result<Job, String> {
-    let style = style(args)?;
+    let style = style(args);
     let (zone, rest) = zone_of(operands(args));
     nothing_left(rest)?;
     let walk = s.ct.walker.walk(zone);
@@ -230,7 +219,7 @@ const PROTOCOLS: [(&str, u8); 8] = [
 ];
 
 fn stats(s: &mut State, args: &[String]) -> Result<Job, String> {
-    let mut verbose = style(args)?.verbose;
+    let mut verbose = style(args).verbose;
     let mut rest = operands(args);
     if let Some((last, before)) = rest.split_last()
         && last.starts_with("verbose")

@@ -7,8 +7,22 @@ use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use telemetry::Drop;
 
-/// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these.
-const OVS_DROPS: [(&str, &[Drop]); 10] = [
+/// Names of ovs-vswitchd for reasons that Weft has too, and that people look for under these. Those
+/// without a reason cannot happen here: `coverage/read-counter` answers 0 instead of an error.
+const OVS_DROPS: &[(&str, &[Drop])] = &[
+    ("drop_action_bridge_not_found", &[]),
+    ("drop_action_forwarding_disabled", &[Drop::SpanningTree]),
+    ("drop_action_invalid_tunnel_metadata", &[Drop::TunnelOptions]),
+    ("drop_action_recirculation_conflict", &[]),
+    ("datapath_drop_invalid_bond", &[]),
+    ("datapath_drop_invalid_port", &[Drop::NoPort]),
+    ("datapath_drop_invalid_tnl_port", &[]),
+    ("datapath_drop_lock_error", &[]),
+    ("datapath_drop_recirc_error", &[Drop::RecircLimit]),
+    ("datapath_drop_sample_error", &[]),
+    ("datapath_drop_tunnel_push_error", &[Drop::NoHeadroom]),
+    ("datapath_drop_upcall_error", &[]),
+    ("datapath_drop_userspace_action_error", &[Drop::PuntFull]),
     ("drop_action_of_pipeline", &[Drop::Policy]),
     ("drop_action_recursion_too_deep", &[Drop::DepthLimit]),
     ("drop_action_too_many_resubmit", &[Drop::ResubmitLimit]),
@@ -30,7 +44,7 @@ pub fn totals(s: &State) -> BTreeMap<String, u64> {
     }
     for (name, reasons) in OVS_DROPS {
         let n = reasons.iter().map(|r| all[&format!("datapath_drop_{}", r.name())]).sum();
-        all.insert(name.into(), n);
+        all.insert((*name).into(), n);
     }
     let moved = s.dp.totals();
     for (name, n) in [

@@ -1,11 +1,13 @@
 //! Commands that exist with `--enable-dummy` only: packets for dummy ports, and the passing of
 //! time.
 
-use super::{Command, command};
+use super::{Command, Job, command, later};
 use crate::housekeeping;
-use crate::state::State;
+use crate::of::io::drained;
+use crate::state::{Shared, State};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The next packet thread to start is to panic.
 static PANIC: AtomicBool = AtomicBool::new(false);
@@ -37,7 +39,7 @@ pub const COMMANDS: &[Command] = &[
         datapath::stop_clock();
         Ok(String::new())
     }),
-    command("time/warp", "[large_msecs] msecs", 1, 2, warp),
+    later("time/warp", "[large_msecs] msecs", 1, 2, warp),
     command("weft/panic-next-thread", "", 0, 0, |_, _| {
         PANIC.store(true, Ordering::SeqCst);
         Ok(String::new())
@@ -113,17 +115,42 @@ fn set_admin_state(s: &mut State, args: &[String]) -> Result<String, String> {
     super::admin_state(s, args, "dummy", "Unknown Dummy Interface")
 }
 
-/// All of it at once, or `large_msecs` in steps of `msecs`.
-fn warp(s: &mut State, args: &[String]) -> Result<String, String> {
+/// Milliseconds of real time for what a warp brought about to be sent to connections.
+const WRITTEN_MS_MAX: u64 = 200;
+
+/// All of it at once, or `large_msecs` in steps of `msecs`. Between steps connections are sent what
+/// a step brought about, and the answer comes when they were sent that of the last one: who looks
+/// at what they got, as test suites do, finds it, as with OVS, whose main loop goes round between.
+fn warp(_: &mut State, args: &[String]) -> Result<Job, String> {
     let number = |text: &String| text.parse::<u64>().ok().filter(|n| *n > 0);
     let step = args.last().and_then(number).ok_or("invalid MSECS")?;
     let mut left = args.first().and_then(number).ok_or("invalid MSECS")?;
-    while left > 0 {
-        housekeeping::tick(s);
-        datapath::warp_clock(left.min(step));
-        left = left.saturating_sub(step);
-        housekeeping::tick(s);
+    Ok(Box::new(move |state, reply| {
+        Box::pin(async move {
+            while left > 0 {
+                pass(&mut state.borrow_mut(), left.min(step));
+                left = left.saturating_sub(step);
+                tokio::task::yield_now().await;
+            }
+            state.borrow().of.warped.notify_waiters();
+            let time_max = Duration::from_millis(WRITTEN_MS_MAX);
+            let _ = tokio::time::timeout(time_max, written(&state)).await;
+            reply.send(Ok("warped\n".into()));
+        })
+    }))
+}
+
+/// Lets so much time pass at once.
+fn pass(s: &mut State, ms: u64) {
+    housekeeping::tick(s);
+    datapath::warp_clock(ms);
+    housekeeping::tick(s);
+}
+
+/// Waits until connections were sent what waits for them now.
+async fn written(state: &Shared) {
+    let backlogs: Vec<_> = state.borrow().conns.values().map(|c| c.backlog.clone()).collect();
+    for backlog in backlogs {
+        drained(&backlog, 0).await;
     }
-    s.of.warped.notify_waiters();
-    Ok("warped\n".into())
 }

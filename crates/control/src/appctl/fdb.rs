@@ -158,7 +158,7 @@ pub fn reconnect(s: &mut State, args: &[String]) -> Result<String, String> {
 
 /// All flows of a bridge, hidden ones included.
 pub fn bridge_dump_flows(s: &mut State, args: &[String]) -> Result<Job, String> {
-    let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
+    let name = args.last().ok_or("bridge name missing")?;
     let id = bridge(s, name).map_err(|_| "Unknown bridge")?;
     let offload = args.iter().any(|a| a == "--offload-stats");
     let asked = s.applied.other_config.get("hw-offload").is_some_and(|on| on == "true");

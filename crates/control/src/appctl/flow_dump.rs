@@ -53,7 +53,7 @@ pub fn of_datapath(s: &mut State, args: &[String]) -> Result<Job, String> {
 
 /// `dpif/dump-flows BRIDGE`.
 pub fn of_bridge(s: &mut State, args: &[String]) -> Result<Job, String> {
-    let name = args.iter().find(|a| !a.starts_with('-')).ok_or("bridge name missing")?;
+    let name = args.last().ok_or("bridge name missing")?;
     let bridge = s.bridges.get(name).ok_or("no such bridge")?;
     let ports = Some(bridge.ifaces.values().filter_map(|i| i.dp_port).collect());
     Ok(dump(s, Style::of(args).terse(), Wanted { ports, ..Wanted::default() }, false))

@@ -53,34 +53,63 @@ pub fn features(s: &mut State, args: &[String]) -> Result<String, String> {
     Ok(features_now(s).map(|(_, text, value)| format!("{text}: {value}\n")).collect())
 }
 
-/// A feature that can be switched off. ovs-vswitchd then does by its slow path what it is about;
-/// here packets are handled as before.
-const SWITCHED: &str = "add_mpls";
+/// Features that can be switched off. Without `add_mpls` ovs-vswitchd does by its slow path what it
+/// is about, and here packets are handled as before; without `tnl_push_pop` tunnels' packets are
+/// left to a kernel's datapath, which there is not: they end.
+const SWITCHED: [&str; 2] = ["add_mpls", "tnl_push_pop"];
+
+/// True if this feature was switched off.
+fn is_off(s: &State, name: &str) -> bool {
+    match name {
+        "add_mpls" => s.applied.add_mpls_off,
+        "tnl_push_pop" => s.ofproto.leaves_tunnels(),
+        _ => false,
+    }
+}
+
+fn switch(s: &mut State, name: &str, off: bool) {
+    match name {
+        "tnl_push_pop" => {
+            s.ofproto.leave_tunnels(off);
+            s.flush_changes();
+        }
+        _ => s.applied.add_mpls_off = off,
+    }
+}
 
 /// `dpif/set-dp-features BRIDGE [FEATURE [VALUE]]`: shows; of all features only [`SWITCHED`] can
 /// be set.
 pub fn set_features(s: &mut State, args: &[String]) -> Result<String, String> {
     super::bridge(s, &args[0])?;
-    let off = s.applied.add_mpls_off;
-    let now = |(name, _, value): &Feature| match off && *name == SWITCHED {
+    let now = |s: &State, f: &Feature| match is_off(s, f.0) {
         true => "false",
-        false => word(value),
+        false => word(f.2),
     };
-    let line = |f: &Feature| {
-        format!("{} ({}) : [run time]:{}, [boot time]:{}\n", f.0, f.1, now(f), word(f.2))
+    let line = |s: &State, f: &Feature| {
+        format!("{} ({}) : [run time]:{}, [boot time]:{}\n", f.0, f.1, now(s, f), word(f.2))
     };
     let all: Vec<Feature> = features_now(s).collect();
-    let Some(name) = args.get(1) else { return Ok(all.iter().map(line).collect()) };
-    let feature = all.iter().find(|f| f.0 == name).ok_or("no such datapath feature")?;
+    let Some(name) = args.get(1) else { return Ok(all.iter().map(|f| line(s, f)).collect()) };
+    // To OVS these are answers, not errors.
+    let Some(feature) = all.iter().find(|f| f.0 == name) else {
+        return Ok("Unexpected support field\n".into());
+    };
     match args.get(2).map(String::as_str) {
-        None => return Ok(line(feature)),
-        Some(value @ ("true" | "false")) if name == SWITCHED => {
-            s.applied.add_mpls_off = value == "false";
+        None => return Ok(line(s, feature)),
+        Some(value @ ("true" | "false")) if SWITCHED.contains(&feature.0) => {
+            switch(s, feature.0, value == "false");
         }
-        Some(value) if value == now(feature) => {}
+        Some(value) if value == now(s, feature) => {}
+        Some(_) if matches!(feature.2, "Yes" | "No") && !is_boolean(args.get(2)) => {
+            return Ok("Boolean value expected\n".into());
+        }
         Some(_) => return Err("this datapath feature cannot be changed".into()),
     }
     Ok(String::new())
+}
+
+fn is_boolean(text: Option<&String>) -> bool {
+    text.is_some_and(|t| matches!(t.to_ascii_lowercase().as_str(), "true" | "false"))
 }
 
 fn word(value: &str) -> &str {

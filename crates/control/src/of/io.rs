@@ -117,7 +117,7 @@ pub(super) async fn write<W: AsyncWrite>(
 }
 
 /// Waits until at most `limit` bytes wait for the peer; looks less often the longer that takes.
-pub(super) async fn drained(backlog: &Backlog, limit: usize) {
+pub(crate) async fn drained(backlog: &Backlog, limit: usize) {
     const PAUSE_MAX: Duration = Duration::from_millis(20);
     let mut pause = Duration::from_millis(1);
     while backlog.bytes() > limit {

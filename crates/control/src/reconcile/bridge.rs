@@ -1,13 +1,14 @@
 //! Bridges without their ports: made, changed and removed as the database says.
 
+use super::own::{bridge_config, mac_to_dpid};
 use super::port_spec::mac_of;
-use crate::config::{BridgeConf, FailMode, FlowTableConf};
+use crate::config::{BridgeConf, FailMode};
 use crate::of::connect::{self, Service};
 use crate::of::{Kind, change};
 use crate::ports;
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
-use ofproto::{BridgeConfig, McastConfig, TableConfig};
+use ofproto::BridgeConfig;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -104,64 +105,6 @@ pub(super) fn add_bridge(state: &Shared, conf: &BridgeConf, rundir: &Path) -> Op
     Some(dpid)
 }
 
-fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> BridgeConfig {
-    let number = |key: &str| conf.other_config.get(key).and_then(|v| v.parse().ok());
-    let flag = |key: &str| conf.other_config.get(key).is_some_and(|v| v == "true");
-    BridgeConfig {
-        dpid,
-        mac,
-        fail_mode: match conf.fail_mode {
-            FailMode::Secure => ofproto::FailMode::Secure,
-            FailMode::Standalone => ofproto::FailMode::Standalone,
-        },
-        mac_aging_s: number("mac-aging-time").unwrap_or(300),
-        mac_table_size: number("mac-table-size").unwrap_or(8192) as usize,
-        forward_bpdu: flag("forward-bpdu"),
-        flood_vlans: conf.flood_vlans.clone(),
-        tables: conf.flow_tables.iter().map(|(n, t)| (*n, table_config(t))).collect(),
-        mcast: conf.mcast_snooping.then(|| McastConfig {
-            aging_s: number("mcast-snooping-aging-time").unwrap_or(300),
-            table_size: number("mcast-snooping-table-size").unwrap_or(2048) as usize,
-            flood_unregistered: !flag("mcast-snooping-disable-flood-unregistered"),
-        }),
-        ..BridgeConfig::default()
-    }
-}
-
-fn table_config(t: &FlowTableConf) -> TableConfig {
-    let groups = t.groups.iter().filter_map(|g| ofproto::parse_subfield(g).ok()).collect();
-    let name = t.name.clone().unwrap_or_default();
-    TableConfig { name, limit: t.flow_limit, evict: t.evict, groups }
-}
-
-/// A bridge without its ports.
-pub(super) fn configure_own(s: &mut State, conf: &BridgeConf) {
-    let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
-    if let Some(mac) = conf.hwaddr().and_then(ports::parse_mac) {
-        bridge.mac = mac;
-    }
-    bridge.dpid = conf.datapath_id().unwrap_or_else(|| mac_to_dpid(bridge.mac));
-    bridge.conf = conf.clone();
-    let (id, mac, dpid, restoring) = (bridge.id, bridge.mac, bridge.dpid, s.applied.restoring);
-    // With dummies.
-    let test_actions = s.dp.settings().debug.own_masks;
-    // What connections and time have made of it stays.
-    s.change_bridge(id, |c| {
-        *c = BridgeConfig {
-            miss_to_controller: c.miss_to_controller,
-            misses: c.misses.clone(),
-            frag: c.frag,
-            fail_open: c.fail_open,
-            in_band: c.in_band,
-            restoring,
-            tree: c.tree,
-            export: c.export.clone(),
-            test_actions,
-            ..bridge_config(conf, mac, dpid)
-        };
-    });
-}
-
 /// Flows of a table with a lower limit that are evicted in one turn: a few milliseconds' work.
 const EVICTED_TURN_MAX: usize = 256;
 
@@ -179,8 +122,4 @@ pub(super) async fn shrink_tables(state: &Shared, name: &str) -> bool {
     // Else it would have to be finished in one go.
     change::turn(state, id).await;
     shrink(EVICTED_TURN_MAX)
-}
-
-fn mac_to_dpid(mac: [u8; 6]) -> u64 {
-    mac.iter().fold(0, |v, b| v << 8 | u64::from(*b))
 }

@@ -258,8 +258,10 @@ fn reconfigure(
     match result {
         Some(Ok(live)) => live,
         Some(Err(e)) => {
-            vlog::warn!(MODULE, "{}: {e}", conf.name);
-            false
+            // The device refuses an MTU or an address and goes on as it is, or it is gone, which
+            // the next look at it finds out.
+            vlog::warn!(MODULE, "{e}");
+            true
         }
         None => false,
     }

@@ -5,6 +5,7 @@ mod bridge;
 mod interface;
 mod link_features;
 mod numbers;
+mod own;
 mod port_spec;
 mod prepare;
 mod turn;
@@ -12,13 +13,14 @@ mod turn;
 pub use bridge::remove_bridge;
 pub use interface::{lost, take_returned};
 pub use numbers::dummy_number;
+pub use own::configure_own;
 pub use port_spec::{describe, mac_of};
 
 use crate::budget::Budget;
 use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
 use crate::state::{Shared, State};
 use crate::{controllers, settings, vlog};
-use bridge::{add_bridge, configure_own, fail_state, forget_flows, shrink_tables, start_over};
+use bridge::{add_bridge, fail_state, forget_flows, shrink_tables, start_over};
 use interface::{configure_iface, remove_ifaces};
 use prepare::{PREPARED_INTERFACES_MAX, prepare};
 use std::collections::BTreeSet;
@@ -71,7 +73,7 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         let dpid = if is_new { add_bridge(state, conf, rundir) } else { None };
         let before = fail_state(&state.borrow(), &conf.name);
         configure_bridge(state, conf, &mut turn).await;
-        if let Some(dpid) = dpid {
+        if let Some(dpid) = dpid.filter(|id| id_of(&state.borrow(), &conf.name) == Some(*id)) {
             vlog::info!(MODULE, "bridge {}: using datapath ID {dpid:016x}", conf.name);
         }
         let connects = !state.borrow().applied.restoring;
@@ -140,6 +142,11 @@ fn log_notices(s: &mut State, desired: &Desired) {
     s.applied.notices.clone_from(&desired.notices);
 }
 
+/// A bridge's datapath id.
+fn id_of(s: &State, bridge: &str) -> Option<u64> {
+    s.bridges.get(bridge).map(|bridge| bridge.dpid)
+}
+
 /// `turn`: when others last had their turn.
 async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant) {
     configure_own(&mut state.borrow_mut(), conf);
@@ -159,6 +166,7 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
         state.borrow().closing.close(prepared.unused());
     }
     let s = &mut state.borrow_mut();
+    crate::bridge_address::follow(s, conf);
     crate::mtu::follow(s, &conf.name);
     crate::bonds::configure(s, conf);
     crate::mirrors::apply(s, conf);

@@ -161,6 +161,7 @@ impl Editor {
             Op::Sample { .. } => Err(no("sample")),
             Op::CheckLen { .. } => Err(no("check_pkt_len")),
             Op::TunnelPop { .. } => Err(no("tnl_pop")),
+            Op::Kernel(_) => Err(no("set(tunnel)")),
             Op::Drop(_) => Err(no("drop")),
         }
     }

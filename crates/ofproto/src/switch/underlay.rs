@@ -60,6 +60,19 @@ impl Switch {
         self.outbox.region(Region::ALL);
     }
 
+    /// True if tunnels' packets are left to a kernel's datapath.
+    pub fn leaves_tunnels(&self) -> bool {
+        self.tunnels.underlay.left_to_kernel
+    }
+
+    /// Whether tunnels' packets are left to a kernel's datapath. There is none here, so they end;
+    /// traces show what OVS would send it.
+    pub fn leave_tunnels(&mut self, leave: bool) {
+        self.tunnels.underlay.left_to_kernel = leave;
+        self.publish_underlay();
+        self.outbox.region(Region::ALL);
+    }
+
     /// The known next hops: port, address, and what is known of it.
     pub fn neighbours(&self) -> impl Iterator<Item = (&str, IpAddr, &Neighbour)> {
         self.tunnels.neighbours.all().iter().map(|((port, ip), n)| (port.as_str(), *ip, n))

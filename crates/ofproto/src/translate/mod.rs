@@ -38,6 +38,7 @@ pub(crate) mod failure;
 pub(crate) mod frozen;
 mod frozen_ids;
 pub(crate) mod frozen_store;
+mod kernel_tunnel;
 mod labels;
 mod learn;
 mod length;

@@ -36,19 +36,19 @@ const ECT_0: u8 = 2;
 const VXLAN_GBP: u32 = 0x8000_0000;
 
 /// The fields of the outer header.
-struct Outer {
-    dst: IpAddr,
-    src: Option<IpAddr>,
-    mark: u32,
-    tos: u8,
-    ttl: u8,
+pub(super) struct OuterFields {
+    pub(super) dst: IpAddr,
+    pub(super) src: Option<IpAddr>,
+    pub(super) mark: u32,
+    pub(super) tos: u8,
+    pub(super) ttl: u8,
     /// First word of the VXLAN, Geneve or GTP-U header.
-    word: u32,
-    key: u32,
+    pub(super) word: u32,
+    pub(super) key: u32,
     /// Options of the Geneve header, or the ERSPAN header; empty: there is no such one.
-    options: Vec<u8>,
+    pub(super) options: Vec<u8>,
     /// Ethertype of the packet inside, if that has no Ethernet header.
-    bare: Option<u16>,
+    pub(super) bare: Option<u16>,
 }
 
 /// How an outer packet leaves: port, route, next hop.
@@ -130,6 +130,10 @@ impl<'a> Xlate<'a, '_> {
             return false;
         }
         p.counts.iter().for_each(|base| self.credit(base + 1));
+        if self.snapshot.underlay.left_to_kernel {
+            self.leave_to_kernel(&outer, spec, dp, trunc);
+            return true;
+        }
         self.trace_detail(|| "output to native tunnel".into());
         let Some(way) = self.way(&outer) else {
             self.answer.decision.drop.get_or_insert(Drop::TunnelRoute);
@@ -163,7 +167,7 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// The fields of the outer header; None: its options are too long.
-    fn outer(&mut self, spec: &TunnelSpec) -> Option<Outer> {
+    fn outer(&mut self, spec: &TunnelSpec) -> Option<OuterFields> {
         let ip = fields::is_ip(self.key.u16(at::ETH_TYPE));
         let ttl = match spec.ttl {
             Some(ttl) => ttl,
@@ -198,7 +202,7 @@ impl<'a> Xlate<'a, '_> {
         };
         let words = (options.len() as u32 / 4) << 24;
         let critical = if critical { GENEVE_CRITICAL } else { 0 };
-        Some(Outer {
+        Some(OuterFields {
             dst: match spec.remote {
                 Remote::Ip(ip) => ip,
                 Remote::Flow => tunnel::destination(&self.key),
@@ -306,7 +310,7 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// The route of an outer packet, and the port of the route's device; None: there is none.
-    fn way(&mut self, outer: &Outer) -> Option<Way<'a>> {
+    fn way(&mut self, outer: &OuterFields) -> Option<Way<'a>> {
         let (dst, mark, source) = (outer.dst, outer.mark, outer.src);
         let answer = self.snapshot.underlay.answer(dst, mark, source);
         self.answer.effects.asked.push(Asked { dst, mark, source, answer: answer.clone() });
@@ -318,7 +322,7 @@ impl<'a> Xlate<'a, '_> {
     /// Adds the encapsulation, and translates the outer packet in the tables of its bridge.
     fn encapsulate(
         &mut self,
-        outer: &Outer,
+        outer: &OuterFields,
         way: &Way<'a>,
         mac: [u8; 6],
         spec: &TunnelSpec,
@@ -385,7 +389,7 @@ impl<'a> Xlate<'a, '_> {
     }
 
     /// Adds the operations that make the packet what is put into the tunnel.
-    fn commit_payload(&mut self, outer: &Outer) -> Payload {
+    pub(super) fn commit_payload(&mut self, outer: &OuterFields) -> Payload {
         let Some(ethertype) = outer.bare else {
             self.commit();
             return Payload::Frame;
@@ -507,7 +511,13 @@ fn mac_text(mac: [u8; 6]) -> String {
 }
 
 /// The template of the outer header.
-fn header(outer: &Outer, own: [u8; 6], mac: [u8; 6], source: IpAddr, spec: &TunnelSpec) -> Vec<u8> {
+fn header(
+    outer: &OuterFields,
+    own: [u8; 6],
+    mac: [u8; 6],
+    source: IpAddr,
+    spec: &TunnelSpec,
+) -> Vec<u8> {
     let proto = protocol(spec.kind);
     let mut h = Vec::with_capacity(70);
     h.extend(mac);
@@ -546,7 +556,7 @@ fn protocol(kind: TunnelKind) -> u8 {
 }
 
 /// Adds UDP and a VXLAN, Geneve or GTP-U header.
-fn udp_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
+fn udp_header(h: &mut Vec<u8>, outer: &OuterFields, spec: &TunnelSpec) {
     h.extend([0, 0]);
     h.extend(spec.dst_port.to_be_bytes());
     let sum = if spec.csum || outer.dst.is_ipv6() { 0xff } else { 0 };
@@ -557,7 +567,7 @@ fn udp_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
     h.extend(&outer.options);
 }
 
-fn gre_header(h: &mut Vec<u8>, outer: &Outer, spec: &TunnelSpec) {
+fn gre_header(h: &mut Vec<u8>, outer: &OuterFields, spec: &TunnelSpec) {
     let flag = |is: bool, flag: u16| if is { flag } else { 0 };
     let flags = flag(spec.csum, gre::CHECKSUM)
         | flag(spec.keyed, gre::KEY)
@@ -587,7 +597,7 @@ fn erspan_header(h: &mut Vec<u8>, header: &[u8]) {
 /// The outer packet's key as tables see it. Its UDP source port, which differs from packet to
 /// packet, is 0.
 fn outer_key(
-    outer: &Outer,
+    outer: &OuterFields,
     own: [u8; 6],
     mac: [u8; 6],
     source: IpAddr,

@@ -314,6 +314,7 @@ impl<'a, 'o> Xlate<'a, 'o> {
                     | Op::CheckLen { .. }
                     | Op::Sample { .. }
                     | Op::Meter(_)
+                    | Op::Kernel(_)
                     | Op::Drop(_)
             )
         };

@@ -310,6 +310,8 @@ pub(crate) struct Underlay {
     pub routes: Routes,
     pub neighbours: neighbourhood::Neighbourhood,
     pub source_ports: SourcePorts,
+    /// True: decisions say how a kernel's datapath would encapsulate, and packets go nowhere.
+    pub left_to_kernel: bool,
 }
 
 /// How packets to an address are sent: what decisions depend on.

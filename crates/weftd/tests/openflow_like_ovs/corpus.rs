@@ -22,6 +22,9 @@ pub const CLEANING_VERSION: u8 = 5;
 pub const PORT_MAC: [u8; 6] = [0xaa, 0x55, 0xaa, 0x55, 0, 2];
 /// In the names of cases whose action has a property of an odd size.
 pub const ODD_PROPERTY: &str = "property";
+/// Names of cases that are not damaged: of the first damage makes reasons greater than 31, at which
+/// ovs-vswitchd ends itself; without the others all others' damage is one that it survives.
+pub const UNDAMAGED: [&str; 2] = [ODD_PROPERTY, "ct_mark"];
 /// No buffer, any port, any group.
 const NONE: u32 = 0xffff_ffff;
 
@@ -366,6 +369,12 @@ fn flow_mods(v: u8, put: Put<'_>) {
     put("goto too far", Flow::with(v, &[0, 1, 0, 8, 254, 0, 0, 0]).bytes());
     put("meter", Flow::with(v, &meter).bytes());
     put("clear and write", Flow::with(v, &[clear, write].concat()).bytes());
+    // To the action set, and at once.
+    for (name, kind) in [("write", 3), ("apply", 4)] {
+        let ct_mark = [0, 25, 0, 16, 0, 1, 107 << 1, 4, 0, 0, 0, 5, 0, 0, 0, 0];
+        let list = [&[0, kind, 0, 24, 0, 0, 0, 0][..], &ct_mark].concat();
+        put(&format!("{name} ct_mark"), Flow::with(v, &list).bytes());
+    }
     put("unknown instruction", Flow::with(v, &[0, 9, 0, 8, 0, 0, 0, 0]).bytes());
     put(
         "experimenter's instruction",

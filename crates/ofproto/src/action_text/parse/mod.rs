@@ -157,7 +157,9 @@ fn too_many() -> ActionTextError {
 fn misplaced(w: &Word, outer: ListOf) -> String {
     match outer {
         ListOf::Flow if w.name == "nat" => "Cannot have NAT action outside of \"ct\" action".into(),
-        ListOf::Flow => format!("{}: cannot set CT fields outside of ct action", w.name),
+        ListOf::Flow | ListOf::Set => {
+            format!("{}: cannot set CT fields outside of ct action", w.name)
+        }
         ListOf::Clone => format!("{}: not allowed inside a clone", w.name),
         ListOf::Ct => format!("{}: not allowed inside a ct action", w.name),
     }
