@@ -6,6 +6,7 @@ use crate::config::BridgeConf;
 use crate::ports;
 use crate::reconcile::{configure_own, mac_of};
 use crate::state::{Bridge, State};
+use std::collections::BTreeSet;
 
 /// The first bytes of addresses that IEEE 802.1D keeps for protocols of bridges.
 const RESERVED: [u8; 5] = [0x01, 0x80, 0xc2, 0x00, 0x00];
@@ -22,8 +23,10 @@ pub fn wanted(s: &State, conf: &BridgeConf) -> [u8; 6] {
 }
 
 fn of_ports(s: &State, bridge: &Bridge, conf: &BridgeConf) -> Option<[u8; 6]> {
-    let mirrored = |name: &str| conf.mirrors.iter().any(|m| m.output_port.as_deref() == Some(name));
-    let ports = conf.ports.iter().filter(|p| p.name != conf.name && !mirrored(&p.name));
+    let outputs: BTreeSet<&str> =
+        conf.mirrors.iter().filter_map(|m| m.output_port.as_deref()).collect();
+    let ports = conf.ports.iter();
+    let ports = ports.filter(|p| p.name != conf.name && !outputs.contains(p.name.as_str()));
     let first = ports.filter_map(|p| p.interfaces.iter().map(|i| &i.name).min());
     let number = |name: &String| bridge.ifaces.get(name)?.dp_port;
     let mac = first.filter_map(number).filter_map(|no| Some(s.dp.port(no)?.mac()));

@@ -27,8 +27,8 @@ const ALONE_SHARE_SHIFT: u32 = 2;
 /// sender cannot hide slow packets by a fast one before each burst.
 const ESTIMATE_FALL_SHIFT: u32 = 3;
 
-/// The largest estimate, in [`PACKET_SEND_NS_MAX`]: a port in whose call another thread had the core
-/// for long counts as slow for the next 21 calls only.
+/// The largest estimate, in [`PACKET_SEND_NS_MAX`]: a port in whose call another thread had the
+/// core for long counts as slow for the next 21 calls only.
 const ESTIMATE_PACKETS_MAX: u64 = 16;
 
 /// What sending to one port takes.
