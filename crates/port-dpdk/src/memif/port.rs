@@ -362,3 +362,45 @@ impl Port for MemifPort {
         Ok(config.kind == "dpdk" && EthOptions::read(config)? == self.options)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::eventfd;
+    use super::super::memory::{SharedMemory, new_region};
+    use super::super::ring::Buffers;
+    use super::*;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    const REGION_BYTES: u64 = 64 << 10;
+
+    fn ring() -> Ring {
+        let region = [(new_region(REGION_BYTES).unwrap(), REGION_BYTES)];
+        let memory = SharedMemory::map(&region, &Arc::new(eventfd().unwrap())).unwrap();
+        Ring::format(&memory, 0);
+        let buffers = Buffers::Own { first: 4096, bytes: 64 };
+        Ring::new(&Arc::new(memory), (0, 0, 4), buffers, eventfd().unwrap(), false).unwrap()
+    }
+
+    /// Whichever peer is connected by then.
+    #[test]
+    fn a_peer_whose_memory_had_a_thread_wait_is_left_alone() {
+        let port = PortState::new(Queues { rx: 1, tx: 1 }, None).unwrap();
+        let moves = |waits: u64| {
+            port.by_ring(&port.tx[0], |_, moved| {
+                sleep(Duration::from_millis(waits));
+                moved.packets = 1;
+                Ok(())
+            })
+        };
+        port.connect(vec![ring()], vec![ring()], "peer");
+        sleep(Duration::from_millis(1));
+        waits::look(true);
+        assert_eq!((moves(0), moves(20), moves(0)), (1, 1, 0));
+        port.disconnect();
+        port.connect(vec![ring()], vec![ring()], "another");
+        assert_eq!(moves(0), 0);
+        while port.rest.is_on() {}
+        assert_eq!(moves(0), 1);
+    }
+}
