@@ -101,11 +101,18 @@ pub fn balance(sw: &Switch) -> (u64, u64) {
         match name {
             "netdev_received" | "datapath_injected" | "datapath_copies" => came += n,
             "netdev_sent" | "datapath_punted" => went += n,
-            _ if name.starts_with("datapath_drop_") => went += n,
+            // OVS's names for some reasons are counted under ours.
+            _ if is_drop(name) => went += n,
             _ => {}
         }
     }
     (came, went)
+}
+
+/// True if a counter is one of our reasons for drops.
+fn is_drop(counter: &str) -> bool {
+    let reason = counter.strip_prefix("datapath_drop_");
+    reason.is_some_and(|reason| telemetry::Drop::ALL.iter().any(|drop| drop.name() == reason))
 }
 
 /// The counters.
