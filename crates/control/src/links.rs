@@ -227,7 +227,7 @@ fn look_at(s: &mut State, which: &[Name], mut answers: Answers) {
             lost.push((bridge_name.clone(), name.clone(), e.to_string()));
             continue;
         }
-        if before != (port.mtu(), port.mac()) {
+        if before != (port.mtu(), port.mac()) && !iface.is_changing {
             let local = (name == bridge_name).then_some(bridge.mac);
             if let Some(config) = to_restore(port, &iface.conf, local) {
                 s.pending.devices.configure((bridge_name.clone(), name.clone()), config);

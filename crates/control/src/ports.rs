@@ -78,6 +78,8 @@ pub struct Iface {
     pub resets: u64,
     /// The MTU that its bridge's other ports gave it ([`crate::mtu`]).
     pub mtu_given: Option<u16>,
+    /// Its device is being changed to a configuration that is not `conf` yet.
+    pub is_changing: bool,
     /// A report since it works had its statistics, so that others need not have them.
     pub has_statistics: bool,
     /// Changes of its link that may be taken over ([`crate::links`]).
@@ -101,6 +103,7 @@ impl Iface {
             patch: [(0, 0); 2],
             resets: 0,
             mtu_given: None,
+            is_changing: false,
             has_statistics: false,
             link_changes: Budget::full(LINK_CHANGES_BURST, now_ms),
             xdp_reopens: XDP_REOPENS_MAX,

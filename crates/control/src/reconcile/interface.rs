@@ -166,7 +166,7 @@ fn configured(
     if iface.conf.mtu_request != conf.mtu_request || !iface.works() {
         ports::judge_mtu(conf);
     }
-    iface.conf = conf.clone();
+    (iface.conf, iface.is_changing) = (conf.clone(), false);
     if changed || iface.of_port.is_none() {
         iface.mtu_given = None;
     }

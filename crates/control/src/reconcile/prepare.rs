@@ -108,6 +108,8 @@ impl Due {
             && let Some(inquiry) = port.inquiry()
         {
             self.changes.push((no, inquiry.after(&config)));
+            let iface = s.bridges.get_mut(&br.name).and_then(|b| b.ifaces.get_mut(&conf.name));
+            iface.into_iter().for_each(|iface| iface.is_changing = true);
         }
     }
 
