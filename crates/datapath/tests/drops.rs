@@ -412,6 +412,14 @@ fn fragments_of_a_whole_datagram_go_on_as_they_came() {
     assert_eq!(lab.count(Drop::FragmentTimeout), 0);
 }
 
+/// The first half of a datagram has come.
+fn half_there() -> (Lab, [Vec<u8>; 2]) {
+    let (mut lab, halves) = (tracked(), halves());
+    lab.ends[0].send(&halves[0]);
+    lab.run();
+    (lab, halves)
+}
+
 /// Replaces a port by another one, which gets the number.
 fn replace(lab: &mut Lab, no: u16) {
     drop(lab.dp.del_port(no).unwrap());
@@ -425,10 +433,7 @@ fn replace(lab: &mut Lab, no: u16) {
 #[test]
 fn fragments_of_and_for_a_removed_port_are_not_those_of_the_next_one() {
     for (no, from) in [(1, 0), (0, 2)] {
-        let mut lab = tracked();
-        let [first, last] = halves();
-        lab.ends[0].send(&first);
-        lab.run();
+        let (mut lab, [_, last]) = half_there();
         replace(&mut lab, no);
         lab.ends[from].send(&last);
         lab.run();
@@ -440,10 +445,7 @@ fn fragments_of_and_for_a_removed_port_are_not_those_of_the_next_one() {
 /// A fragment whose ports stay waits through changes of others.
 #[test]
 fn fragments_wait_while_other_ports_come_and_go() {
-    let mut lab = tracked();
-    let [first, last] = halves();
-    lab.ends[0].send(&first);
-    lab.run();
+    let (mut lab, [first, last]) = half_there();
     replace(&mut lab, 2);
     lab.dp.set_pmd_cores(&[1]).unwrap();
     lab.ends[0].send(&last);

@@ -174,7 +174,10 @@ impl TxState {
     #[inline]
     pub fn is_misdirected(&self, held: &Held) -> bool {
         let came = held.newest_port;
-        let is_newer = |no: PortNo| matches!(self.ports.get(usize::from(no)), Some(Some(port)) if port.nth > came);
+        let is_newer = |no: PortNo| {
+            let port = self.ports.get(usize::from(no)).and_then(Option::as_ref);
+            port.is_some_and(|port| port.nth > came)
+        };
         came != self.newest_port
             && (is_newer(held.frame.in_port()) || action::sends_to(&held.ops, &is_newer))
     }
