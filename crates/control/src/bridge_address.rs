@@ -52,17 +52,9 @@ pub fn follow(s: &mut State, conf: &BridgeConf) -> bool {
     {
         let mut config = ports::port_config(&own, Some(mac), 1);
         config.kind = port.kind().to_owned();
-        // The kernel may take long.
-        match port.inquiry() {
-            Some(_) => {
-                let name = (conf.name.clone(), conf.name.clone());
-                s.pending.devices.configure(name, config);
-            }
-            None => {
-                let _ = port.reconfigure(&config);
-                s.dp.refresh(no);
-            }
-        }
+        let which = ((conf.name.clone(), conf.name.clone()), no);
+        // A port that has no address of its own need not take it.
+        let _ = s.pending.devices.configure_port(&mut s.dp, which, config);
     }
     s.status_dirty = true;
     true

@@ -1,7 +1,9 @@
 //! Changes of kernel devices that are due: controllers take devices up and down, and MTUs follow
 //! those of other ports.
 
-use ::port::PortConfig;
+use ::port::{PortConfig, PortError};
+use datapath::Datapath;
+use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use tokio::sync::Notify;
@@ -43,6 +45,24 @@ impl DeviceChanges {
     /// Has a device be as configured.
     pub fn configure(&mut self, name: Name, config: PortConfig) {
         self.due(name).config = Some(config);
+    }
+
+    /// Has an interface's port be as configured: later, by another thread, if the kernel may take
+    /// long for it.
+    pub fn configure_port(
+        &mut self,
+        dp: &mut Datapath,
+        (name, no): (Name, PortNo),
+        config: PortConfig,
+    ) -> Result<(), PortError> {
+        let Some(port) = dp.port_mut(no) else { return Ok(()) };
+        if port.inquiry().is_some() {
+            self.configure(name, config);
+            return Ok(());
+        }
+        port.reconfigure(&config)?;
+        dp.refresh(no);
+        Ok(())
     }
 
     fn due(&mut self, name: Name) -> &mut DueChange {

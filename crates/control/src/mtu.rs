@@ -38,14 +38,9 @@ pub fn follow(s: &mut State, bridge: &str) {
         let mac = (*name == local.0).then_some(local.1);
         let mut config = ports::port_config(&iface.conf, mac, 1);
         (config.kind, config.mtu_request) = (port.kind().to_owned(), Some(least));
-        if port.inquiry().is_some() {
-            // The kernel may take long.
-            s.pending.devices.configure((local.0.clone(), name.clone()), config);
-            continue;
-        }
-        match port.reconfigure(&config) {
-            Ok(_) => s.dp.refresh(no),
-            Err(e) => vlog::warn!("bridge", "{e}"),
+        let which = ((local.0.clone(), name.clone()), no);
+        if let Err(e) = s.pending.devices.configure_port(&mut s.dp, which, config) {
+            vlog::warn!("bridge", "{e}");
         }
         s.status_dirty = true;
     }
