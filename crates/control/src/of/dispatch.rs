@@ -46,6 +46,7 @@ pub async fn message(state: &Shared, id: ConnId, bytes: &[u8]) -> bool {
     }
     let bridge = state.borrow().bridge_id(id).filter(|_| waits);
     if let Some(bridge) = bridge {
+        room::sent_packets_of(state, bridge).await;
         change::notified(state, bridge).await;
     }
     {

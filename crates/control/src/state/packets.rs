@@ -52,7 +52,8 @@ impl State {
             // What the packet taught holds for packets that it brings about.
             self.flush_changes();
         }
-        self.pending.injected.spend(bridge, 1 + action::count(&decision.ops));
-        self.dp.execute(packet, in_port, &decision.ops).map_err(|_| OfError::BadPacket)
+        let sent = self.dp.execute(packet, in_port, &decision.ops);
+        self.pending.injected.sent(bridge, 1 + action::count(&decision.ops), self.dp.injected());
+        sent.map_err(|_| OfError::BadPacket)
     }
 }

@@ -97,3 +97,61 @@ fn readers_of_counters_wait_for_sent_packets_for_a_while_only() {
         assert!(counted(), "who asks while it does something waits for it");
     });
 }
+
+/// A connection to a bridge's management socket that receives packet-ins.
+fn connect(sw: &Switch<'_>) -> UnixStream {
+    let mut stream = UnixStream::connect(sw.dir().join("br0.mgmt")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let config = [4, 9, 0, 12, 0, 0, 0, 2, 0, 0, 0xff, 0xff];
+    stream.write_all(&[&[4, 0, 0, 8, 0, 0, 0, 1], &config[..]].concat()).unwrap();
+    assert_eq!(barrier(&mut stream), 0, "no packet-in yet");
+    stream
+}
+
+/// Asks for a barrier; the number of packet-ins in front of its reply.
+fn barrier(stream: &mut UnixStream) -> usize {
+    const PACKET_IN: u8 = 10;
+    const BARRIER_REPLY: u8 = 21;
+    stream.write_all(&[4, 20, 0, 8, 0, 0, 0, 3]).unwrap();
+    let mut packet_ins = 0;
+    loop {
+        let mut head = [0; 8];
+        stream.read_exact(&mut head).unwrap();
+        let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+        stream.read_exact(&mut vec![0; len - head.len()]).unwrap();
+        match head[1] {
+            BARRIER_REPLY => return packet_ins,
+            PACKET_IN => packet_ins += 1,
+            _ => {}
+        }
+    }
+}
+
+/// The reply to a barrier comes after the packet-ins of packets that another connection sent before,
+/// also if the thread that sends them had no time until then, but for a while only.
+#[test]
+fn barriers_wait_for_packets_of_other_connections() {
+    const TRIES: usize = 20;
+    attacked(|_, sw, _| {
+        let mut stream = connect(sw);
+        let in_front = |_| {
+            let stopped = Stopped::new(sw, "kernel-ports");
+            ofctl(sw, "packet-out br0 none controller 000000000001000000000002ffff00000000");
+            let after = std::thread::scope(|scope| {
+                let packet_ins = scope.spawn(|| barrier(&mut stream));
+                std::thread::sleep(Duration::from_millis(5));
+                drop(stopped);
+                packet_ins.join().unwrap()
+            });
+            // What came too late is there once the thread had time.
+            let mut comes = |_| {
+                std::thread::sleep(Duration::from_millis(10));
+                barrier(&mut stream) == 1
+            };
+            assert!(after == 1 || (0..1000).any(&mut comes), "the packet-in is lost");
+            after == 1
+        };
+        // A busy machine may need longer than a barrier waits.
+        assert!((0..TRIES).any(in_front));
+    });
+}
