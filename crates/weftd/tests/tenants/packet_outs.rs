@@ -127,7 +127,7 @@ fn barrier(stream: &mut UnixStream) -> usize {
     }
 }
 
-/// The reply to a barrier comes after the packet-ins of packets that another connection sent before,
+/// A barrier is answered after the packet-ins of packets that another connection sent before,
 /// also if the thread that sends them had no time until then, but for a while only.
 #[test]
 fn barriers_wait_for_packets_of_other_connections() {
