@@ -312,8 +312,8 @@ pub fn policing(conf: &IfaceConf) -> Policing {
 
 /// The egress policer of its port; None as well if it has no rate or no burst.
 pub fn egress(conf: &IfaceConf) -> Option<EgressPolicer> {
-    match conf.qos {
-        Some(QosConf::EgressPolicer { cir, cbs }) if cir > 0 && cbs > 0 => {
+    match conf.qos.as_deref() {
+        Some(&QosConf::EgressPolicer { cir, cbs }) if cir > 0 && cbs > 0 => {
             Some(EgressPolicer { cir, cbs })
         }
         _ => None,

@@ -2,7 +2,7 @@
 
 use crate::appctl::implementations;
 use crate::config::{
-    BridgeConf, BridgeStatus, ControllerStatus, Desired, InterfaceStatus, OvsdbClient, PortConf,
+    BridgeConf, BridgeStatus, ControllerStatus, Database, Desired, InterfaceStatus, PortConf,
     PortStatus, Status, SwitchStatus,
 };
 use crate::daemon::{Dirs, system_stats};
@@ -66,7 +66,7 @@ impl Reporter {
 
     /// Writes what changed, or begins to; statistics with it when their interval is over. `now`:
     /// the configuration has been applied.
-    pub fn write(&mut self, s: &mut State, desired: &Rc<Desired>, db: &mut OvsdbClient, now: bool) {
+    pub fn write(&mut self, s: &mut State, desired: &Rc<Desired>, db: &mut Database, now: bool) {
         let due = self
             .last_statistics
             .is_none_or(|t| datapath::now_ms() - t >= desired.stats_interval().as_millis() as u64);
@@ -85,7 +85,7 @@ impl Reporter {
     }
 
     /// Looks at some interfaces more, between turns of others; writes when that were all.
-    pub fn go_on(&mut self, s: &mut State, db: &mut OvsdbClient) {
+    pub fn go_on(&mut self, s: &mut State, db: &mut Database) {
         let Some(draft) = &mut self.draft else { return };
         if draft.turn(s) {
             return;

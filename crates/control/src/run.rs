@@ -1,7 +1,7 @@
 //! The daemon's main loop: everything happens here, on one thread.
 
 use crate::appctl::Run;
-use crate::config::{Change, Desired, OvsdbClient, Target};
+use crate::config::{Change, Database, Desired, OvsdbClient, Target};
 use crate::daemon::{Args, Daemon};
 use crate::report::Reporter;
 use crate::state::{Shared, State};
@@ -54,7 +54,7 @@ impl Control {
     }
 
     /// Reports to the database what changed since `desired` was applied.
-    fn report(&self, desired: Option<&Rc<Desired>>, to: &mut Reporter, db: &mut OvsdbClient) {
+    fn report(&self, desired: Option<&Rc<Desired>>, to: &mut Reporter, db: &mut Database) {
         if let (Some(state), Some(want)) = (&self.state, desired) {
             to.write(&mut state.borrow_mut(), want, db, false);
         }
@@ -130,8 +130,7 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
             return Ok(());
         }
     }
-    let target = Target::parse(&args.database, &args.dirs.run)?;
-    let mut db = OvsdbClient::new(target, &args.database).with_tls(tls.without_row());
+    let mut db = database(args, tls)?;
     let mut server = listen(args)?;
     let registry = commands(args.dummy.is_some());
     let mut control = Control::default();
@@ -209,6 +208,13 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
         server.finish().await;
     }
     Ok(())
+}
+
+/// The connection to the database.
+fn database(args: &Args, tls: &Tls) -> Result<Database> {
+    let target = Target::parse(&args.database, &args.dirs.run)?;
+    let client = OvsdbClient::new(target, &args.database).with_tls(tls.without_row());
+    Database::start(client).context("the thread of the database")
 }
 
 /// The socket of unixctl, unless the arguments want none.

@@ -164,7 +164,7 @@ async fn many_writes_cause_few_reads() {
         let Change::Config(_) = next(&mut client).await else { continue };
         // As long as it takes now.
         let begin = Instant::now();
-        assert!(Desired::read(client.replica()).is_some());
+        assert!(Desired::read(client.replica(), &mut Default::default()).is_some());
         reading += begin.elapsed();
     }
     let (reads, lasted) = (client.reads() - before, start.elapsed());

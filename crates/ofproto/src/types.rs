@@ -379,7 +379,7 @@ pub struct PortSpec {
     /// Current and highest speed, kbit/s.
     pub speeds: [u32; 2],
     /// DSCP that IP packets of a queue get.
-    pub queue_dscp: BTreeMap<u32, u8>,
+    pub queue_dscp: Arc<BTreeMap<u32, u8>>,
     /// NORMAL does not forward between protected ports.
     pub protected: bool,
     /// Which packets without a VLAN get a tag for their priority when NORMAL sends them.

@@ -138,6 +138,59 @@ fn missing_columns_and_tables_do_no_harm() {
     });
 }
 
+/// Clock ticks that the thread of a process with this name has had, or the main thread (None).
+fn ticks(pid: u32, thread: Option<&str>) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let is_it = |task: &fs::DirEntry| match thread {
+        None => task.file_name().into_string().unwrap() == pid.to_string(),
+        Some(name) => fs::read_to_string(task.path().join("comm")).unwrap().trim() == name,
+    };
+    let task = tasks.into_iter().find(is_it).expect("the thread").path();
+    let stat = fs::read_to_string(task.join("stat")).unwrap();
+    let numbers = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
+    numbers.map(|n| n.parse::<u64>().unwrap()).sum()
+}
+
+/// However much the server says at once, another thread than the one that answers everybody reads
+/// it.
+#[test]
+fn very_much_from_the_server_costs_the_control_thread_little() {
+    const QUEUES: usize = 20_000;
+    let s = Sandbox::new();
+    let pid = s.start_detached("");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    let before = [None, Some("database")].map(|thread| ticks(pid, thread));
+    let queue = |i| {
+        format!(
+            r#"{{"op":"insert","table":"Queue","uuid-name":"q{i}",
+                 "row":{{"other_config":["map",[["max-rate","{i}"]]]}}}},"#
+        )
+    };
+    let queues: String = (0..QUEUES).map(queue).collect();
+    let listed: Vec<_> = (0..QUEUES).map(|i| format!(r#"[{i},["named-uuid","q{i}"]]"#)).collect();
+    let request = format!(
+        r#"{{"id":1,"method":"transact","params":["Open_vSwitch",{queues}
+           {{"op":"insert","table":"QoS","uuid-name":"qos",
+             "row":{{"type":"linux-htb","queues":["map",[{}]]}}}},
+           {{"op":"update","table":"Port","where":[],"row":{{"qos":["named-uuid","qos"]}}}}]}}"#,
+        listed.join(",")
+    );
+    let mut socket = UnixStream::connect(s.path("db.sock")).unwrap();
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut reply = String::new();
+    while !reply.ends_with("\"error\":null}") {
+        let mut part = [0; 1 << 16];
+        let n = socket.read(&mut part).unwrap();
+        assert!(n > 0, "{reply}");
+        reply.push_str(std::str::from_utf8(&part[..n]).unwrap());
+    }
+    assert!(reply.contains(r#"{"count":1}"#), "{reply}");
+    s.vsctl("set bridge br0 other_config:mac-aging-time=77");
+    let after = [None, Some("database")].map(|thread| ticks(pid, thread));
+    let [control, database] = std::array::from_fn(|i| after[i] - before[i]);
+    assert!(database >= 20 && control < database / 3, "{control} and {database} ticks");
+}
+
 /// Stands between the daemon and the server. While it lies it changes a few bytes of what the
 /// server says, from the first answer on or only in later updates; soon after a lie it hangs up.
 struct Liar {

@@ -18,7 +18,7 @@ fn has_device(iface: &Iface) -> bool {
 
 pub(super) fn show(s: &mut State, args: &[String]) -> Result<String, String> {
     let (iface, name) = (iface(s, &args[0])?, &args[0]);
-    if let Some(QosConf::Other(kind)) = &iface.conf.qos {
+    if let Some(QosConf::Other(kind)) = iface.conf.qos.as_deref() {
         return Err(format!("{name}: qos: type={kind} is not supported and has no effect"));
     }
     if let Some(e) = egress(&iface.conf).filter(|_| has_device(iface)) {

@@ -1,6 +1,7 @@
 //! The connection to the database server, for the main loop to own.
 
 use super::desired::Desired;
+use super::qos::KnownQos;
 use super::status::{RowUpdate, Status};
 use super::target::{Stream, Target};
 use crate::tls::Tls;
@@ -28,11 +29,11 @@ pub enum Change {
 }
 
 /// Interfaces, and ports, in one transaction: both ends of the connection do it in one turn. To
-/// compare those of 4,000 patch ports with the database takes the control thread 28 ms.
+/// compare those of 4,000 patch ports with the database takes 28 ms.
 const PART_ROWS_MAX: usize = 512;
 
 /// The configuration is read in one part of so many of the time, at most, however often others
-/// write: that of 4,000 ports takes the control thread 17 ms.
+/// write: that of 4,000 ports takes 17 ms.
 const READ_TIME_ONE_OF: u32 = 4;
 
 /// A client of the database that reconnects by itself. All progress is made in
@@ -48,6 +49,7 @@ pub struct OvsdbClient {
     output: Vec<u8>,
     input: Vec<u8>,
     seen: Option<Desired>,
+    known_qos: KnownQos,
     /// The replica has changed since the configuration was last read from it.
     changed: bool,
     /// Before then it is not read again.
@@ -97,6 +99,7 @@ impl OvsdbClient {
             output: Vec::new(),
             input: vec![0; 64 << 10],
             seen: None,
+            known_qos: KnownQos::default(),
             changed: false,
             read_due: Instant::now(),
             reads: 0,
@@ -231,7 +234,7 @@ impl OvsdbClient {
             return None;
         }
         self.changed = false;
-        let desired = Desired::read(self.session.replica());
+        let desired = Desired::read(self.session.replica(), &mut self.known_qos);
         self.reads += 1;
         self.read_due = begin + begin.elapsed() * READ_TIME_ONE_OF;
         let Some(desired) = desired else {

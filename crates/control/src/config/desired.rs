@@ -3,13 +3,14 @@
 
 use super::controller_conf::{self, ControllerConf};
 use super::notices::{self, Notice};
-use super::qos::{self, QosConf};
+use super::qos::{KnownQos, PortQos, QosConf, QosReader};
 use super::rows::{millis, number, rows, str_uuid_map};
 use super::timeouts::{self, Timeouts};
 use crate::oam::lldp::LldpConf;
 use crate::tls::{Authority, Identity};
 use ovsdb::{Replica, Row, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// OpenFlow's reserved port numbers start here.
@@ -228,17 +229,20 @@ pub struct IfaceConf {
     /// `ingress_policing_kpkts_rate` and `_burst`, in thousands of packets; zero for none.
     pub policing_kpkts: (u32, u32),
     /// `qos` of its port.
-    pub qos: Option<QosConf>,
+    pub qos: Option<Arc<QosConf>>,
     /// `Queue.dscp` of that QoS, by queue.
-    pub queue_dscp: BTreeMap<u32, u8>,
+    pub queue_dscp: Arc<BTreeMap<u32, u8>>,
 }
 
 impl Desired {
-    /// Reads the configuration; `None` where the database has not been initialized.
-    pub fn read(db: &Replica) -> Option<Self> {
+    /// Reads the configuration; `None` where the database has not been initialized. `known`: QoS
+    /// rows as the last look saw them.
+    pub fn read(db: &Replica, known: &mut KnownQos) -> Option<Self> {
         let (uuid, root) = db.singleton("Open_vSwitch")?;
-        let mut reader = Reader { db, seen: BTreeSet::new(), conflicts: Vec::new() };
+        let qos = QosReader::new(db, known);
+        let mut reader = Reader { db, qos, seen: BTreeSet::new(), conflicts: Vec::new() };
         let bridges = reader.bridges(root);
+        reader.qos.end();
         Some(Self {
             uuid,
             next_cfg: root.int("next_cfg"),
@@ -363,12 +367,13 @@ fn interface(uuid: Uuid, row: &Row, bridge: &str) -> IfaceConf {
         policing_kbits: pair("ingress_policing_rate", "ingress_policing_burst"),
         policing_kpkts: pair("ingress_policing_kpkts_rate", "ingress_policing_kpkts_burst"),
         qos: None,
-        queue_dscp: BTreeMap::new(),
+        queue_dscp: Arc::default(),
     }
 }
 
 struct Reader<'a> {
     db: &'a Replica,
+    qos: QosReader<'a>,
     /// Names of interfaces that exist already, which are names of the machine.
     seen: BTreeSet<String>,
     conflicts: Vec<Conflict>,
@@ -468,10 +473,10 @@ impl Reader<'_> {
         let mut found: Vec<_> = rows(self.db, "Interface", port, "interfaces").collect();
         found.sort_by_key(|(_, row)| row.str("name"));
         let mut kept = Vec::new();
-        let (qos, queue_dscp) = (qos::read(self.db, port), qos::dscp(self.db, port));
+        let qos = self.qos.read(port);
         for (uuid, row) in found {
-            let (qos, queue_dscp) = (qos.clone(), queue_dscp.clone());
-            let conf = IfaceConf { qos, queue_dscp, ..interface(uuid, row, bridge) };
+            let PortQos { conf, dscp } = qos.clone();
+            let conf = IfaceConf { qos: conf, queue_dscp: dscp, ..interface(uuid, row, bridge) };
             if self.seen.insert(conf.name.clone()) {
                 kept.push(conf);
             } else {

@@ -31,21 +31,25 @@ fn database(extra: Vec<(&str, Uuid, &str, Datum)>) -> Replica {
     Replica::with_rows(Schema::default(), rows)
 }
 
+fn read(db: &Replica) -> Option<Desired> {
+    Desired::read(db, &mut KnownQos::default())
+}
+
 #[test]
 fn a_bare_database_has_defaults() {
-    let desired = Desired::read(&database(vec![])).unwrap();
+    let desired = read(&database(vec![])).unwrap();
     assert_eq!((desired.next_cfg, desired.stats_interval()), (5, Duration::from_secs(5)));
     let bridge = desired.bridge("br0").unwrap();
     assert_eq!((bridge.datapath_type.as_str(), bridge.fail_mode), ("system", FailMode::Standalone));
     let names: Vec<_> = bridge.interfaces().map(|i| (i.name.as_str(), i.kind.as_str())).collect();
     assert_eq!(names, [("p1", "system"), ("p2", "system"), ("br0", "internal")]);
     assert_eq!(bridge.ports[0].vlan_mode, VlanMode::Trunk);
-    assert_eq!(Desired::read(&Replica::default()), None);
+    assert_eq!(read(&Replica::default()), None);
 }
 
 #[test]
 fn columns_reach_their_fields() {
-    let desired = Desired::read(&database(vec![
+    let desired = read(&database(vec![
         ("Open_vSwitch", uuid(1), "other_config", Datum::map([("stats-update-interval", "9000")])),
         ("Open_vSwitch", uuid(1), "datapaths", Datum::map([("netdev", uuid(40))])),
         ("Bridge", uuid(2), "datapath_type", Datum::scalar("netdev")),
@@ -86,12 +90,13 @@ fn columns_reach_their_fields() {
 #[test]
 fn qos_of_a_port_is_that_of_its_interfaces() {
     let qos = |kind: &str, config: &[(&str, &str)]| {
-        let desired = Desired::read(&database(vec![
+        let desired = read(&database(vec![
             ("Port", uuid(4), "qos", Datum::set([uuid(50)])),
             ("QoS", uuid(50), "type", Datum::scalar(kind)),
             ("QoS", uuid(50), "other_config", Datum::map(config.iter().copied())),
         ]));
-        let all: Vec<_> = desired.unwrap().bridges[0].interfaces().map(|i| i.qos.clone()).collect();
+        let all: Vec<_> =
+            desired.unwrap().bridges[0].interfaces().map(|i| i.qos.as_deref().cloned()).collect();
         assert_eq!((&all[0], &all[2]), (&all[1], &None), "p1, p2 and br0");
         all[0].clone()
     };
@@ -111,11 +116,40 @@ fn qos_of_a_port_is_that_of_its_interfaces() {
     assert_eq!(qos("", &[("cir", "1")]), None);
 }
 
+/// However many ports have a row of QoS, and however often others are written, its queues are one
+/// thing in memory, which is equal to itself at a glance.
+#[test]
+fn a_row_of_qos_is_there_once_for_all_ports_and_looks() {
+    let look = |known: &mut KnownQos, rate: &str| {
+        let queue = ("Queue", uuid(60), "other_config", Datum::map([("max-rate", rate)]));
+        let db = database(vec![
+            ("Port", uuid(3), "qos", Datum::set([uuid(50)])),
+            ("Port", uuid(4), "qos", Datum::set([uuid(50)])),
+            ("QoS", uuid(50), "type", Datum::scalar("linux-htb")),
+            ("QoS", uuid(50), "queues", Datum::map((0..100).map(|id| (id, uuid(60))))),
+            ("Queue", uuid(60), "dscp", Datum::scalar(7)),
+            queue,
+        ]);
+        let desired = Desired::read(&db, known).unwrap();
+        let all = desired.bridges[0].interfaces();
+        all.map(|i| (i.qos.clone().unwrap(), i.queue_dscp.clone())).collect::<Vec<_>>()
+    };
+    let same = |a: &(Arc<QosConf>, _), b: &(Arc<QosConf>, _)| {
+        Arc::ptr_eq(&a.0, &b.0) && Arc::<BTreeMap<u32, u8>>::ptr_eq(&a.1, &b.1)
+    };
+    let mut known = KnownQos::default();
+    let first = look(&mut known, "100");
+    assert!(first.len() == 3 && first[0].1.len() == 100);
+    assert!(first.iter().all(|one| same(one, &first[0])), "all ports");
+    assert!(same(&look(&mut known, "100")[0], &first[0]), "another look");
+    let changed = look(&mut known, "200");
+    assert!(changed[0].0 != first[0].0 && same(&look(&mut known, "200")[0], &changed[0]));
+}
+
 #[test]
 fn the_last_number_is_a_wish_and_no_change() {
-    let with = |ofport| {
-        Desired::read(&database(vec![("Interface", uuid(6), "ofport", Datum::scalar(ofport))]))
-    };
+    let with =
+        |ofport| read(&database(vec![("Interface", uuid(6), "ofport", Datum::scalar(ofport))]));
     let last = |ofport| with(ofport).unwrap().bridges[0].ports[0].interfaces[0].last_ofport.0;
     assert_eq!([last(4), last(-1), last(65534)], [Some(4), None, None]);
     assert_eq!(with(4), with(5));
@@ -123,7 +157,7 @@ fn the_last_number_is_a_wish_and_no_change() {
 
 #[test]
 fn a_name_used_twice_is_a_conflict_and_disturbs_nothing_else() {
-    let desired = Desired::read(&database(vec![
+    let desired = read(&database(vec![
         ("Bridge", uuid(2), "ports", Datum::set([uuid(3), uuid(4), uuid(8)])),
         ("Port", uuid(8), "name", Datum::scalar("zz")),
         ("Port", uuid(8), "interfaces", Datum::set([uuid(9)])),

@@ -2,10 +2,12 @@
 //!
 //! [`Desired`] is the configuration as plain data, made from the replica by a pure function.
 //! [`Status`] is what the daemon reports; only columns that differ from the replica are written.
-//! [`OvsdbClient`] carries both over a connection that comes and goes.
+//! [`OvsdbClient`] carries both over a connection that comes and goes, on a thread of its own
+//! ([`Database`]).
 
 mod client;
 mod controller_conf;
+mod database;
 mod desired;
 mod dummies;
 mod export_conf;
@@ -20,6 +22,7 @@ mod timeouts;
 
 pub use client::{Change, OvsdbClient};
 pub use controller_conf::{ControllerConf, LocalAddress, queue_size};
+pub use database::Database;
 pub use desired::{
     BridgeConf, Conflict, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode, PortConf,
     Remembered, VlanMode,
@@ -28,7 +31,7 @@ pub use export_conf::{IpfixConf, NetFlowConf, SflowConf};
 pub use knobs::{Knob, Support, TABLES};
 pub use mirror_conf::MirrorConf;
 pub use notices::Notice;
-pub use qos::{LINUX_TYPES, LinuxQos, Numbers, QUEUES_MAX, QosConf};
+pub use qos::{KnownQos, LINUX_TYPES, LinuxQos, Numbers, QUEUES_MAX, QosConf};
 pub use status::{
     BridgeStatus, ControllerStatus, InterfaceStatus, PortStatus, RowUpdate, Status, SwitchStatus,
 };

@@ -4,6 +4,7 @@ use super::knobs::{self, Knob, Support};
 use super::qos;
 use ovsdb::{Atom, Datum, Replica, Row, Uuid};
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 /// Columns of which each key is a setting.
 const MAPS: [&str; 3] = ["other_config", "bfd", "lldp"];
@@ -23,8 +24,8 @@ pub struct Notice {
 
 /// All notices about the rows that the switch's row leads to.
 pub(super) fn read(db: &Replica, root: &Row) -> BTreeSet<Notice> {
-    let mut out = Walk { db, notices: BTreeSet::new() };
-    out.row("Open_vSwitch", root, "Open_vSwitch", "");
+    let mut out = Walk { db, notices: BTreeSet::new(), qos: BTreeSet::new() };
+    out.row("Open_vSwitch", root, &"Open_vSwitch", "");
     for row in out.rows("Bridge", root.uuids("bridges")) {
         out.bridge(row);
     }
@@ -38,7 +39,7 @@ pub(super) fn read(db: &Replica, root: &Row) -> BTreeSet<Notice> {
         }
     }
     for (_, row) in db.rows("Flow_Sample_Collector_Set") {
-        out.row("Flow_Sample_Collector_Set", row, "Flow_Sample_Collector_Set", "");
+        out.row("Flow_Sample_Collector_Set", row, &"Flow_Sample_Collector_Set", "");
     }
     out.notices
 }
@@ -46,6 +47,8 @@ pub(super) fn read(db: &Replica, root: &Row) -> BTreeSet<Notice> {
 struct Walk<'a> {
     db: &'a Replica,
     notices: BTreeSet<Notice>,
+    /// Rows of QoS that were looked at, all but their types: many ports may have the same row.
+    qos: BTreeSet<Uuid>,
 }
 
 impl<'a> Walk<'a> {
@@ -68,8 +71,8 @@ impl<'a> Walk<'a> {
         for port in self.rows("Port", row.uuids("ports")) {
             let name = format!("port {}", port.str("name"));
             self.row("Port", port, &name, "");
-            for qos in self.rows("QoS", port.uuids("qos")) {
-                self.qos(port, qos, &format!("{name}: qos"));
+            for uuid in port.uuids("qos") {
+                self.qos(port, uuid, &format!("{name}: qos"));
             }
             for interface in self.rows("Interface", port.uuids("interfaces")) {
                 let name = format!("interface {}", interface.str("name"));
@@ -79,8 +82,9 @@ impl<'a> Walk<'a> {
     }
 
     /// Looks at a row of QoS. Of a type that is not supported, or not on this port, nothing else is
-    /// looked at.
-    fn qos(&mut self, port: &Row, row: &Row, name: &str) {
+    /// looked at; all else of a row is looked at once, for the first port that has it.
+    fn qos(&mut self, port: &Row, uuid: Uuid, name: &str) {
+        let Some(row) = self.db.row("QoS", uuid) else { return };
         let ((column, state, remark), kind) = (knobs::QOS_TYPE, row.str("type"));
         let interfaces = self.rows("Interface", port.uuids("interfaces"));
         // Dummies take everything, as they have no device.
@@ -90,21 +94,20 @@ impl<'a> Walk<'a> {
         };
         let fits = !qos::LINUX_TYPES.contains(&kind) || interfaces.iter().all(is_kernels);
         let before = self.notices.len();
-        self.look(name, column, kind, if fits { state } else { Support::Only(&[]) }, remark);
-        if kind.is_empty() || self.notices.len() > before {
+        self.look(&name, column, kind, if fits { state } else { Support::Only(&[]) }, remark);
+        if kind.is_empty() || self.notices.len() > before || !self.qos.insert(uuid) {
             return;
         }
-        self.row("QoS", row, name, "");
+        self.row("QoS", row, &name, "");
         let has_queues = qos::WITH_QUEUES.contains(&kind);
         for (id, uuid) in row.int_uuid_map("queues") {
-            let (number, id) = (format!("queues:{id}"), u32::try_from(id));
-            if !has_queues || id.is_ok_and(|id| id >= qos::QUEUES_MAX) {
+            if !has_queues || u32::try_from(id).is_ok_and(|id| id >= qos::QUEUES_MAX) {
                 let why = if has_queues { "there are 61440" } else { "the type has none" };
-                self.look(name, &number, "set", Support::No(&[]), why);
+                self.look(&name, &format!("queues:{id}"), "set", Support::No(&[]), why);
                 continue;
             }
-            for queue in self.rows("Queue", [uuid]) {
-                self.row("Queue", queue, &format!("{name}: {number}"), "");
+            if let Some(queue) = self.db.row("Queue", uuid) {
+                self.row("Queue", queue, &format_args!("{name}: queues:{id}"), "");
             }
         }
     }
@@ -131,7 +134,7 @@ impl<'a> Walk<'a> {
     }
 
     /// One row; `kind`: the type of an interface.
-    fn row(&mut self, table: &str, row: &Row, name: &str, kind: &str) {
+    fn row(&mut self, table: &str, row: &Row, name: &dyn Display, kind: &str) {
         let knobs = knobs::table(table);
         // Most columns of most rows are empty.
         for (column, datum) in row.columns().filter(|(_, datum)| !datum.is_empty()) {
@@ -158,7 +161,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn key(&mut self, row: &str, name: &str, value: &str, knob: Option<&Knob>, of: &str) {
+    fn key(&mut self, row: &dyn Display, name: &str, value: &str, knob: Option<&Knob>, of: &str) {
         match knob {
             Some((_, state, remark)) => self.look(row, name, value, *state, remark),
             None => {
@@ -169,7 +172,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn look(&mut self, row: &str, name: &str, value: &str, state: Support, remark: &str) {
+    fn look(&mut self, row: &dyn Display, name: &str, value: &str, state: Support, remark: &str) {
         let (allowed, shown) = match state {
             Support::No(idle) => (idle.contains(&value), String::new()),
             // Targets of controllers are known by their beginnings.

@@ -119,8 +119,9 @@ fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
     let db = |mode: &str| {
         let map = Datum::map([("bond-detect-mode", mode)]);
         let row: Row = [("other_config", map)].into_iter().collect();
-        let mut walk = Walk { db: &Replica::default(), notices: BTreeSet::new() };
-        walk.row("Port", &row, "port p1", "");
+        let mut walk =
+            Walk { db: &Replica::default(), notices: BTreeSet::new(), qos: BTreeSet::new() };
+        walk.row("Port", &row, &"port p1", "");
         walk.notices
     };
     assert_eq!((db("carrier").len(), db("miimon").len()), (0, 1));
@@ -154,6 +155,30 @@ fn of_qos_the_type_or_what_it_does_not_have() {
         let what = format!("WARN port p1: qos: type={kind} is not supported and has no effect (");
         assert!(said.len() == 1 && said[0].starts_with(&what), "{said:?}");
     }
+}
+
+/// A row of QoS is looked at for the first of its ports only, all but its type, which may be right
+/// for one port and not for another.
+#[test]
+fn a_row_of_qos_of_many_ports_is_looked_at_once() {
+    let db = Replica::with_rows(
+        Schema::default(),
+        [("QoS".into(), Uuid(1), qos("linux-htb")), ("QoS".into(), Uuid(2), qos("x"))],
+    );
+    let mut walk = Walk { db: &db, notices: BTreeSet::new(), qos: BTreeSet::new() };
+    for name in ["port p1: qos", "port p2: qos"] {
+        [1, 2].into_iter().for_each(|uuid| walk.qos(&Row::default(), Uuid(uuid), name));
+    }
+    let said: Vec<_> = walk.notices.iter().map(|n| n.text.as_str()).collect();
+    let type_of = |port| format!("port {port}: qos: type=x is not supported and has no effect");
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert_eq!(said[0], "port p1: qos: other_config:typo is not known and has no effect");
+    assert!(said[1].starts_with(&type_of("p1")) && said[2].starts_with(&type_of("p2")), "{said:?}");
+}
+
+fn qos(kind: &str) -> Row {
+    let config = Datum::map([("typo", "1")]);
+    [("type", Datum::scalar(kind)), ("other_config", config)].into_iter().collect()
 }
 
 /// Every setting that has no effect is said, whatever table it is in, and once.

@@ -1,8 +1,9 @@
 //! `Port.qos`: how what a port is sent is limited and queued.
 
 use super::rows::rows;
-use ovsdb::{Replica, Row};
+use ovsdb::{Replica, Row, Uuid};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// `QoS.type` of a limit that the packet path itself keeps.
 pub(super) const EGRESS_POLICER: &str = "egress-policer";
@@ -55,32 +56,66 @@ pub struct LinuxQos {
     pub queues: BTreeMap<u32, Numbers>,
 }
 
-/// The QoS of a row of table `Port`; one with an empty type is none.
-pub(super) fn read(db: &Replica, port: &Row) -> Option<QosConf> {
-    let (_, row) = rows(db, "QoS", port, "qos").next()?;
-    let config = numbers(row);
-    let number = |key: &str| config.get(key).copied().unwrap_or(0);
-    match row.str("type") {
-        "" => None,
-        EGRESS_POLICER => Some(QosConf::EgressPolicer { cir: number("cir"), cbs: number("cbs") }),
-        kind => match LINUX_TYPES.into_iter().find(|k| *k == kind) {
-            Some(kind) => Some(QosConf::Linux(LinuxQos { kind, queues: queues(db, row), config })),
-            None => Some(QosConf::Other(kind.to_owned())),
-        },
+/// What the QoS row of a port says. Ports with the same row share it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PortQos {
+    /// None: no row, or one with an empty type.
+    pub conf: Option<Arc<QosConf>>,
+    /// The DSCP that packets of each queue get, where they get one.
+    pub dscp: Arc<BTreeMap<u32, u8>>,
+}
+
+/// QoS rows as last read: however many ports have the same row, it is read once, and what has not
+/// changed since then is the same in memory, so that it need not be compared queue by queue.
+#[derive(Debug, Default)]
+pub struct KnownQos(BTreeMap<Uuid, PortQos>);
+
+/// Reads QoS rows for one look at the configuration.
+pub(super) struct QosReader<'a> {
+    db: &'a Replica,
+    known: &'a mut KnownQos,
+    seen: BTreeMap<Uuid, PortQos>,
+}
+
+impl<'a> QosReader<'a> {
+    pub fn new(db: &'a Replica, known: &'a mut KnownQos) -> Self {
+        Self { db, known, seen: BTreeMap::new() }
+    }
+
+    /// The QoS of a row of table `Port`.
+    pub fn read(&mut self, port: &Row) -> PortQos {
+        let Some((uuid, row)) = rows(self.db, "QoS", port, "qos").next() else {
+            return PortQos::default();
+        };
+        let read = || {
+            let new = read(self.db, row);
+            self.known.0.remove(&uuid).filter(|old| *old == new).unwrap_or(new)
+        };
+        self.seen.entry(uuid).or_insert_with(read).clone()
+    }
+
+    /// Ends the look; rows that no port has are forgotten.
+    pub fn end(self) {
+        self.known.0 = self.seen;
     }
 }
 
-/// The DSCP that packets of each queue of a row of table `Port` get, where they get one.
-pub(super) fn dscp(db: &Replica, port: &Row) -> BTreeMap<u32, u8> {
-    let Some((_, row)) = rows(db, "QoS", port, "qos").next() else { return BTreeMap::new() };
-    if row.str("type").is_empty() {
-        return BTreeMap::new();
-    }
-    let all = row.int_uuid_map("queues").into_iter().filter_map(|(id, uuid)| {
+fn read(db: &Replica, row: &Row) -> PortQos {
+    let config = numbers(row);
+    let number = |key: &str| config.get(key).copied().unwrap_or(0);
+    let conf = match row.str("type") {
+        "" => return PortQos::default(),
+        EGRESS_POLICER => QosConf::EgressPolicer { cir: number("cir"), cbs: number("cbs") },
+        kind => match LINUX_TYPES.into_iter().find(|k| *k == kind) {
+            Some(kind) => QosConf::Linux(LinuxQos { kind, queues: queues(db, row), config }),
+            None => QosConf::Other(kind.to_owned()),
+        },
+    };
+    let dscp = row.int_uuid_map("queues").into_iter().filter_map(|(id, uuid)| {
         let dscp = db.row("Queue", uuid)?.opt_int("dscp")?;
         Some((u32::try_from(id).ok()?, u8::try_from(dscp).ok().filter(|dscp| *dscp < 64)?))
     });
-    all.collect()
+    PortQos { conf: Some(Arc::new(conf)), dscp: Arc::new(dscp.collect()) }
 }
 
 fn numbers(row: &Row) -> Numbers {

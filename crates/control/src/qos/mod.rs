@@ -31,7 +31,10 @@ pub struct QueueCounters {
 /// device is left alone. [`turn`] does the rest.
 pub fn apply(s: &mut State, conf: &IfaceConf, no: PortNo) {
     let Some(port) = s.dp.port_mut(no) else { return };
-    let plan = match &conf.qos {
+    if port.traffic_control().is_none() {
+        return;
+    }
+    let plan = match conf.qos.as_deref() {
         Some(QosConf::Linux(qos)) => {
             let device = Device { mtu: port.mtu().into(), mbps: port.known_link().mbps };
             Plan::new(qos, device)

@@ -118,7 +118,7 @@ impl Due {
             config,
             pool: s.devices.pools.clone(),
             closing: s.closing.clone(),
-            wants_default_qdisc: !matches!(conf.qos, Some(QosConf::Linux(_))),
+            wants_default_qdisc: !matches!(conf.qos.as_deref(), Some(QosConf::Linux(_))),
         });
     }
 

@@ -46,7 +46,7 @@ fn judge_limits(conf: &IfaceConf, has_device: bool) {
              queue"
         );
     }
-    let Some(QosConf::EgressPolicer { cir, cbs }) = &conf.qos else { return };
+    let Some(QosConf::EgressPolicer { cir, cbs }) = conf.qos.as_deref() else { return };
     if !has_device {
         vlog::warn!(
             MODULE,

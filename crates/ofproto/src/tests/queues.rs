@@ -6,7 +6,7 @@ use ::action::{Request, ops_text};
 /// Gives the queues 0 and 5 of port 2 a DSCP.
 fn mark(lab: &mut Lab) {
     let spec = lab.sw.port(lab.br, 2).unwrap().clone();
-    let spec = PortSpec { queue_dscp: [(0, 1), (5, 10)].into(), ..spec };
+    let spec = PortSpec { queue_dscp: Arc::new([(0, 1), (5, 10)].into()), ..spec };
     lab.sw.update_port(lab.br, spec).unwrap();
 }
 

@@ -1,0 +1,95 @@
+//! The database's client on a thread of its own: what the server says may be large (it is read,
+//! compared and answered at one go), and the control thread has other things to do meanwhile.
+
+use super::client::{Change, OvsdbClient};
+use super::status::Status;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// What both threads see.
+#[derive(Default)]
+struct Common {
+    /// The last change that was not taken yet: one that comes later takes its place.
+    change: Mutex<Option<Change>>,
+    has_change: Notify,
+    /// How many of the statuses that came are in the database, or never will be.
+    written: AtomicU64,
+}
+
+impl Common {
+    fn change(&self) -> MutexGuard<'_, Option<Change>> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, new: Change) {
+        *self.change() = Some(new);
+        self.has_change.notify_one();
+    }
+}
+
+/// A client of the database, as [`OvsdbClient`], on another thread.
+pub struct Database {
+    common: Arc<Common>,
+    statuses: UnboundedSender<Status>,
+    /// How many were sent.
+    sent: u64,
+}
+
+impl Database {
+    /// Gives a client a thread, which ends with the process.
+    ///
+    /// # Errors
+    /// When the system gives no thread, or nothing to wait for files with.
+    pub fn start(client: OvsdbClient) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (statuses, received) = unbounded_channel();
+        let common = Arc::new(Common::default());
+        let run = serve(client, common.clone(), received);
+        std::thread::Builder::new().name("database".into()).spawn(move || runtime.block_on(run))?;
+        Ok(Self { common, statuses, sent: 0 })
+    }
+
+    /// The next change; of those that came since the last call, the last one. Cancel-safe.
+    pub async fn next(&mut self) -> Change {
+        loop {
+            if let Some(change) = self.common.change().take() {
+                return change;
+            }
+            self.common.has_change.notified().await;
+        }
+    }
+
+    /// True if a status is under way to the database, or waits.
+    pub fn is_writing(&self) -> bool {
+        self.common.written.load(Ordering::Acquire) < self.sent
+    }
+
+    /// As [`OvsdbClient::write`].
+    pub fn write(&mut self, status: Status) {
+        self.sent += u64::from(self.statuses.send(status).is_ok());
+    }
+}
+
+async fn serve(
+    mut client: OvsdbClient,
+    common: Arc<Common>,
+    mut statuses: UnboundedReceiver<Status>,
+) {
+    let mut received = 0;
+    loop {
+        tokio::select! {
+            change = client.next() => if change != Change::Written { common.put(change) },
+            status = statuses.recv() => {
+                let Some(status) = status else { return };
+                received += 1;
+                client.write(status);
+            }
+        }
+        if !client.is_writing() {
+            common.written.store(received, Ordering::Release);
+        }
+    }
+}
