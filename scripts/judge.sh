@@ -77,6 +77,8 @@ mkdir -p "$dir/bin"
 # The suite of DPDK looks for its lines in the log, the others stumble over them.
 quiet='-vdpdk:err -vbridge:console:off'
 [ $suite != system-dpdk-testsuite ] || quiet=
+# An earlier run with --tls has left links.
+rm -f "$dir"/bin/{ovs-vswitchd,ovsdb-server,ovs-ofctl}
 printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$weftd" "$quiet" > "$dir/bin/ovs-vswitchd"
 chmod +x "$dir/bin/ovs-vswitchd"
 if [ -n "$tls" ]; then

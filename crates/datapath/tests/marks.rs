@@ -6,7 +6,7 @@ mod generate;
 
 use action::{Op, Rewrite};
 use common::{Bed, Rule, bed, rule, udp};
-use flow::{FIELDS, Field, Key, Mask, at};
+use flow::{FIELDS, Field, Key, Mask, PACKET_LINES, at};
 use generate::{Rng, packet};
 use offload::{Mark, first_bytes};
 use packet::BURST;
@@ -28,6 +28,7 @@ fn random_mask(r: &mut Rng, key: &Key) -> Mask {
             f.set_masked(&mut mask, u128::MAX, if r.chance(70) { u128::MAX } else { some });
         }
     }
+    mask.words[PACKET_LINES * 8..].fill(0);
     let l4 = mask.u32(at::TP_SRC) != 0 || mask.u16(at::TCP_FLAGS) != 0;
     if ip && (l4 || r.chance(50)) {
         mask.set_u8(at::PROTO, 0xff);

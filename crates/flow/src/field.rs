@@ -102,8 +102,8 @@ fields! {
     ArpTpa "arp_tpa" at::IP_DST, 4, 0, 32, Ipv4, true, true;
     ArpSha "arp_sha" at::ARP_SHA, 6, 0, 48, Ethernet, true, true;
     ArpTha "arp_tha" at::ARP_THA, 6, 0, 48, Ethernet, true, true;
-    /// The low 32 bits; the upper 32 of OpenFlow's 64-bit tunnel id are always zero here.
-    TunId "tun_id" at::TUN_ID, 4, 0, 32, Hex, true, true;
+    /// The place is that of the low half; the upper one is at [`at::TUN_ID_HIGH`].
+    TunId "tun_id" at::TUN_ID, 4, 0, 64, Hex, true, true;
     TunSrc "tun_src" at::TUN_SRC, 4, 0, 32, Ipv4, true, true;
     TunDst "tun_dst" at::TUN_DST, 4, 0, 32, Ipv4, true, true;
     TunIpv6Src "tun_ipv6_src" at::TUN_IPV6_SRC, 16, 0, 128, Ipv6, true, true;
@@ -180,6 +180,9 @@ impl Field {
         for b in &key.bytes()[at..at + n] {
             v = v << 8 | u128::from(*b);
         }
+        if self == Field::TunId {
+            v |= u128::from(key.u32(at::TUN_ID_HIGH)) << 32;
+        }
         (v >> shift) & ones(bits)
     }
 
@@ -195,6 +198,11 @@ impl Field {
         for (i, b) in key.bytes_mut()[at..at + n].iter_mut().enumerate() {
             let down = 8 * (n - 1 - i);
             *b = (*b & !((mask >> down) as u8)) | ((value & mask) >> down) as u8;
+        }
+        if self == Field::TunId {
+            let (value, mask) = ((value >> 32) as u32, (mask >> 32) as u32);
+            let old = key.u32(at::TUN_ID_HIGH);
+            key.set_u32(at::TUN_ID_HIGH, old & !mask | value & mask);
         }
     }
 

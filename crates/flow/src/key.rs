@@ -145,6 +145,8 @@ pub mod at {
     pub const CONJ_ID: usize = 272;
     pub const PACKET_TYPE: usize = 276;
     pub const DP_HASH: usize = 280;
+    /// High 32 bits of the tunnel id: no packet comes in with any, flows may set them.
+    pub const TUN_ID_HIGH: usize = 284;
     /// Number that identifies a flow's match on tunnel options (8 bytes); 0: no such match.
     pub const TUN_MATCH: usize = 288;
     // line 5

@@ -149,7 +149,7 @@ impl Odp<'_> {
             return;
         }
         let v6 = self.get(Field::TunIpv6Dst).value != 0;
-        let mut parts = vec![("tun_id", self.get(Field::TunId), Style::Hex)];
+        let mut parts = vec![("tun_id", self.at(at::TUN_ID, 4), Style::Hex)];
         if v6 {
             parts.push(("ipv6_src", self.get(Field::TunIpv6Src), Style::Ipv6));
             parts.push(("ipv6_dst", self.get(Field::TunIpv6Dst), Style::Ipv6));

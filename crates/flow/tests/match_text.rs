@@ -68,6 +68,9 @@ const CASES: &[(&str, &str)] = &[
         "ct_state=-new+trk,tcp,reg0=0x1/0xff,tun_id=0x5,tun_flags=+oam,metadata=0,in_port=1,\
          dl_vlan=5,nw_src=10.0.0.0/8,tp_dst=0x50/0xfff0,tcp_flags=+syn-ack",
     ),
+    ("tun_id=0x123456789a", "tun_id=0x123456789a"),
+    ("tun_id=0x123456789a/0xff00000000", "tun_id=0x1200000000/0xff00000000"),
+    ("tun_id=5/0xffffffff", "tun_id=0x5/0xffffffff"),
     (
         "icmp6,icmp_type=135,icmp_code=0,nd_target=fe80::1,nd_sll=1:2:3:4:5:6,ipv6_src=fe80::/64,\
          ipv6_label=0x5/0xff,nw_tos=4,nw_ecn=1",

@@ -283,6 +283,9 @@ prop_compose! {
             field.set(&mut key, value);
             field.set(&mut mask, bits);
         }
+        // A packet's tunnel has an id of 32 bits.
+        key.set_u32(at::TUN_ID_HIGH, 0);
+        mask.set_u32(at::TUN_ID_HIGH, 0);
         for (f, v) in [(Field::EthType, eth_type), (Field::IpProto, proto)] {
             if v != 0 {
                 f.set(&mut key, v);

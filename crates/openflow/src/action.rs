@@ -64,9 +64,8 @@ impl Match {
     }
 }
 
-/// A run of bits in a field, counted in the field's width on the wire: a subfield of `TunId` (64 on
-/// the wire) or `ArpOp` (16) may reach above the field, where bits read as zero and are not
-/// written.
+/// A run of bits in a field, counted in the field's width on the wire: a subfield of `ArpOp` (16
+/// on the wire) may reach above the field, where bits read as zero and are not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subfield {
     /// The field.

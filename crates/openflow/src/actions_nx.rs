@@ -79,10 +79,7 @@ fn small(kind: u16, b: Bytes) -> Result<Action, OfError> {
             Action::Resubmit { in_port: resubmit_port(b.u16(10)), table: None, ct: false }
         }
         nxast::SET_TUNNEL => Action::SetTunnel { id: b.u32(12).into(), wide: false },
-        nxast::SET_TUNNEL64 if b.u64(16) >> 32 == 0 => {
-            Action::SetTunnel { id: b.u64(16), wide: true }
-        }
-        nxast::SET_TUNNEL64 => return Err(OfError::ActBadArgument),
+        nxast::SET_TUNNEL64 => Action::SetTunnel { id: b.u64(16), wide: true },
         nxast::SET_QUEUE => Action::SetQueue(b.u32(12)),
         nxast::POP_QUEUE => Action::PopQueue,
         nxast::NOTE => Action::Note(b.from(10).to_vec()),

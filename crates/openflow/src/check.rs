@@ -114,7 +114,6 @@ pub fn exists(field: Field) -> bool {
 /// Bits that a subfield may span: some fields are wider in messages than in keys.
 pub fn wire_bits(field: Field) -> usize {
     match field {
-        Field::TunId => 64,
         Field::ArpOp => 16,
         Field::CtState => 32,
         Field::TunMetadata(_) => 8 * TUN_METADATA_MAX,

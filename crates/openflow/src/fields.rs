@@ -40,7 +40,6 @@ pub(crate) fn zeros(bytes: &[u8], error: OfError) -> Result<(), OfError> {
 /// wider than the key's, or where NXM's is narrower.
 pub(crate) fn wire_bits(oxm: Oxm) -> u16 {
     match (oxm.class, oxm.field) {
-        (_, Field::TunId) => 64,
         (_, Field::ArpOp) | (Class::NxmOf, Field::InPort) => 16,
         (_, Field::CtState) => 32,
         (_, Field::VlanVid) => 12,
@@ -117,9 +116,6 @@ pub(crate) fn load(oxm: Oxm, ofs_bits: u16, value: u64) -> Result<Action, OfErro
         let dst = Subfield { bits: 32, ..dst };
         return Ok(Action::Load { dst, value: port_from_10(value as u16).into() });
     }
-    if dst.field == Field::TunId && (value << ofs) >> 32 != 0 {
-        return Err(OfError::ActBadArgument);
-    }
     Ok(Action::Load { dst, value })
 }
 
@@ -182,7 +178,7 @@ fn written(buf: &[u8], oxm: Oxm, value: u128, mask: u128) -> Action {
     let field = oxm.field;
     let (bits, bytes) = (field.full().count_ones(), u32::from(oxm.bytes));
     let masked = OxmEntry::parse(buf).is_ok_and(|e| e.header.masked);
-    let other = matches!(field, Field::VlanVid | Field::InPort | Field::TunId | Field::ArpOp);
+    let other = matches!(field, Field::VlanVid | Field::InPort | Field::ArpOp);
     if masked && field == Field::IpTos && mask == 0xfc {
         let dst = Subfield { field, ofs: 2, bits: 6 };
         return Action::Load { dst, value: (value >> 2) as u64 };

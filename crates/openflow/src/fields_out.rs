@@ -125,8 +125,6 @@ impl Put<'_> {
                 .vendor(NICIRA, nxast::REG_LOAD2, |out| put_masked(oxm, entry, masked, out));
         }
         let (dst, value) = match dst.field {
-            // Nicira's tunnel id has 64 bits: all of what is kept of it is all of it.
-            Field::TunId if dst.ofs == 0 && dst.bits == 32 => (Subfield { bits: 64, ..dst }, value),
             Field::ArpOp if dst.ofs == 0 && dst.bits == 8 => (Subfield { bits: 16, ..dst }, value),
             Field::InPort => (
                 Subfield { bits: dst.bits.min(16 - dst.ofs.min(15)), ..dst },

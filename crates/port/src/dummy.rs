@@ -39,7 +39,7 @@ pub struct DummyPort {
     captures: Arc<Mutex<Captures>>,
     station: Arc<Station>,
     options: BTreeMap<String, String>,
-    _wire: Option<Wire>,
+    wire: Option<Wire>,
 }
 
 /// Properties that do not change while the port is open.
@@ -185,7 +185,7 @@ impl DummyPort {
             captures,
             station,
             options: config.options.clone(),
-            _wire: wire,
+            wire,
         })
     }
 
@@ -362,6 +362,9 @@ impl Port for DummyPort {
     fn answer_arp_for(&mut self, ip: Ipv4Addr) {
         self.station.change(|(_, own)| *own = Some(ip));
     }
+    fn is_wired(&self) -> Option<bool> {
+        self.wire.as_ref()?.is_connected()
+    }
     fn all_taken(&self) -> bool {
         self.rx.iter().all(|q| q.injected.len() == 0)
     }
@@ -427,7 +430,7 @@ mod tests {
         };
         let to = port("pstream", format!("punix:{}", path.display()));
         let from = port("stream", format!("unix:{}", path.display()));
-        let wire = from._wire.as_ref().unwrap().tx();
+        let wire = from.wire.as_ref().unwrap().tx();
         let dropped = || to.rx[0].stats.counters(&KernelStats::default())["rx_dropped"];
         while dropped() < 100 {
             wire.send(&[7; 60]);

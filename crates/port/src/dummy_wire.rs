@@ -30,12 +30,14 @@ enum End {
 /// One port's end. Dropping it cuts the wire.
 pub(crate) struct Wire {
     shared: Arc<Shared>,
+    connects: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
 struct Shared {
     streams: Mutex<Vec<UnixStream>>,
+    connected: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -90,10 +92,16 @@ impl Wire {
             End::Connects(_) => None,
         };
         let shared = Arc::<Shared>::default();
+        let connects = listener.is_none();
         let mut run = Run { end, listener, shared: shared.clone(), readers: Vec::new(), deliver };
         let thread = std::thread::Builder::new().name("dummy-wire".into());
         let thread = thread.spawn(move || run.run()).map_err(os("dummy-wire"))?;
-        Ok(Some(Wire { shared, thread: Some(thread) }))
+        Ok(Some(Wire { shared, connects, thread: Some(thread) }))
+    }
+
+    /// Whether the connecting end has a connection; None: it is the listening one.
+    pub fn is_connected(&self) -> Option<bool> {
+        self.connects.then(|| self.shared.connected.load(Ordering::Acquire))
     }
 
     /// The sending side of the wire.
@@ -142,6 +150,7 @@ impl<F: Fn(&[u8])> Run<F> {
             self.wait();
             let deliver = &self.deliver;
             self.readers.retain_mut(|r| r.read(deliver));
+            self.shared.connected.store(!self.readers.is_empty(), Ordering::Release);
         }
         if let End::Listens(path) = &self.end {
             let _ = std::fs::remove_file(path);

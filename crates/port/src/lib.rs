@@ -294,6 +294,10 @@ pub trait Port: Send {
     /// Makes a dummy port answer ARP requests for this address; other ports' hosts answer by
     /// themselves.
     fn answer_arp_for(&mut self, _ip: std::net::Ipv4Addr) {}
+    /// Whether the wire that a dummy port connects to is there; None: it connects to none.
+    fn is_wired(&self) -> Option<bool> {
+        None
+    }
     /// True if workers have taken everything that was given to [`Port::inject`].
     fn all_taken(&self) -> bool {
         true

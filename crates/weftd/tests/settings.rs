@@ -159,6 +159,8 @@ fn the_machine_and_bonds_are_reported() {
     for key in ["cpu", "load_average", "memory", "file_systems", "process_ovs-vswitchd"] {
         wait_for(key, || s.vsctl(&format!("--if-exists get open . statistics:{key}")).len() > 2);
     }
+    // The pidfile is still locked: tools take its holder for alive.
+    s.appctl_ok("version");
     s.vsctl("remove open . other_config enable-statistics");
     wait_for("no statistics", || s.vsctl("get open . statistics") == "{}");
     let types = s.vsctl("get open . iface_types");

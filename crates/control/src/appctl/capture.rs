@@ -156,6 +156,10 @@ fn filter(s: &State, what: &str) -> Place {
         false => openflow_flow(s, what)?,
     };
     mask.set_u32(at::PACKET_TYPE, 0);
+    // Packets come in with ids of 32 bits.
+    if key.u32(at::TUN_ID_HIGH) == 0 {
+        mask.set_u32(at::TUN_ID_HIGH, 0);
+    }
     match mask.words[flow::PACKET_LINES * 8..].iter().any(|w| *w != 0) {
         true => Err(format!("{what}: registers and metadata cannot be traced")),
         false => Ok((key, mask)),

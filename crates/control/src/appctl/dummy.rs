@@ -25,6 +25,7 @@ const PAYLOAD: usize = 64;
 
 /// Commands about dummy interfaces.
 pub const COMMANDS: &[Command] = &[
+    command("netdev-dummy/conn-state", "[netdev]", 0, 1, connections),
     command("netdev-dummy/ip4addr", "[netdev] ipaddr/mask-prefix-len", 2, 2, add_address),
     command("netdev-dummy/ip6addr", "[netdev] ip6addr", 2, 2, add_address),
     command(
@@ -77,6 +78,24 @@ fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
     }
     housekeeping::finish_packets(s);
     Ok(String::new())
+}
+
+/// `netdev-dummy/conn-state [NAME]`: whether ports with an option `stream` have their connection.
+fn connections(s: &mut State, args: &[String]) -> Result<String, String> {
+    let ifaces = s.bridges.values().flat_map(|b| &b.ifaces);
+    let ports = ifaces.filter_map(|(name, i)| Some((name, i.dp_port?)));
+    let mut asked: Vec<_> =
+        ports.filter(|(name, _)| args.is_empty() || args[0] == **name).collect();
+    asked.sort();
+    let states = asked.into_iter().filter_map(|(name, no)| {
+        let connected = s.dp.port(no)?.is_wired()?;
+        Some(format!("{name}: {}\n", if connected { "connected" } else { "disconnected" }))
+    });
+    let text: String = states.collect();
+    Ok(match args.first() {
+        Some(name) if text.is_empty() => format!("{name}: unknown\n"),
+        _ => text,
+    })
 }
 
 /// `netdev-dummy/ip4addr NAME ADDRESS/LEN`: as if the kernel had said so.

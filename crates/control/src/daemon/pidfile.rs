@@ -5,6 +5,13 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// This process's pidfile: its number, and the file's device and inode.
+fn own() -> MutexGuard<'static, Option<(u32, u64, u64)>> {
+    static OWN: Mutex<Option<(u32, u64, u64)>> = Mutex::new(None);
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A pidfile held by this process; removed when dropped. The lock belongs to the process: a forked
 /// child does not have it.
@@ -23,12 +30,17 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// The live process that holds the pidfile, if any.
+/// The live process that holds the pidfile, if any. The own one is not opened: closing any
+/// descriptor of it would end its lock.
 pub(super) fn holder(path: &Path) -> io::Result<Option<u32>> {
-    let file = match File::open(path) {
+    let found = match fs::metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
+    if *own() == Some((std::process::id(), found.dev(), found.ino())) {
+        return Ok(Some(std::process::id()));
+    }
+    let file = File::open(path)?;
     let mut lock = whole_file(libc::F_WRLCK);
     // SAFETY: the descriptor is open and `lock` outlives the call.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) } != 0 {
@@ -60,6 +72,8 @@ impl Pidfile {
             let _ = fs::remove_file(&temporary);
             return Err(error);
         }
+        let made = file.metadata()?;
+        *own() = Some((owner, made.dev(), made.ino()));
         Ok(Self { path: path.to_owned(), file, owner })
     }
 
@@ -75,6 +89,7 @@ impl Drop for Pidfile {
     fn drop(&mut self) {
         if self.is_mine() {
             let _ = fs::remove_file(&self.path);
+            *own() = None;
         }
     }
 }

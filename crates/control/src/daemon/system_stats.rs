@@ -74,13 +74,7 @@ fn processes(run: &Path) -> Vec<(String, String)> {
     let files = fs::read_dir(run).into_iter().flatten().flatten();
     let found = files.filter_map(|file| {
         let name = file.file_name().to_str()?.strip_suffix(".pid")?.to_string();
-        // This process's own lock does not show.
-        let own = || fs::read_to_string(file.path()).ok()?.trim().parse().ok();
-        let is_own = |pid: &u32| *pid == std::process::id();
-        let pid = match pidfile::holder(&file.path()).ok()? {
-            Some(pid) => pid,
-            None => own().filter(is_own)?,
-        };
+        let pid = pidfile::holder(&file.path()).ok()??;
         Some((name, process(pid)?))
     });
     found.collect()

@@ -9,7 +9,7 @@ use crate::translate::pipe::resolve;
 use crate::translate::xlate::Xlate;
 use crate::types::{BridgeId, ConfigError};
 use action::{Decision, Op, Punt, Request};
-use flow::{Key, at, flow_text, megaflow_text};
+use flow::{Field, Key, at, flow_text, megaflow_text};
 use openflow::check::{ANY_TABLE, check_instructions};
 use openflow::{Action, Instruction, Match, OfError, Version, packet_type};
 
@@ -178,6 +178,9 @@ impl Switch {
             mask.set_u16(at::VLAN1, 0);
         }
         mask.set_u32(at::OF_IN_PORT, !0);
+        if mask.u32(at::TUN_ID) == u32::MAX {
+            Field::TunId.unwildcard(&mut mask);
+        }
         if key.u32(at::PACKET_TYPE) != packet_type::ETHERNET {
             mask.set_u32(at::PACKET_TYPE, !0);
         }

@@ -152,7 +152,7 @@ impl<'a> Xlate<'a, '_> {
             A::SetMplsLabel(v) => self.put_if(Field::MplsLabel, (*v).into()),
             A::SetMplsTc(v) => self.put_if(Field::MplsTc, (*v).into()),
             A::SetMplsTtl(v) => self.put_if(Field::MplsTtl, (*v).into()),
-            A::SetTunnel { id, .. } => self.put(Field::TunId, (*id as u32).into()),
+            A::SetTunnel { id, .. } => self.put(Field::TunId, (*id).into()),
             // Notes and queues do not change the packet; flow-mods with other actions are refused.
             _ => {}
         }

@@ -76,9 +76,6 @@ pub(super) fn load(text: &str, out: &mut Vec<Action>) -> Parsed<()> {
         out.push(Action::Load { dst: Subfield { bits: 32, ..dst }, value: value as u64 });
         return Ok(());
     }
-    if dst.field == Field::TunId && dst.ofs < 64 && value << dst.ofs >> 32 != 0 {
-        return err(format!("{text}: a tunnel id has 32 bits here"));
-    }
     let mut done = 0;
     while done < dst.bits {
         let bits = LOAD_BITS.min(dst.bits - done);

@@ -66,11 +66,11 @@ pub(super) fn action(name: &str, w: &Word) -> Parsed<Option<Action>> {
         "mod_tp_dst" => A::SetL4Dst(whole(v, "destination port")?),
         "dec_ttl" => A::DecTtl { ids: ids(v)? },
         "set_tunnel" => {
-            let id = number(v, "tunnel id (32 bits are supported)", 0xffff_ffff)?;
+            let id = number(v, "tunnel id", 0xffff_ffff)?;
             A::SetTunnel { id, wide: false }
         }
         "set_tunnel64" => {
-            let id = number(v, "tunnel id (32 bits are supported)", 0xffff_ffff)?;
+            let id = number(v, "tunnel id", u64::MAX.into())?;
             A::SetTunnel { id, wide: true }
         }
         "set_queue" => A::SetQueue(whole(v, "queue")?),
