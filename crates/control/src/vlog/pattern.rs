@@ -148,8 +148,15 @@ fn syslog_severity(level: Level) -> u8 {
     }
 }
 
+/// Threads without a name in the log: their work is that of ovs-vswitchd's main thread.
+const MAIN_THREADS: [&str; 2] = ["main", crate::config::DATABASE_THREAD];
+
 fn thread_name() -> String {
-    std::thread::current().name().filter(|n| *n != "main").unwrap_or_default().to_owned()
+    std::thread::current()
+        .name()
+        .filter(|n| !MAIN_THREADS.contains(n))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn hostname() -> String {
