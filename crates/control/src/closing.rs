@@ -5,8 +5,9 @@
 //! may wait for its adapter for longer. Threads of their own close such ports, side by side, and
 //! the control thread goes on meanwhile; devices of DPDK one after the other (`dpdk::registry`).
 
+use crate::qos::applied::Gate;
 use ::port::{Port, Service};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -32,10 +33,13 @@ pub struct Leaving {
     port: Box<dyn Port>,
     /// The device that the port made stays for the next daemon.
     stays: bool,
+    /// Its device is given the kernel's default queueing again.
+    queueing: Option<Gate>,
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
+        self.queueing.iter().for_each(|gate| gate.close(self.port.traffic_control()));
         if !self.stays {
             // A device that is gone does not stay either.
             let _ = self.port.set_persistent(false);
@@ -65,18 +69,21 @@ impl<T> Default for Closing<T> {
 
 impl Closing {
     /// Begins to close ports, and their devices go. Those that take no time are closed when it
-    /// returns.
-    pub fn close(&self, ports: Vec<Box<dyn Port>>) {
-        self.leave(ports, false);
+    /// returns. `queueing`: of devices with traffic control of ours, by name.
+    pub fn close(&self, ports: Vec<Box<dyn Port>>, queueing: BTreeMap<String, Gate>) {
+        self.leave(ports, queueing, false);
     }
 
     /// As [`Self::close`], and devices that the ports made stay for the next daemon.
     pub fn close_and_keep(&self, ports: Vec<Box<dyn Port>>) {
-        self.leave(ports, true);
+        self.leave(ports, BTreeMap::new(), true);
     }
 
-    fn leave(&self, ports: Vec<Box<dyn Port>>, stays: bool) {
-        let all = ports.into_iter().map(|port| Leaving { port, stays });
+    fn leave(&self, ports: Vec<Box<dyn Port>>, mut queueing: BTreeMap<String, Gate>, stays: bool) {
+        let all = ports.into_iter().map(|port| {
+            let queueing = queueing.remove(port.name());
+            Leaving { port, stays, queueing }
+        });
         let (slow, others): (Vec<_>, Vec<_>) = all.partition(|l| l.port.closes_slowly());
         drop(others);
         for leaving in slow {
@@ -247,7 +254,7 @@ mod tests {
         let (begun, has_begun) = channel();
         let (go, may_end) = channel();
         let slow = Slow(begun, Arc::new(Mutex::new(may_end)));
-        closing.close(vec![Box::new(SlowDevice(slow))]);
+        closing.close(vec![Box::new(SlowDevice(slow))], BTreeMap::new());
         has_begun.recv_timeout(WAIT_TIME_MAX).unwrap();
         closing.wait_for("system", "p0");
         closing.wait_for("dpdkvhostuserclient", "p1");

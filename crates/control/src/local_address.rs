@@ -2,7 +2,7 @@
 
 use crate::config::{BridgeConf, LocalAddress};
 use crate::ports::Iface;
-use crate::state::State;
+use crate::state::{Shared, State};
 use crate::vlog;
 use std::io;
 use std::net::Ipv4Addr;
@@ -11,18 +11,26 @@ const MODULE: &str = "bridge";
 
 /// Gives a bridge's own port the address that its controllers' rows ask for, if it has it not; of
 /// several the last one stays. One that is not asked for any more stays, as with ovs-vswitchd. A
-/// dummy has no device.
-pub fn configure(s: &State, bridge: &BridgeConf) {
-    let port = s.bridges.get(&bridge.name).filter(|b| !b.is_dummy());
-    let port = port.and_then(|b| b.ifaces.get(&bridge.name));
-    if !port.is_some_and(Iface::works) {
+/// dummy has no device. Another thread asks the kernel, which may take long.
+pub async fn configure(state: &Shared, bridge: &BridgeConf) {
+    let wanted = bridge.controllers.iter().filter_map(|c| c.local.clone());
+    let (wanted, name): (Vec<_>, _) = (wanted.collect(), bridge.name.clone());
+    if wanted.is_empty() || !has_device(&state.borrow(), &name) {
         return;
     }
-    for local in bridge.controllers.iter().filter_map(|c| c.local.as_ref()) {
-        if let Err(why) = apply(&bridge.name, local) {
-            vlog::warn!(MODULE, "bridge {}: local_ip {}: {why}", bridge.name, local.ip);
+    let asked = tokio::task::spawn_blocking(move || {
+        for local in &wanted {
+            if let Err(why) = apply(&name, local) {
+                vlog::warn!(MODULE, "bridge {name}: local_ip {}: {why}", local.ip);
+            }
         }
-    }
+    });
+    let _ = asked.await;
+}
+
+fn has_device(s: &State, bridge: &str) -> bool {
+    let found = s.bridges.get(bridge).filter(|b| !b.is_dummy());
+    found.and_then(|b| b.ifaces.get(bridge)).is_some_and(Iface::works)
 }
 
 fn apply(bridge: &str, local: &LocalAddress) -> Result<(), String> {

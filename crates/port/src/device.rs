@@ -201,8 +201,8 @@ impl Device {
     }
 
     /// Its traffic control.
-    pub fn traffic_control(&mut self) -> TrafficControl<'_> {
-        TrafficControl::new(&mut self.nl, self.ifindex)
+    pub fn traffic_control(&self) -> TrafficControl {
+        TrafficControl::new(self.ifindex, self.elsewhere.clone())
     }
 
     /// See [`Ethtool::lro_off`].

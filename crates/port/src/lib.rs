@@ -308,7 +308,7 @@ pub trait Port: Send {
     }
     /// Traffic control of the port's kernel device, where packets that are sent to it pass; None:
     /// it has no such device.
-    fn traffic_control(&mut self) -> Option<tc::TrafficControl<'_>> {
+    fn traffic_control(&self) -> Option<tc::TrafficControl> {
         None
     }
     /// The configuration to show (`dpif/show`); None: its options.

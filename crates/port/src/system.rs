@@ -144,7 +144,7 @@ impl Port for SystemPort {
     fn ifindex(&self) -> Option<u32> {
         Some(self.device.ifindex)
     }
-    fn traffic_control(&mut self) -> Option<TrafficControl<'_>> {
+    fn traffic_control(&self) -> Option<TrafficControl> {
         Some(self.device.traffic_control())
     }
     fn health(&mut self) -> Result<(), PortError> {

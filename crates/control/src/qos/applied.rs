@@ -1,13 +1,15 @@
 //! The traffic control of devices as it was last set, and what changes it, some requests at a time.
 
-use super::plan::{Plan, Shape};
+use super::plan::{Plan, Shape, Wanted};
 use ::port::tc::{Qdisc, ROOT_CLASS, TrafficClass, TrafficControl};
 use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Requests of one turn: the kernel takes up to two milliseconds for each where classes are many.
-const TURN_REQUESTS_MAX: usize = 16;
+/// Requests for a device before another one has its turn: the kernel takes up to two milliseconds
+/// for each where classes are many.
+const TURN_REQUESTS_MAX: usize = 64;
 
 /// Traffic control as it was last set, by datapath port.
 pub type Ports = BTreeMap<PortNo, Applied>;
@@ -20,7 +22,7 @@ pub(super) trait Kernel {
     fn remove_class(&mut self, minor: u16) -> io::Result<()>;
 }
 
-impl Kernel for TrafficControl<'_> {
+impl Kernel for TrafficControl {
     fn remove_qdisc(&mut self) -> io::Result<()> {
         TrafficControl::remove_qdisc(self)
     }
@@ -35,9 +37,72 @@ impl Kernel for TrafficControl<'_> {
     }
 }
 
+/// A request; the thread that makes it may wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TcRequest {
+    /// The kernel's default queueing.
+    Remove,
+    /// The queueing discipline, unless it stays, and the class of all queues together, unless it
+    /// stays; what fails leaves the kernel's default.
+    Root(Option<Qdisc>, Option<TrafficClass>),
+    /// The class of a queue; None: it goes.
+    Queue(u32, Option<TrafficClass>),
+}
+
+impl TcRequest {
+    fn run(&self, tc: &mut impl Kernel) -> io::Result<()> {
+        match self {
+            TcRequest::Remove => tc.remove_qdisc(),
+            TcRequest::Root(qdisc, class) => {
+                let qdisc = qdisc.iter().try_for_each(|qdisc| tc.set_qdisc(qdisc));
+                let all =
+                    qdisc.and_then(|()| class.iter().try_for_each(|c| tc.set_class(ROOT_CLASS, c)));
+                all.inspect_err(|_| _ = tc.remove_qdisc())
+            }
+            TcRequest::Queue(id, Some(class)) => tc.set_class(minor(*id), class),
+            TcRequest::Queue(id, None) => tc.remove_class(minor(*id)),
+        }
+    }
+}
+
+/// Requests, and what the kernel answered to each.
+pub(super) type Answers = Vec<(TcRequest, io::Result<()>)>;
+
+/// Lets one thread at a time make requests for a device, until its port is closed.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<Mutex<bool>>);
+
+impl Gate {
+    /// True if both are of the same port.
+    pub(super) fn is(&self, other: &Gate) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Makes requests, and waits for the kernel. Those after the port was closed are left out.
+    pub(super) fn run(&self, tc: &mut impl Kernel, requests: Vec<TcRequest>) -> Answers {
+        let answered = requests.into_iter().map_while(|request| {
+            let is_closed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = (!*is_closed).then(|| request.run(tc))?;
+            Some((request, answer))
+        });
+        answered.collect()
+    }
+
+    /// Gives a device whose port is closed the kernel's default queueing again, and waits for the
+    /// kernel. No other request is made after that.
+    pub fn close(&self, tc: Option<TrafficControl>) {
+        let mut is_closed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_closed = true;
+        // The device may be gone.
+        let _ = tc.map(|mut tc| tc.remove_qdisc());
+    }
+}
+
 /// A change under way.
 struct Change {
     plan: Plan,
+    /// All but the queues is done.
+    has_root: bool,
     /// Queues that are to go, and then those that come or change.
     due: VecDeque<u32>,
     failures: Vec<String>,
@@ -46,6 +111,10 @@ struct Change {
 /// The traffic control of one device as it was last set.
 #[derive(Default)]
 pub struct Applied {
+    /// What it was last to be made of; None: it was not, or something failed.
+    wanted: Option<Wanted>,
+    /// That was not taken to begin with yet.
+    is_new: bool,
     /// What is in effect; None: not known.
     plan: Option<Plan>,
     change: Option<Change>,
@@ -53,46 +122,95 @@ pub struct Applied {
     pub(super) since_ms: BTreeMap<u32, u64>,
     /// What failed at the last attempt, which is in the log already.
     failures: Vec<String>,
+    pub(super) gate: Gate,
 }
 
 impl Applied {
-    /// Begins to make a device's traffic control be as planned: all but the queues is done.
-    pub(super) fn begin(&mut self, tc: &mut impl Kernel, plan: Plan, name: &str) {
-        if self.change.as_ref().is_some_and(|change| change.plan == plan)
-            || self.change.is_none() && self.plan.as_ref() == Some(&plan)
-        {
-            return;
+    /// Records what it is to be made of. True: something is to be done for that.
+    pub(super) fn want(&mut self, wanted: Wanted) -> bool {
+        if self.wanted.as_ref() == Some(&wanted) {
+            return false;
         }
-        let (mut failures, was) = (Vec::new(), self.plan.take());
-        self.plan = begin(tc, was.as_ref(), &plan, name, &mut failures);
-        if self.shape().is_none_or(|shape| kept(was.as_ref(), shape).is_none()) {
-            self.since_ms.clear();
-        }
-        let due = due(self.shape(), &plan);
-        self.change = Some(Change { plan, due, failures });
+        self.is_new = !(wanted.is_default() && self.has_default());
+        self.wanted = Some(wanted);
+        self.is_new
     }
 
-    /// Goes on with the change under way, for [`TURN_REQUESTS_MAX`] requests. Some: it is done;
-    /// what failed, and did not fail the same at the last attempt.
-    pub(super) fn turn(
+    /// What it is to be made of, if that is new; the caller calls [`Self::begin`] then.
+    pub(super) fn take_new(&mut self) -> Option<Wanted> {
+        std::mem::take(&mut self.is_new).then(|| self.wanted.clone())?
+    }
+
+    /// Begins to make a device's traffic control be as planned.
+    pub(super) fn begin(&mut self, plan: Plan) {
+        let is_so = self.change.is_none() && self.plan.as_ref() == Some(&plan);
+        if !is_so && self.change.as_ref().is_none_or(|change| change.plan != plan) {
+            let (due, failures) = (VecDeque::new(), Vec::new());
+            self.change = Some(Change { plan, has_root: false, due, failures });
+        }
+    }
+
+    /// What is to be asked of the kernel next, [`TURN_REQUESTS_MAX`] requests at most. The caller
+    /// makes them, and calls [`Self::answered`] then.
+    pub(super) fn requests(&mut self) -> Vec<TcRequest> {
+        let Some(change) = &mut self.change else { return Vec::new() };
+        if !change.has_root {
+            return first_request(self.plan.as_ref(), &change.plan).into_iter().collect();
+        }
+        let ids = change.due.drain(..change.due.len().min(TURN_REQUESTS_MAX));
+        let Plan::Shape(wanted) = &change.plan else { return Vec::new() };
+        ids.map(|id| TcRequest::Queue(id, wanted.queues.get(&id).cloned())).collect()
+    }
+
+    /// Takes over what the kernel answered. Some: the change is done; what failed, and did not fail
+    /// the same at the last attempt.
+    pub(super) fn answered(
         &mut self,
-        tc: &mut impl Kernel,
+        answers: Answers,
         name: &str,
         now_ms: u64,
     ) -> Option<Vec<String>> {
         let Some(change) = &mut self.change else { return Some(Vec::new()) };
-        if let (Some(Plan::Shape(shape)), Plan::Shape(wanted)) = (&mut self.plan, &change.plan) {
-            let ids = change.due.drain(..change.due.len().min(TURN_REQUESTS_MAX));
-            ids.for_each(|id| change_queue(tc, (shape, wanted), id, name, &mut change.failures));
-            if !change.due.is_empty() {
-                return None;
+        if !change.has_root {
+            change.has_root = true;
+            let old = kept(self.plan.take(), &change.plan);
+            if old.is_none() {
+                self.since_ms.clear();
             }
+            let result = answers.into_iter().try_for_each(|(_, answer)| answer);
+            match result {
+                Ok(()) => self.plan = Some(without_new_queues(&change.plan, old)),
+                Err(e) => change.failures.push(root_failure(&change.plan, &e, name)),
+            }
+            change.due = due(self.plan.as_ref(), &change.plan);
+        } else if let Some(Plan::Shape(shape)) = &mut self.plan {
+            answers.into_iter().for_each(|answer| {
+                change.failures.extend(take_queue(shape, answer, name));
+            });
+        }
+        if !change.due.is_empty() || self.is_new {
+            return None;
         }
         let mut failures = self.change.take().map(|change| change.failures)?;
+        if !failures.is_empty() {
+            // The next configuration has it tried again.
+            self.wanted = None;
+        }
         self.keep_times(now_ms);
         let before = std::mem::replace(&mut self.failures, failures.clone());
         failures.retain(|failure| !before.contains(failure));
         Some(failures)
+    }
+
+    /// True if the device has queueing that the switch made, or is being given it.
+    pub(super) fn is_ours(&self) -> bool {
+        let change = self.change.as_ref().map(|change| &change.plan);
+        self.shape().is_some() || matches!(change, Some(Plan::Shape(_)))
+    }
+
+    /// True if there is nothing to be done for the kernel's default queueing.
+    fn has_default(&self) -> bool {
+        self.change.is_none() && self.plan == Some(Plan::Default)
     }
 
     /// Records that the device has the kernel's default queueing.
@@ -124,91 +242,78 @@ pub(super) fn minor(queue: u32) -> u16 {
     (queue + 1) as u16
 }
 
-/// Makes all of a device's traffic control but its queues be as planned; what is in effect now,
-/// None if that is not known.
-fn begin(
-    tc: &mut impl Kernel,
-    was: Option<&Plan>,
-    plan: &Plan,
-    name: &str,
-    failures: &mut Vec<String>,
-) -> Option<Plan> {
+/// The request that makes all but the queues be as planned; None: there is nothing to be asked.
+fn first_request(was: Option<&Plan>, plan: &Plan) -> Option<TcRequest> {
     let shape = match plan {
-        Plan::Untouched => return Some(plan.clone()),
-        Plan::Default => match tc.remove_qdisc() {
-            Ok(()) => return Some(plan.clone()),
-            Err(e) => {
-                failures.push(format!("{name}: Failed to delete existing qdisc: {}", text(&e)));
-                return None;
-            }
-        },
+        Plan::Untouched => return None,
+        Plan::Default => return Some(TcRequest::Remove),
         Plan::Shape(shape) => shape,
     };
-    let old = kept(was, shape);
-    let result = match old {
-        Some(_) => set_root(tc, old, shape),
-        None => tc.set_qdisc(&shape.qdisc).and_then(|()| set_root(tc, None, shape)),
+    let old = match was {
+        Some(Plan::Shape(old)) if old.qdisc == shape.qdisc => Some(old),
+        _ => None,
     };
-    if let Err(e) = result {
-        let kind = shape.kind;
-        failures.push(format!("{name}: Failed to install new qdisc: {} ({kind})", text(&e)));
-        let _ = tc.remove_qdisc();
-        return None;
-    }
-    let queues = old.map(|old| old.queues.clone()).unwrap_or_default();
-    let Shape { kind, qdisc, root, .. } = shape;
-    Some(Plan::Shape(Shape { kind, qdisc: qdisc.clone(), root: root.clone(), queues }))
+    let is_new = old.is_none_or(|old| old.root != shape.root);
+    let qdisc = old.is_none().then(|| shape.qdisc.clone());
+    Some(TcRequest::Root(qdisc, shape.root.clone().filter(|_| is_new)))
 }
 
-/// The shape before, if its queueing discipline stays.
-fn kept<'a>(was: Option<&'a Plan>, shape: &Shape) -> Option<&'a Shape> {
-    match was {
-        Some(Plan::Shape(old)) if old.qdisc == shape.qdisc => Some(old),
+/// The queues before, if the queueing discipline stays.
+fn kept(was: Option<Plan>, plan: &Plan) -> Option<BTreeMap<u32, TrafficClass>> {
+    match (was, plan) {
+        (Some(Plan::Shape(old)), Plan::Shape(new)) if old.qdisc == new.qdisc => Some(old.queues),
         _ => None,
     }
 }
 
-fn set_root(tc: &mut impl Kernel, old: Option<&Shape>, shape: &Shape) -> io::Result<()> {
-    match &shape.root {
-        Some(class) if old.and_then(|old| old.root.as_ref()) != Some(class) => {
-            tc.set_class(ROOT_CLASS, class)
+/// A plan of which only the queues are as before.
+fn without_new_queues(plan: &Plan, old: Option<BTreeMap<u32, TrafficClass>>) -> Plan {
+    let Plan::Shape(Shape { kind, qdisc, root, .. }) = plan else { return plan.clone() };
+    let queues = old.unwrap_or_default();
+    Plan::Shape(Shape { kind, qdisc: qdisc.clone(), root: root.clone(), queues })
+}
+
+fn root_failure(plan: &Plan, e: &io::Error, name: &str) -> String {
+    match plan {
+        Plan::Shape(shape) => {
+            format!("{name}: Failed to install new qdisc: {} ({})", text(e), shape.kind)
         }
-        _ => Ok(()),
+        _ => format!("{name}: Failed to delete existing qdisc: {}", text(e)),
     }
 }
 
 /// Queues that are to go, and then those that come or change.
-fn due(is: Option<&Shape>, plan: &Plan) -> VecDeque<u32> {
-    let (Some(is), Plan::Shape(wanted)) = (is, plan) else { return VecDeque::new() };
+fn due(is: Option<&Plan>, plan: &Plan) -> VecDeque<u32> {
+    let (Some(Plan::Shape(is)), Plan::Shape(wanted)) = (is, plan) else { return VecDeque::new() };
     let gone = is.queues.keys().filter(|id| !wanted.queues.contains_key(id));
     let changed = wanted.queues.iter().filter(|(id, class)| is.queues.get(id) != Some(class));
     gone.chain(changed.map(|(id, _)| id)).copied().collect()
 }
 
-/// Brings the class of a queue up to date. One that the kernel refuses is not of the shape, so that
-/// the next attempt sets it again.
-fn change_queue(
-    tc: &mut impl Kernel,
-    (shape, wanted): (&mut Shape, &Shape),
-    id: u32,
+/// Takes over what became of the class of a queue; what failed. One that the kernel refuses is not
+/// of the shape, so that the next attempt sets it again.
+fn take_queue(
+    shape: &mut Shape,
+    (request, answer): (TcRequest, io::Result<()>),
     name: &str,
-    failures: &mut Vec<String>,
-) {
+) -> Option<String> {
+    let TcRequest::Queue(id, class) = request else { return None };
     let minor = minor(id);
     shape.queues.remove(&id);
-    let Some(class) = wanted.queues.get(&id) else {
-        if let Err(e) = tc.remove_class(minor) {
-            failures.push(format!("delete {name} class 1:{minor} failed ({})", text(&e)));
+    match (class, answer) {
+        (Some(class), Ok(())) => _ = shape.queues.insert(id, class),
+        (None, Ok(())) => {}
+        (None, Err(e)) => {
+            return Some(format!("delete {name} class 1:{minor} failed ({})", text(&e)));
         }
-        return;
-    };
-    match tc.set_class(minor, class) {
-        Ok(()) => _ = shape.queues.insert(id, class.clone()),
-        Err(e) => failures.push(format!(
-            "failed to replace {name} class 1:{minor}, parent 1:{ROOT_CLASS} ({})",
-            text(&e)
-        )),
+        (Some(_), Err(e)) => {
+            return Some(format!(
+                "failed to replace {name} class 1:{minor}, parent 1:{ROOT_CLASS} ({})",
+                text(&e)
+            ));
+        }
     }
+    None
 }
 
 /// The text of an error without its number.

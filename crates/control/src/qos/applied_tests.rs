@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{LinuxQos, QUEUES_MAX};
+use crate::config::{LinuxQos, QUEUES_MAX, QosConf};
 use crate::qos::plan::Device;
 
 /// Counts requests; what refuses all but the queueing discipline is no device any more.
@@ -39,19 +39,20 @@ fn plan(queues: u32, rate: u64) -> Plan {
     Plan::new(&qos, Device { mtu: 1500, mbps: 1000 })
 }
 
+/// A turn of a change. True: it is done.
+fn turn(applied: &mut Applied, kernel: &mut Counting) -> bool {
+    let (before, some) = (kernel.requests, applied.requests());
+    let answers = applied.gate.clone().run(kernel, some);
+    assert!(kernel.requests - before <= TURN_REQUESTS_MAX);
+    applied.answered(answers, "p1", 0).is_some()
+}
+
 /// Requests that a change makes, all together; no turn makes too many.
 fn requests(applied: &mut Applied, kernel: &mut Counting, plan: Plan) -> usize {
     let before = kernel.requests;
-    applied.begin(kernel, plan, "p1");
-    assert!(kernel.requests - before <= 3, "the discipline and the root class");
-    loop {
-        let so_far = kernel.requests;
-        let done = applied.turn(kernel, "p1", 0).is_some();
-        assert!(kernel.requests - so_far <= TURN_REQUESTS_MAX);
-        if done {
-            return kernel.requests - before;
-        }
-    }
+    applied.begin(plan);
+    while !turn(applied, kernel) {}
+    kernel.requests - before
 }
 
 #[test]
@@ -71,11 +72,59 @@ fn a_change_makes_one_request_for_each_queue_and_few_a_turn() {
 #[test]
 fn a_change_during_a_change_begins_where_that_was() {
     let (mut applied, mut kernel) = (Applied::default(), Counting::default());
-    applied.begin(&mut kernel, plan(1000, 8_000_000), "p1");
-    assert!(applied.turn(&mut kernel, "p1", 0).is_none());
+    applied.begin(plan(1000, 8_000_000));
+    assert!(!turn(&mut applied, &mut kernel) && !turn(&mut applied, &mut kernel));
     assert_eq!(applied.queues().count(), TURN_REQUESTS_MAX);
-    let rest = requests(&mut applied, &mut kernel, plan(20, 8_000_000));
-    assert_eq!((rest, applied.queues().count()), (20 - TURN_REQUESTS_MAX, 20));
+    let rest = requests(&mut applied, &mut kernel, plan(100, 8_000_000));
+    assert_eq!((rest, applied.queues().count()), (100 - TURN_REQUESTS_MAX, 100));
+}
+
+/// Begins with what is new.
+fn begin(applied: &mut Applied) {
+    let new = applied.take_new().unwrap();
+    applied.begin(new.plan());
+}
+
+/// What is wanted while a change is under way is begun with when the kernel has answered; what is
+/// wanted already causes nothing, unless it failed.
+#[test]
+fn what_is_wanted_is_begun_with_once() {
+    let (mut applied, mut kernel) = (Applied::default(), Counting::default());
+    let device = |mtu| Device { mtu, mbps: 1000 };
+    let wanted = |mtu| Wanted { qos: None, device: device(mtu) };
+    applied.is_default();
+    assert!(!applied.want(wanted(1500)), "it has the kernel's default");
+    let config = [("max-rate".to_string(), 8_000_000)].into();
+    let all = (0..1000).map(|id| (id, Default::default()));
+    let linux = LinuxQos { kind: "linux-htb", config, queues: all.collect() };
+    let qos = Some(Arc::new(QosConf::Linux(linux)));
+    let shaped = |mtu| Wanted { qos: qos.clone(), device: device(mtu) };
+    assert!(applied.want(shaped(1500)) && !applied.want(shaped(1500)));
+    begin(&mut applied);
+    assert!(applied.take_new().is_none() && !turn(&mut applied, &mut kernel));
+    let some = applied.requests();
+    assert!(applied.want(shaped(9000)) && applied.want(wanted(1500)));
+    let answers = applied.gate.clone().run(&mut kernel, some);
+    assert!(applied.answered(answers, "p1", 0).is_none());
+    begin(&mut applied);
+    assert!(turn(&mut applied, &mut kernel) && applied.shape().is_none() && !applied.is_ours());
+    kernel.refuses = true;
+    assert!(applied.want(shaped(1500)));
+    begin(&mut applied);
+    assert!(turn(&mut applied, &mut kernel));
+    assert!(applied.want(shaped(1500)), "it is tried again");
+}
+
+/// Once a port is closed nothing is asked for its device any more.
+#[test]
+fn a_port_that_is_closed_causes_no_requests() {
+    let (mut applied, mut kernel) = (Applied::default(), Counting::default());
+    applied.begin(plan(1000, 8_000_000));
+    assert!(!turn(&mut applied, &mut kernel) && applied.is_ours());
+    let some = applied.requests();
+    applied.gate.close(None);
+    let before = kernel.requests;
+    assert!(applied.gate.run(&mut kernel, some).is_empty() && kernel.requests == before);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! What a QoS row makes of a kernel device: limits and defaults as in ovs-vswitchd.
 
-use crate::config::{LinuxQos, Numbers};
+use crate::config::{LinuxQos, Numbers, QosConf};
 use ::port::tc::{Codel, HtbClass, Qdisc, TrafficClass};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The rate of a device whose speed is not known, bytes per second.
 const RATE_DEFAULT: u64 = 10_000_000_000 / 8;
@@ -33,12 +34,35 @@ pub(super) struct Shape {
 }
 
 /// What of a device matters.
-#[derive(Clone, Copy)]
-pub(super) struct Device {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Device {
     /// Bytes.
     pub mtu: u32,
     /// Speed of the link; 0 if it is not known.
     pub mbps: u32,
+}
+
+/// What the traffic control of a device is made of.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// `Port.qos`.
+    pub qos: Option<Arc<QosConf>>,
+    pub device: Device,
+}
+
+impl Wanted {
+    /// True if that is the kernel's default queueing.
+    pub fn is_default(&self) -> bool {
+        !matches!(self.qos.as_deref(), Some(QosConf::Linux(_)))
+    }
+
+    /// The plan, for which each queue is looked at.
+    pub fn plan(&self) -> Plan {
+        match self.qos.as_deref() {
+            Some(QosConf::Linux(qos)) => Plan::new(qos, self.device),
+            _ => Plan::Default,
+        }
+    }
 }
 
 impl Plan {

@@ -23,7 +23,7 @@ use crate::{controllers, settings, vlog};
 use bridge::{add_bridge, fail_state, forget_flows, shrink_tables, start_over};
 use interface::{configure_iface, remove_ifaces};
 use prepare::{PREPARED_INTERFACES_MAX, prepare};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
 use turn::give_turn;
@@ -79,13 +79,10 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         let connects = !state.borrow().applied.restoring;
         let controllers = if connects { &conf.controllers[..] } else { &[] };
         if connects {
-            crate::local_address::configure(&state.borrow(), conf);
+            crate::local_address::configure(state, conf).await;
         }
         controllers::reconcile(state, &conf.name, controllers);
         start_over(state, &conf.name, before).await;
-    }
-    while crate::qos::turn(&mut state.borrow_mut()) {
-        tokio::task::yield_now().await;
     }
     let closing = {
         let mut s = state.borrow_mut();
@@ -98,9 +95,10 @@ pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
         s.recent.reconfigured += u64::from(s.ofproto.take_reconfigured());
         s.closing.clone()
     };
-    // A client that waits for the configuration finds MTUs set, and devices gone that the switch
-    // had made.
+    // A client that waits for the configuration finds MTUs and queues set, and devices gone that
+    // the switch had made.
     crate::device_changer::finished(state).await;
+    crate::qos::finished(state).await;
     closing.finished().await;
 }
 
@@ -163,7 +161,7 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
             prepared = configure_iface(state, (conf, port), iface, prepared).await;
             give_turn(state, turn).await;
         }
-        state.borrow().closing.close(prepared.unused());
+        state.borrow().closing.close(prepared.unused(), BTreeMap::new());
     }
     let s = &mut state.borrow_mut();
     crate::bridge_address::follow(s, conf);

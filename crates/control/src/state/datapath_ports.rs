@@ -30,9 +30,9 @@ impl State {
                 nos.push(no);
             }
         }
-        qos::release(self, &nos);
+        let gates = qos::release(self, &nos);
         let ports = self.dp.del_ports(nos);
-        self.closing.close(ports);
+        self.closing.close(ports, gates);
     }
 }
 

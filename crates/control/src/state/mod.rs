@@ -138,7 +138,7 @@ pub struct Applied {
     /// Traffic control of the kernel's devices.
     pub qos: crate::qos::applied::Ports,
     /// Ports whose traffic control is not as it is to be yet.
-    pub qos_due: BTreeSet<flow::PortNo>,
+    pub qos_due: crate::qos::due::Due,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
     /// How many more may come into the log; None: none came yet.

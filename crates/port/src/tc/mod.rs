@@ -8,6 +8,7 @@ pub(crate) use message::{RTM_NEWTCLASS, class};
 use crate::netlink::{Message, Netlink};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Minor number of the class below which all others are.
 pub const ROOT_CLASS: u16 = 0xfffe;
@@ -99,16 +100,25 @@ pub struct ClassStats {
     pub drops: u64,
 }
 
-/// Access to the traffic control of a device. Each call is one or two requests, which the kernel
-/// answers before it returns from them.
-pub struct TrafficControl<'a> {
-    nl: &'a mut Netlink,
+/// Access to the traffic control of a device, for any thread: each call is one or two requests,
+/// which the kernel answers before it returns from them, and may take long for.
+pub struct TrafficControl {
     ifindex: u32,
+    /// Made for the first request, in this namespace, unless the device is in another one.
+    nl: Option<Arc<Mutex<Netlink>>>,
 }
 
-impl<'a> TrafficControl<'a> {
-    pub(crate) fn new(nl: &'a mut Netlink, ifindex: u32) -> Self {
-        TrafficControl { nl, ifindex }
+impl TrafficControl {
+    pub(crate) fn new(ifindex: u32, elsewhere: Option<Arc<Mutex<Netlink>>>) -> Self {
+        TrafficControl { ifindex, nl: elsewhere }
+    }
+
+    fn nl(&mut self) -> io::Result<MutexGuard<'_, Netlink>> {
+        let nl = match self.nl.take() {
+            Some(nl) => nl,
+            None => Arc::new(Mutex::new(Netlink::open(0)?)),
+        };
+        Ok(self.nl.insert(nl).lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Removes the root queueing discipline, with all that it holds: the kernel's default takes its
@@ -118,7 +128,7 @@ impl<'a> TrafficControl<'a> {
     /// Of the kernel; ENODEV if the device is gone.
     pub fn remove_qdisc(&mut self) -> io::Result<()> {
         let head = message::head(self.ifindex, 0, message::ROOT);
-        match self.nl.order(message::RTM_DELQDISC, 0, &head, &[]) {
+        match self.nl()?.order(message::RTM_DELQDISC, 0, &head, &[]) {
             // The default was in use.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => Ok(()),
             result => result,
@@ -134,7 +144,7 @@ impl<'a> TrafficControl<'a> {
         self.remove_qdisc()?;
         let head = message::head(self.ifindex, message::handle(0), message::ROOT);
         let flags = message::F_CREATE | message::F_EXCL;
-        self.nl.order(message::RTM_NEWQDISC, flags, &head, &attributes)
+        self.nl()?.order(message::RTM_NEWQDISC, flags, &head, &attributes)
     }
 
     /// Adds or changes the class 1:`minor`: [`ROOT_CLASS`], or one below that.
@@ -145,7 +155,7 @@ impl<'a> TrafficControl<'a> {
         let parent = message::handle(if minor == ROOT_CLASS { 0 } else { ROOT_CLASS });
         let head = message::head(self.ifindex, message::handle(minor), parent);
         let attributes = message::class_attributes(class);
-        self.nl.order(message::RTM_NEWTCLASS, message::F_CREATE, &head, &attributes)
+        self.nl()?.order(message::RTM_NEWTCLASS, message::F_CREATE, &head, &attributes)
     }
 
     /// Removes the class 1:`minor`.
@@ -154,7 +164,7 @@ impl<'a> TrafficControl<'a> {
     /// Of the kernel.
     pub fn remove_class(&mut self, minor: u16) -> io::Result<()> {
         let head = message::head(self.ifindex, message::handle(minor), 0);
-        self.nl.order(message::RTM_DELTCLASS, 0, &head, &[])
+        self.nl()?.order(message::RTM_DELTCLASS, 0, &head, &[])
     }
 
     /// What the classes of the root queueing discipline have sent, by minor number.
@@ -163,7 +173,7 @@ impl<'a> TrafficControl<'a> {
     /// Of the kernel.
     pub fn class_stats(&mut self) -> io::Result<BTreeMap<u16, ClassStats>> {
         let (head, mut all) = (message::head(self.ifindex, 0, 0), BTreeMap::new());
-        self.nl.list(message::RTM_GETTCLASS, &head, |message| {
+        self.nl()?.list(message::RTM_GETTCLASS, &head, |message| {
             if let Message::Class(minor, stats) = message {
                 all.insert(minor, stats);
             }

@@ -142,6 +142,38 @@ fn control_does_not_wait_for_ports_that_come_while_others_make_devices() {
     });
 }
 
+/// Nor for traffic control, or addresses that controllers' rows ask for, or when such a port goes.
+#[test]
+fn control_does_not_wait_for_queues_and_addresses_while_others_make_devices() {
+    const ROUNDS: u32 = 8;
+    attacked(|ns, sw, _| {
+        add_bridge(sw, "br1");
+        ns.ip("link add w0 type veth peer name x0").unwrap();
+        let making = [make_devices(), make_devices()];
+        let all = while_others_wait(sw, || {
+            for i in 0..ROUNDS {
+                vsctl(sw, "add-port br1 w0");
+                let queues: Vec<_> = (0..20).map(|id| format!("{id}=@q")).collect();
+                let qos = format!("create qos type=linux-htb queues={}", queues.join(","));
+                let all = format!("--id=@qos {qos} -- --id=@q create queue other_config:burst=1");
+                vsctl(sw, &format!("set port w0 qos=@qos -- {all}"));
+                let class = || ns.exec(&["tc", "class", "show", "dev", "w0"]).unwrap();
+                wait_for("the queues", || class().lines().count() == 21);
+                let address = format!("10.9.{i}.1");
+                vsctl(sw, "set-controller br1 tcp:127.0.0.1:1");
+                vsctl(sw, &format!("set controller br1 local_ip=\"{address}\""));
+                let has = || ns.exec(&["ip", "addr", "show", "br1"]).unwrap().contains(&address);
+                wait_for("the address", has);
+                vsctl(sw, "del-controller br1 -- del-port w0");
+                vsctl(sw, "--all destroy qos -- --all destroy queue");
+                wait_for("the queues to go", || class().is_empty());
+            }
+        });
+        drop(making);
+        assert!(all > 0, "another thread waited instead");
+    });
+}
+
 /// A port whose type changes is opened when the one of the same name is closed, which takes the
 /// kernel 10 to 25 ms: the control thread goes on meanwhile.
 #[test]
@@ -184,6 +216,15 @@ fn control_does_not_wait_for_ports_of_the_same_name_that_close() {
     });
 }
 
+/// Says that something is over, also if it fails.
+struct End<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// Does something, and says how often threads other than the control thread waited for the kernel's
 /// lock meanwhile. That one must not.
 fn while_others_wait(sw: &Switch, work: impl FnOnce()) -> usize {
@@ -205,8 +246,10 @@ fn while_others_wait(sw: &Switch, work: impl FnOnce()) -> usize {
             }
             (all, control)
         });
-        work();
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        {
+            let _end = End(&over);
+            work();
+        }
         let (all, control) = looking.join().unwrap();
         assert!(control.is_empty(), "control waited in {control:?}");
         all
