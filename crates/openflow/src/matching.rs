@@ -256,14 +256,17 @@ impl List<'_> {
         if mask == 0 {
             return;
         }
-        let present = self.m.key.u16(at::VLAN) & VLAN_PRESENT != 0;
+        let value = self.m.key.u16(at::VLAN);
         let pcp_fits = match mask >> 13 {
             0 => true,
-            7 => present,
+            7 => value & VLAN_PRESENT != 0,
             _ => false,
         };
-        if self.version < Version::V12 || !pcp_fits {
+        let untagged = (value, mask) == (0, 0xffff);
+        if self.version < Version::V12 || !(pcp_fits || untagged) {
             self.put(Field::VlanTci);
+        } else if untagged {
+            self.put(Field::VlanVid);
         } else {
             self.put_all(&[Field::VlanVid, Field::VlanPcp]);
         }

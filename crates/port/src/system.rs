@@ -4,7 +4,7 @@
 //! leave to the adapter are made in software when a frame is received.
 
 use crate::device::Device;
-use crate::netlink::{ARPHRD_ETHER, Info, LinkChange};
+use crate::netlink::{ARPHRD_ETHER, LinkChange};
 use crate::packet_rx::PacketRx;
 use crate::packet_tx::PacketTx;
 use crate::stats::Stats;
@@ -46,8 +46,14 @@ impl SystemPort {
     pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let fail = |e: io::Error| open_failed(&config.name, &e);
         let mut device = Device::find(&config.name, &pool).map_err(fail)?;
-        if !is_ethernet(device.last()) {
-            return Err(fail(io::Error::from_raw_os_error(libc::EINVAL)));
+        match device.last().hardware {
+            ARPHRD_ETHER => {}
+            ARPHRD_LOOPBACK => {
+                let name = &config.name;
+                let text = format!("could not add network device {name} to ofproto");
+                return Err(PortError::Device(text + " (Invalid argument)"));
+            }
+            _ => return Err(fail(io::Error::from_raw_os_error(libc::EINVAL))),
         }
         device.lro_off();
         let stats = Arc::new(Stats::default());
@@ -80,10 +86,6 @@ impl SystemPort {
             self.stats.rx.drop(Reason::RxFull, u64::from(raw[1]));
         }
     }
-}
-
-fn is_ethernet(info: &Info) -> bool {
-    matches!(info.hardware, ARPHRD_ETHER | ARPHRD_LOOPBACK)
 }
 
 fn address(ifindex: u32, proto: u16) -> libc::sockaddr_ll {

@@ -39,6 +39,8 @@ const TUNSETVNETHDRSZ: u64 = 0x4004_54d8;
 
 /// A TAP device.
 pub struct TapPort {
+    /// The interface's name, of which the device has the first letters.
+    name: String,
     kind: String,
     device: Device,
     stats: Arc<Stats>,
@@ -131,9 +133,10 @@ impl TapPort {
     /// reason.
     pub fn open(config: &PortConfig, pool: Arc<dyn Pool>) -> Result<Self, PortError> {
         let fail = |e: io::Error| open_failed(&config.name, &e);
-        let tap = Arc::new(Tap::create(&config.name).map_err(fail)?);
+        let named = device_name(&config.name);
+        let tap = Arc::new(Tap::create(named).map_err(fail)?);
         tap.set_tso(config.userspace_tso).map_err(fail)?;
-        let mut device = Device::find(&config.name, &pool).map_err(fail)?;
+        let mut device = Device::find(named, &pool).map_err(fail)?;
         let _ = device.configure(config);
         let stats = Arc::new(Stats::default());
         let rx = TapRx {
@@ -147,6 +150,7 @@ impl TapPort {
         };
         let tx = TapTx { tap: tap.clone(), pool, stats: stats.clone() };
         Ok(TapPort {
+            name: config.name.clone(),
             kind: config.kind.clone(),
             device,
             stats,
@@ -155,6 +159,11 @@ impl TapPort {
             tx: Some(Box::new(tx)),
         })
     }
+}
+
+/// As much of an interface's name as the kernel takes, as in ovs-vswitchd.
+fn device_name(name: &str) -> &str {
+    &name[..name.floor_char_boundary(libc::IFNAMSIZ - 1)]
 }
 
 struct TapRx {
@@ -409,7 +418,7 @@ fn turned(kernel: &KernelStats) -> KernelStats {
 
 impl Port for TapPort {
     fn name(&self) -> &str {
-        &self.device.name
+        &self.name
     }
     fn kind(&self) -> &str {
         &self.kind
@@ -433,13 +442,13 @@ impl Port for TapPort {
         Some(self.device.traffic_control())
     }
     fn health(&mut self) -> Result<(), PortError> {
-        self.tap.attached().map_err(|e| open_failed(&self.device.name, &e))
+        self.tap.attached().map_err(|e| open_failed(&self.name, &e))
     }
     fn complaint(&mut self) -> Option<String> {
         self.device.complaint()
     }
     fn set_persistent(&mut self, on: bool) -> Result<(), PortError> {
-        self.tap.persist(on).map_err(|e| failed(&self.device.name, "setting persistence", e))
+        self.tap.persist(on).map_err(|e| failed(&self.name, "setting persistence", e))
     }
     fn link(&mut self) -> Link {
         if self.device.refresh().is_err()
@@ -466,7 +475,7 @@ impl Port for TapPort {
     fn answered(&mut self, mut answer: DeviceAnswer) -> Result<(), PortError> {
         let moved = match answer.tap.take() {
             Some(TapAnswer { attached, moved }) => {
-                attached.map_err(|e| open_failed(&self.device.name, &e))?;
+                attached.map_err(|e| open_failed(&self.name, &e))?;
                 moved
             }
             None => None,
@@ -489,7 +498,7 @@ impl Port for TapPort {
         self.device.status()
     }
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {
-        if config.name != self.device.name || config.kind != self.kind {
+        if config.name != self.name || config.kind != self.kind {
             return Ok(false);
         }
         self.device.configure(config).map(|()| true)

@@ -28,12 +28,26 @@ fn absent_device_and_bad_names() {
     assert_eq!(error("nope", "system"), "could not open network device nope (No such device)");
     assert_eq!(error("nope", ""), "could not open network device nope (No such device)");
     assert_eq!(error("lo", "internal"), "could not open network device lo (Invalid argument)");
-    let long = "a-name-that-is-too-long";
-    assert_eq!(
-        error(long, "tap"),
-        format!("could not open network device {long} (Invalid argument)")
-    );
+    let refused = "could not add network device lo to ofproto (Invalid argument)";
+    assert_eq!(error("lo", "system"), refused);
     assert!(error("x", "gre").contains("unknown type gre"));
+}
+
+/// A device has the first letters of a longer name.
+#[test]
+fn long_names_of_the_switchs_own_devices() {
+    if !namespace() {
+        return;
+    }
+    let pool: Arc<dyn Pool> = Arc::new(HeapPool::new());
+    let (first, second) = ("a-name-that-is-too-long", "a-name-that-is-longer");
+    let mut port = port::open(&config(first, "internal"), pool.clone()).unwrap();
+    assert_eq!(port.name(), first);
+    ip("link set a-name-that-is- up");
+    assert!(port.link().up);
+    assert!(port.reconfigure(&config(first, "internal")).unwrap());
+    let error = port::open(&config(second, "tap"), pool).err().expect("an error").to_string();
+    assert_eq!(error, format!("could not open network device {second} (Device or resource busy)"));
 }
 
 #[test]

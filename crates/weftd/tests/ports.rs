@@ -362,7 +362,7 @@ fn bad_values_are_errors_of_their_interface_only() {
         ("pp", "type=patch", "peer"),
         ("pq", "type=patch options:peer=pq", "patch peer must not be self"),
         ("lo", "type=internal", "lo"),
-        ("a-name-of-more-than-15", "type=internal", "a-name-of-more-than-15"),
+        ("a-name-of-more-than-15", "type=system", "a-name-of-more-than-15"),
     ];
     for (name, settings, word) in bad {
         vsctl(&sw, &format!("add-port br0 {name} -- set interface {name} {settings}"));
