@@ -40,6 +40,7 @@ mod qos;
 mod reconcile;
 mod report;
 mod run;
+mod setting_log;
 mod settings;
 mod standby;
 pub mod state;

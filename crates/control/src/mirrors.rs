@@ -2,7 +2,7 @@
 
 use crate::config::{BridgeConf, MirrorConf};
 use crate::state::{MirrorNotice, State};
-use crate::vlog::{self, Level};
+use crate::vlog::Level;
 use ofproto::{MIRRORS_MAX, MirrorSpec, MirrorTo};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,29 +11,30 @@ const MODULE: &str = "bridge";
 /// Gives a bridge the mirrors that the database asks for. What is wrong with one is said once,
 /// until something else is.
 pub fn apply(s: &mut State, conf: &BridgeConf) {
-    let now = s.now_ns();
+    let (now, now_ms) = (s.now_ns(), s.now_ms());
+    let ports: BTreeSet<&str> = conf.ports.iter().map(|port| port.name.as_str()).collect();
     let Some(bridge) = s.bridges.get_mut(&conf.name) else { return };
     let mut notices = BTreeSet::new();
-    let specs = conf.mirrors.iter().filter_map(|m| spec(conf, m, &mut notices)).collect();
+    let specs = conf.mirrors.iter().filter_map(|m| spec((conf, &ports), m, &mut notices)).collect();
     let left = s.ofproto.set_mirrors(bridge.id, specs, now).unwrap_or_default();
     let left: BTreeSet<_> = left.iter().map(|spec| spec.id).collect();
     for MirrorConf { name, .. } in conf.mirrors.iter().filter(|m| left.contains(&m.uuid.0)) {
         let text = format!("maximum of {MIRRORS_MAX} port mirrors reached, cannot create {name}");
         notices.insert((Level::Warn, "ofproto_dpif_mirror", text));
     }
-    for (level, module, text) in notices.difference(&bridge.mirror_notices) {
-        vlog::write(&vlog::Site::new(), *level, module, format_args!("{text}"));
-    }
+    let new = notices.difference(&bridge.mirror_notices);
+    let new = new.map(|(level, module, text)| (*level, *module, text.as_str()));
+    s.applied.setting_log.say(now_ms, new);
     bridge.mirror_notices = notices;
 }
 
 /// None: it has nowhere to send to.
 fn spec(
-    conf: &BridgeConf,
+    (conf, ports): (&BridgeConf, &BTreeSet<&str>),
     m: &MirrorConf,
     notices: &mut BTreeSet<MirrorNotice>,
 ) -> Option<MirrorSpec> {
-    let has = |port: &str| conf.ports.iter().any(|p| p.name == port);
+    let has = |port: &str| ports.contains(port);
     let mut say = |level, text: String| {
         let text = format!("bridge {}: mirror {} {text}", conf.name, m.name);
         notices.insert((level, MODULE, text));
@@ -63,7 +64,7 @@ fn spec(
         }
         known.into_iter().collect::<BTreeSet<_>>()
     };
-    let all = || conf.ports.iter().map(|p| p.name.clone()).collect();
+    let all = || ports.iter().map(|name| (*name).to_owned()).collect();
     let (received, sent) = match m.all {
         true => (all(), all()),
         false => (known(&m.received), known(&m.sent)),

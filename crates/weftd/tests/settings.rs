@@ -118,6 +118,23 @@ fn very_many_unknown_settings_are_few_lines_of_the_log() {
     assert!(s.log().contains(" more settings are not known or not supported"));
 }
 
+/// Nor are mirrors that are refused many lines.
+#[test]
+fn very_many_refused_mirrors_are_few_lines_of_the_log() {
+    let s = Sandbox::new();
+    s.start_detached("");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    for round in 0..4 {
+        let some = (0..500).map(|n| format!("-- --id=@m{n} create mirror name=m{round}x{n}"));
+        let names: Vec<_> = (0..500).map(|n| format!("@m{n}")).collect();
+        let all = some.collect::<Vec<_>>().join(" ");
+        s.vsctl(&format!("set bridge br0 mirrors={} {all}", names.join(",")));
+    }
+    let said = s.log().matches("does not specify output; ignoring").count();
+    assert!((1000..1700).contains(&said), "{said}");
+    assert!(s.log().contains(" more settings are not known or not supported"));
+}
+
 #[test]
 fn the_machine_and_bonds_are_reported() {
     let s = Sandbox::new();

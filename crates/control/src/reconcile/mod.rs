@@ -16,7 +16,6 @@ pub use numbers::dummy_number;
 pub use own::configure_own;
 pub use port_spec::{describe, mac_of};
 
-use crate::budget::Budget;
 use crate::config::{BridgeConf, Desired, IfaceConf, PortConf};
 use crate::state::{Shared, State};
 use crate::{controllers, settings, vlog};
@@ -29,12 +28,6 @@ use std::time::Instant;
 use turn::give_turn;
 
 const MODULE: &str = "bridge";
-/// Messages of the log about settings without effect, at once: a row of the database may have as
-/// many settings as fit into megabytes, and others each time.
-const NOTICES_COUNT_MAX: u64 = 1000;
-/// After those, there is one more in this time.
-const NOTICE_MS: u64 = 100;
-
 /// Applies a whole configuration, some interfaces at a time. Ports that leave are closed at its
 /// end.
 pub async fn apply(state: &Shared, desired: &Desired, rundir: &Path) {
@@ -122,21 +115,11 @@ fn await_flows(s: &mut State, desired: &Desired) {
 /// many there are.
 fn log_notices(s: &mut State, desired: &Desired) {
     let now = s.now_ms();
-    let full = || Budget::full(NOTICES_COUNT_MAX, now);
-    let (left, mut unsaid) = (s.applied.notices_left.get_or_insert_with(full), 0);
-    for notice in desired.notices.difference(&s.applied.notices) {
-        if !left.has(now, NOTICE_MS) {
-            unsaid += 1;
-            continue;
-        }
-        left.spend();
+    let new = desired.notices.difference(&s.applied.notices).map(|notice| {
         let level = if notice.missed { vlog::Level::Warn } else { vlog::Level::Info };
-        // Each says something else: no limit on messages from one place.
-        vlog::write(&vlog::Site::new(), level, MODULE, format_args!("{}", notice.text));
-    }
-    if unsaid > 0 {
-        vlog::warn!(MODULE, "{unsaid} more settings are not known or not supported");
-    }
+        (level, MODULE, notice.text.as_str())
+    });
+    s.applied.setting_log.say(now, new);
     s.applied.notices.clone_from(&desired.notices);
 }
 

@@ -141,8 +141,8 @@ pub struct Applied {
     pub qos_due: crate::qos::due::Due,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
-    /// How many more may come into the log; None: none came yet.
-    pub notices_left: Option<crate::budget::Budget>,
+    /// What more may come into the log about these, and about mirrors.
+    pub setting_log: crate::setting_log::SettingLog,
 }
 
 /// What the log has said of PMD threads.

@@ -3,7 +3,10 @@
 use crate::lab::*;
 use crate::measure::*;
 use std::io::Write;
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use testkit::{Netns, Switch};
 
@@ -83,6 +86,56 @@ fn heard_of(sw: &Switch<'_>, evil: &Netns) -> (u64, u64) {
     unsafe { libc::kill(monitor.id() as i32, libc::SIGTERM) };
     let heard = String::from_utf8(monitor.wait_with_output().unwrap().stderr).unwrap();
     (heard.matches("OFPT_PORT_STATUS").count() as u64, lasted)
+}
+
+/// Another program that gives a bridge's device other addresses all the time has that bridge's
+/// controllers connect again, 50 times a second at most, and no other's; in the end the bridge has
+/// the last address.
+#[test]
+fn addresses_that_change_all_the_time_disturb_no_other_bridge() {
+    attacked(|ns, sw, _| {
+        add_bridge(sw, "br1");
+        ns.ip("link add w0 type veth peer name x0").unwrap();
+        vsctl(sw, "add-port br1 w0");
+        let heard = ["br0", "br1"].map(|bridge| {
+            let path = sw.dir().join(format!("{bridge}.controller"));
+            let controller = UnixListener::bind(&path).unwrap();
+            vsctl(sw, &format!("set-controller {bridge} unix:{}", path.display()));
+            let heard = Arc::new(AtomicUsize::new(0));
+            let count = heard.clone();
+            std::thread::spawn(move || {
+                // Each stays open: only the switch ends one.
+                let mut all = Vec::new();
+                for connection in controller.incoming() {
+                    all.push(connection);
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            heard
+        });
+        let connections = || heard.each_ref().map(|n| n.load(Ordering::Relaxed));
+        wait_for("both", || connections() == [1, 1]);
+        let (start, inside) = (Instant::now(), ns.path());
+        let changing = Traffic::run(200, move |i| {
+            let mac = format!("00:11:22:33:{:02x}:{:02x}", i / 256 % 256, i % 256);
+            let net = format!("--net={inside}");
+            let words = ["ip", "link", "set", "w0", "address", &mac];
+            let command = Command::new("nsenter").arg(&net).args(words).output();
+            assert!(command.unwrap().status.success());
+        });
+        std::thread::sleep(Duration::from_secs(4));
+        drop(changing);
+        let looks = start.elapsed().as_millis() as u64 / 20 + 1;
+        ns.ip("link set w0 address 00:11:22:33:ff:ff").unwrap();
+        wait_for("the datapath id", || {
+            vsctl(sw, "get bridge br1 datapath_id").trim() == "\"000000112233ffff\""
+        });
+        let log = std::fs::read_to_string(sw.dir().join("ovs-vswitchd.log")).unwrap();
+        let followed = log.matches("bridge br1: using datapath ID").count() as u64;
+        assert!(followed > 2 && followed <= looks + 2, "{followed} of {looks}");
+        wait_for("the bridge's own controller", || connections()[1] > 1);
+        assert_eq!(connections()[0], 1, "the other bridge's");
+    });
 }
 
 /// Where the kernel has a thread that asks about a device, or makes or changes one, wait for its
