@@ -28,9 +28,11 @@ impl Process {
             line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
         };
         let tables_kib = number("smaps_rollup", "AnonHugePages:");
+        // Before appctl is asked: the daemon closes its end of that connection when it has time.
+        let fds = descriptors(&dir);
         Process {
             buffers: buffers(sw),
-            fds: descriptors(&dir),
+            fds,
             threads: number("status", "Threads:") as usize,
             memory_kib: number("status", "RssAnon:").saturating_sub(tables_kib),
             tables_kib,
