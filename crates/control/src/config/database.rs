@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+/// The name of the thread.
+pub const DATABASE_THREAD: &str = "database";
+
 /// What both threads see.
 #[derive(Default)]
 struct Common {
@@ -48,7 +51,9 @@ impl Database {
         let (statuses, received) = unbounded_channel();
         let common = Arc::new(Common::default());
         let run = serve(client, common.clone(), received);
-        std::thread::Builder::new().name("database".into()).spawn(move || runtime.block_on(run))?;
+        std::thread::Builder::new()
+            .name(DATABASE_THREAD.into())
+            .spawn(move || runtime.block_on(run))?;
         Ok(Self { common, statuses, sent: 0 })
     }
 
