@@ -159,6 +159,7 @@ fn very_much_from_the_server_costs_the_control_thread_little() {
     let s = Sandbox::new();
     let pid = s.start_detached("");
     s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    assert!(s.log().contains("|reconnect|INFO|"), "without the name of its thread");
     let before = [None, Some("database")].map(|thread| ticks(pid, thread));
     let queue = |i| {
         format!(

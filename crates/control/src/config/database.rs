@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The thread's name.
+/// The name of the thread.
 pub const DATABASE_THREAD: &str = "database";
 
 /// What both threads see.

@@ -148,15 +148,13 @@ fn syslog_severity(level: Level) -> u8 {
     }
 }
 
-/// Threads without a name in the log: their work is that of ovs-vswitchd's main thread.
-const MAIN_THREADS: [&str; 2] = ["main", crate::config::DATABASE_THREAD];
+/// Threads whose messages come without a name, as those of ovs-vswitchd's main thread do.
+const UNNAMED: [&str; 2] = ["main", crate::config::DATABASE_THREAD];
 
 fn thread_name() -> String {
-    std::thread::current()
-        .name()
-        .filter(|n| !MAIN_THREADS.contains(n))
-        .unwrap_or_default()
-        .to_owned()
+    let current = std::thread::current();
+    let name = current.name().filter(|name| !UNNAMED.contains(name));
+    name.unwrap_or_default().to_owned()
 }
 
 fn hostname() -> String {

@@ -177,7 +177,7 @@ fn everything_comes_and_goes_under_traffic() {
     let busy = [3, 4].map(|port| packets(&sw, port));
     assert!(busy.iter().all(|n| *n > 1000), "guests sent {busy:?}");
     assert!(rates.0 > 1.0 && rates.1 > 0.1, "{rates:?} Mbit/s");
-    books::check_growth(&first, &last, GROWTH);
+    books::check_growth(&sw, &first, &last, GROWTH);
     books::check_log(&sw);
     ping(&a, 2);
 }
