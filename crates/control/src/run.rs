@@ -1,4 +1,5 @@
-//! The daemon's main loop: everything happens here, on one thread.
+//! The daemon's main loop, on the control thread. Threads of their own talk to the database and ask
+//! the kernel about devices and queues, which may take long; what they bring is taken over here.
 
 use crate::appctl::Run;
 use crate::config::{Change, Database, Desired, OvsdbClient, Target};

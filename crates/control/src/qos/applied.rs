@@ -214,7 +214,7 @@ impl Applied {
     }
 
     /// Records that the device has the kernel's default queueing.
-    pub fn is_default(&mut self) {
+    pub fn set_default(&mut self) {
         (self.plan, self.change) = (Some(Plan::Default), None);
     }
 

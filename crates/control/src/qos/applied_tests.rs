@@ -92,7 +92,7 @@ fn what_is_wanted_is_begun_with_once() {
     let (mut applied, mut kernel) = (Applied::default(), Counting::default());
     let device = |mtu| Device { mtu, mbps: 1000 };
     let wanted = |mtu| Wanted { qos: None, device: device(mtu) };
-    applied.is_default();
+    applied.set_default();
     assert!(!applied.want(wanted(1500)), "it has the kernel's default");
     let config = [("max-rate".to_string(), 8_000_000)].into();
     let all = (0..1000).map(|id| (id, Default::default()));

@@ -341,7 +341,7 @@ fn attach(
         }
         let no = added.map_err(|e| e.to_string())?;
         if has_default_qdisc {
-            s.applied.qos.entry(no).or_default().is_default();
+            s.applied.qos.entry(no).or_default().set_default();
         }
         Some(no)
     };
