@@ -1,14 +1,16 @@
 //! vhost-user ports served by DPDK's vhost library: the slow twin of the crate `vhost-user`, for
 //! ports that ask for it and where an IOMMU or post-copy migration is to be supported.
 //!
-//! [`socket`] registers a path and answers the library's callbacks, [`state`] says which guest is
+//! [`library`] registers a path and answers the library's callbacks, [`state`] says which guest is
 //! being served and lets the library take it away safely, [`queue`] moves packets. The library's
 //! callbacks run on a thread of its own, one for all sockets.
 
 mod leaving;
+mod library;
 mod queue;
 mod socket;
 mod state;
 
+pub use library::VhostConfig;
 pub use queue::{VhostRx, VhostTx};
-pub use socket::{VhostConfig, VhostSocket};
+pub use socket::VhostSocket;
