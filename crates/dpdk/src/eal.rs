@@ -1,7 +1,7 @@
 //! Start-up of EAL, once per process, and the threads it knows.
 
 use crate::{DpdkError, args};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
@@ -198,6 +198,16 @@ fn hush(library: &CStr, set_print: &CStr) {
 thread_local! {
     /// DPDK's last log line on this thread: usually the reason of a failure that follows.
     static LAST: RefCell<String> = const { RefCell::new(String::new()) };
+    /// True while what DPDK logs on this thread is left out of the log.
+    static SILENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `f`; what DPDK logs on this thread meanwhile is left out of the log.
+pub(crate) fn without_log<T>(f: impl FnOnce() -> T) -> T {
+    SILENT.set(true);
+    let result = f();
+    SILENT.set(false);
+    result
 }
 
 /// Takes what this thread logged last; empty when nothing since the last call.
@@ -216,8 +226,10 @@ unsafe extern "C" fn log_sink(text: *const libc::c_char, len: usize) {
     // SAFETY: stdio hands us `len` readable bytes.
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
     for line in String::from_utf8_lossy(bytes).lines().filter(|l| !l.trim().is_empty()) {
-        log_line(line.trim_end());
         // No destructor runs on a thread that is ending.
+        if !SILENT.try_with(Cell::get).unwrap_or(false) {
+            log_line(line.trim_end());
+        }
         let _ = LAST.try_with(|last| last.replace(line.trim().to_string()));
     }
 }

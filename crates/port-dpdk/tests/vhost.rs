@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Ports that are deleted at once, and how often.
+const LEAVING_PORTS: usize = 40;
+const LEAVING_ROUNDS: usize = 2;
+
 /// So that a guest does not outlive a test that is killed.
 fn die_with_parent() -> std::io::Result<()> {
     // SAFETY: sets a flag of the calling process.
@@ -148,6 +152,7 @@ fn guests() {
     queues_follow_the_guest();
     sockets_are_exclusive();
     garbage_disturbs_nobody();
+    front_ends_leave_while_their_ports_go();
     assert_eq!(devices().pools.in_use(), before, "packets leaked");
 }
 
@@ -282,6 +287,36 @@ fn sockets_are_exclusive() {
     std::fs::remove_file(&taken).unwrap();
     let _listener = std::os::unix::net::UnixListener::bind(&taken).unwrap();
     assert!(error("dpdkvhostuser", &[]).contains("another process"));
+}
+
+/// Front-ends that close their connection at the moment their port is deleted. DPDK 22.11 by itself
+/// would now and then connect to their sockets again, a second later and with memory that is freed.
+fn front_ends_leave_while_their_ports_go() {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let path = |i: usize| dir().join(format!("leaving-{i}.sock"));
+    for _ in 0..LEAVING_ROUNDS {
+        let (sender, leaving) = std::sync::mpsc::channel::<UnixStream>();
+        let thread = std::thread::spawn(move || leaving.into_iter().for_each(drop));
+        for i in 0..LEAVING_PORTS {
+            let listener = UnixListener::bind(path(i)).unwrap();
+            let port = open_client(&path(i), "library");
+            let (front_end, _) = listener.accept().unwrap();
+            std::fs::remove_file(path(i)).unwrap();
+            sender.send(front_end).unwrap();
+            std::thread::sleep(Duration::from_micros(5 * i as u64));
+            drop(port);
+        }
+        drop(sender);
+        thread.join().unwrap();
+        let again: Vec<_> =
+            (0..LEAVING_PORTS).map(|i| UnixListener::bind(path(i)).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(1500));
+        for (i, listener) in again.into_iter().enumerate() {
+            listener.set_nonblocking(true).unwrap();
+            assert!(listener.accept().is_err(), "port {i} is gone and connects");
+            std::fs::remove_file(path(i)).unwrap();
+        }
+    }
 }
 
 /// Random messages, some with a valid header, while a guest is served.

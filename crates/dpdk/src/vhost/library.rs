@@ -3,6 +3,7 @@
 use super::state::VhostState;
 use crate::DpdkPool;
 use dpdk_sys as sys;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex};
@@ -21,14 +22,14 @@ pub struct VhostConfig {
     pub pool: Arc<DpdkPool>,
 }
 
-pub(super) struct Entry {
+pub(super) struct Registered {
     pub shared: Arc<VhostState>,
     pub on_change: Option<OnChange>,
 }
 
-static SOCKETS: Mutex<Option<HashMap<String, Entry>>> = Mutex::new(None);
+static SOCKETS: Mutex<Option<HashMap<String, Registered>>> = Mutex::new(None);
 
-pub(super) fn with_sockets<T>(f: impl FnOnce(&mut HashMap<String, Entry>) -> T) -> T {
+pub(super) fn with_sockets<T>(f: impl FnOnce(&mut HashMap<String, Registered>) -> T) -> T {
     let mut sockets = SOCKETS.lock().unwrap_or_else(|e| e.into_inner());
     f(sockets.get_or_insert_default())
 }
@@ -49,12 +50,13 @@ static CALLBACKS: Callbacks = Callbacks(sys::rte_vhost_device_ops {
     reserved: [std::ptr::null_mut()],
 });
 
-/// Registers and starts; on failure says at which step, with nothing left registered.
+/// Registers the socket; on failure says at which step, with nothing left registered.
 pub(super) fn register(path: &CStr, config: &VhostConfig) -> Result<(), (&'static str, i32)> {
+    let client = sys::RTE_VHOST_USER_CLIENT | sys::RTE_VHOST_USER_NO_RECONNECT;
     let mut flags =
         sys::RTE_VHOST_USER_NET_COMPLIANT_OL_FLAGS | sys::RTE_VHOST_USER_LINEARBUF_SUPPORT;
     for (on, flag) in [
-        (config.common.mode == Mode::Client, sys::RTE_VHOST_USER_CLIENT),
+        (config.common.mode == Mode::Client, client),
         (config.iommu, sys::RTE_VHOST_USER_IOMMU_SUPPORT),
         (config.postcopy, sys::RTE_VHOST_USER_POSTCOPY_SUPPORT),
     ] {
@@ -74,20 +76,50 @@ pub(super) fn register(path: &CStr, config: &VhostConfig) -> Result<(), (&'stati
             ("set callbacks", sys::rte_vhost_driver_callback_register(path.as_ptr(), &CALLBACKS.0)),
             ("set features", sys::rte_vhost_driver_disable_features(path.as_ptr(), unwanted)),
         ];
-        let failed = steps.into_iter().find(|(_, ret)| *ret != 0);
-        let started = || ("start", sys::rte_vhost_driver_start(path.as_ptr()));
-        match failed.or_else(|| Some(started()).filter(|(_, ret)| *ret != 0)) {
+        match steps.into_iter().find(|(_, ret)| *ret != 0) {
             None => Ok(()),
             Some(failure) => {
-                sys::rte_vhost_driver_unregister(path.as_ptr());
+                unregister(path);
                 Err(failure)
             }
         }
     }
 }
 
+/// Disconnects the guest and forgets the socket.
+pub(super) fn unregister(path: &CStr) {
+    // SAFETY: the string is NUL-terminated; of a path that is not registered nothing is done.
+    unsafe { sys::rte_vhost_driver_unregister(path.as_ptr()) };
+}
+
+/// One socket is started at a time: the first makes the library's thread.
+static STARTS: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// True while this thread starts a socket.
+    static STARTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Listens at a registered socket, or connects to it once.
+pub(super) fn start(path: &CStr) -> Result<(), i32> {
+    let _one = STARTS.lock().unwrap_or_else(|e| e.into_inner());
+    STARTING.set(true);
+    // SAFETY: the string is NUL-terminated.
+    let ret = unsafe { sys::rte_vhost_driver_start(path.as_ptr()) };
+    STARTING.set(false);
+    if ret == 0 { Ok(()) } else { Err(ret) }
+}
+
+/// Waits until no other thread starts a socket. The library has its thread serve a connection
+/// before the connection is in its socket's list, and what leaves is taken from that list.
+fn wait_for_starts() {
+    if !STARTING.get() {
+        drop(STARTS.lock());
+    }
+}
+
 /// The socket a connection belongs to. The entry is cloned out so that no lock is held.
-fn entry(vid: i32) -> Option<Entry> {
+fn entry(vid: i32) -> Option<Registered> {
     let mut buffer = [0 as libc::c_char; 4096];
     // SAFETY: writes a NUL-terminated name of at most the length given.
     let name = unsafe {
@@ -98,18 +130,18 @@ fn entry(vid: i32) -> Option<Entry> {
     };
     with_sockets(|sockets| {
         let entry = sockets.get(name.as_ref())?;
-        Some(Entry { shared: entry.shared.clone(), on_change: entry.on_change.clone() })
+        Some(Registered { shared: entry.shared.clone(), on_change: entry.on_change.clone() })
     })
 }
 
 unsafe extern "C" fn new_connection(vid: i32) -> i32 {
     if let Some(entry) = entry(vid) {
-        entry.shared.leaving.ended();
+        entry.shared.front_end.set(true);
     }
     0
 }
 
-fn tell(entry: &Entry) {
+fn tell(entry: &Registered) {
     if let Some(on_change) = &entry.on_change {
         on_change();
     }
@@ -136,8 +168,10 @@ unsafe extern "C" fn destroy_device(vid: i32) {
 }
 
 unsafe extern "C" fn destroy_connection(vid: i32) {
+    wait_for_starts();
     if let Some(entry) = entry(vid) {
         entry.shared.closed(vid);
+        entry.shared.front_end.set(false);
         tell(&entry);
     }
 }
@@ -183,8 +217,8 @@ mod tests {
             assert_eq!(sys::rte_vhost_driver_get_features(name.as_ptr(), &mut features), 0);
             let ret = sys::rte_vhost_driver_get_protocol_features(name.as_ptr(), &mut protocol);
             assert_eq!(ret, 0);
-            sys::rte_vhost_driver_unregister(name.as_ptr());
         }
+        unregister(&name);
         assert_eq!(features, vhost_user::FEATURES);
         let missing = protocol & !vhost_user::PROTOCOL_FEATURES;
         // A channel back, cryptography, descriptors and notifications on that channel.

@@ -1,11 +1,12 @@
 //! vhost-user sockets: what is known about the guest, its queues.
 
-use super::library::{Entry, VhostConfig, register, with_sockets};
+use super::client::Client;
+use super::library::{Registered, VhostConfig, register, start, unregister, with_sockets};
 use super::queue::{VhostRx, VhostTx};
 use super::state::VhostState;
 use crate::{DpdkError, DpdkPool, Eal};
 use dpdk_sys as sys;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vhost_user::{Claim, Counters, Info, Mode};
@@ -18,6 +19,8 @@ pub struct VhostSocket {
     pool: Arc<DpdkPool>,
     /// Rings on which the current guest was asked not to notify us, and the change they belong to.
     quiet: (u64, u64),
+    /// Connects, where a front-end makes the socket.
+    client: Option<Client>,
     _claim: Claim,
 }
 
@@ -29,14 +32,17 @@ impl VhostSocket {
         let no_path = |_| DpdkError::new(&what, "contains a NUL byte");
         let path = CString::new(common.path.as_str()).map_err(no_path)?;
         let shared = Arc::new(VhostState::new(common.n_txq.max(1), common.tx_retries));
-        let entry = Entry { shared: shared.clone(), on_change: common.on_change.clone() };
+        let entry = Registered { shared: shared.clone(), on_change: common.on_change.clone() };
         with_sockets(|sockets| sockets.insert(common.path.clone(), entry));
-        if let Err((step, ret)) = register(&path, config) {
-            with_sockets(|sockets| sockets.remove(&common.path));
-            return Err(DpdkError::code(format!("{what}: cannot {step}"), ret));
-        }
+        let client = match begin(&path, config, &shared) {
+            Ok(client) => client,
+            Err((step, ret)) => {
+                with_sockets(|sockets| sockets.remove(&common.path));
+                return Err(DpdkError::code(format!("{what}: cannot {step}"), ret));
+            }
+        };
         let (pool, mode) = (config.pool.clone(), common.mode);
-        Ok(VhostSocket { path, mode, shared, pool, quiet: (0, 0), _claim: claim })
+        Ok(VhostSocket { path, mode, shared, pool, quiet: (0, 0), client, _claim: claim })
     }
 
     /// Queues the guest sends on; 1 without a guest. More handles may be taken when it grows, and
@@ -140,10 +146,29 @@ impl VhostSocket {
 
 impl Drop for VhostSocket {
     fn drop(&mut self) {
-        self.shared.leaving.wait(&self.path);
         // The callbacks that this makes need the entry, and the lock on the table free.
-        // SAFETY: registered by us; the string is NUL-terminated.
-        unsafe { sys::rte_vhost_driver_unregister(self.path.as_ptr()) };
+        match self.client.take() {
+            Some(client) => drop(client),
+            None => unregister(&self.path),
+        }
         with_sockets(|sockets| sockets.remove(self.path.to_string_lossy().as_ref()));
     }
+}
+
+/// Registers the socket, and listens or connects; on failure says at which step, with nothing left
+/// registered.
+fn begin(
+    path: &CStr,
+    config: &VhostConfig,
+    shared: &Arc<VhostState>,
+) -> Result<Option<Client>, (&'static str, i32)> {
+    register(path, config)?;
+    let started = match config.common.mode {
+        Mode::Client => Client::new(path, config, shared).map(Some).map_err(|_| "connect"),
+        Mode::Server => start(path).map(|()| None).map_err(|_| "start"),
+    };
+    started.map_err(|step| {
+        unregister(path);
+        (step, -1)
+    })
 }

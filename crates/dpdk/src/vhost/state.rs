@@ -5,7 +5,7 @@
 //! id and waits until no slot is busy: from then on no thread uses it. Full fences on both sides
 //! make sure that either the owner sees the id gone or the other sees the mark.
 
-use super::leaving::Leaving;
+use super::front_end::FrontEnd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 use vhost_user::{Counters, PAIRS_MAX};
@@ -71,7 +71,7 @@ pub(crate) struct VhostState {
     pub(crate) tx: Vec<QueueSlot>,
     control: QueueSlot,
     connections: Mutex<Vec<Connection>>,
-    pub(crate) leaving: Leaving,
+    pub(crate) front_end: FrontEnd,
 }
 
 impl VhostState {
@@ -90,7 +90,7 @@ impl VhostState {
             tx: slots(n_txq),
             control: QueueSlot::default(),
             connections: Mutex::new(Vec::new()),
-            leaving: Leaving::default(),
+            front_end: FrontEnd::default(),
         }
     }
 
@@ -161,7 +161,6 @@ impl VhostState {
 
     /// A connection ends for good.
     pub(crate) fn closed(&self, vid: i32) {
-        self.leaving.begins(vid);
         self.change(vid, |c| c.running = false);
         self.lock().retain(|c| c.vid != vid);
     }
