@@ -28,6 +28,7 @@ pub(crate) type Words = [u64; PWORDS];
 
 /// Where the headers are in a frame, in bytes from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(8))]
 pub(crate) struct Layout {
     /// Bytes of Ethernet header and VLAN tags (and LLC/SNAP): where L3 or MPLS starts.
     pub l3: u16,

@@ -254,7 +254,11 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
     all: Places,
 ) -> usize {
     let mut last = before::<M>(job, first);
-    let (mut i, layout) = (first, p.layout);
+    let mut i = first;
+    // The loop's stores might change the profile for all that the compiler knows.
+    let (least, len_at) = (usize::from(p.least), usize::from(p.len_at));
+    let (end_base, end_least) = (usize::from(p.end_base), usize::from(p.end_least));
+    let layout = LayoutWord::new(p.layout);
     // SAFETY: places up to the range's end are inside all of these; the data is `len` bytes long.
     unsafe {
         let ready = M::ready(p, port_word(job.in_port));
@@ -267,15 +271,15 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
         while i < all.end {
             let packet = &*packets.add(i);
             let (d, len) = (packet.data().as_ptr(), packet.len());
-            if len < p.least as usize || packet.segments() != 1 {
+            if len < least || packet.segments() != 1 {
                 break;
             }
             let head = M::head(d, len);
             if !M::claims(head, &ready) {
                 break;
             }
-            let end = p.end_base as usize + be16(d, p.len_at as usize) as usize;
-            if end < p.end_least as usize || end > len {
+            let end = end_base + be16(d, len_at) as usize;
+            if end < end_least || end > len {
                 break;
             }
             if FLAGS && !has_tcp_header(d, p, end) {
@@ -286,12 +290,31 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
             M::store(key, lines.add(i));
             *haves.add(i) = 0;
             *lens.add(i) = len as u16;
-            *lays.add(i) = Layout { end: end as u16, ..layout };
+            *lays.add(i) = layout.with_end(end as u16);
             last = key;
             i = all.after::<SOME>(i);
         }
     }
     i
+}
+
+/// A layout as one word, so that one store writes it.
+#[derive(Clone, Copy)]
+struct LayoutWord(u64);
+
+impl LayoutWord {
+    /// The word of a layout without its end.
+    fn new(layout: Layout) -> LayoutWord {
+        // SAFETY: a layout has eight bytes without padding.
+        LayoutWord(unsafe { std::mem::transmute::<Layout, u64>(Layout { end: 0, ..layout }) })
+    }
+
+    #[inline(always)]
+    fn with_end(self, end: u16) -> Layout {
+        const SHIFT: usize = 8 * std::mem::offset_of!(Layout, end);
+        // SAFETY: the word of a layout, in which only `end`, which takes any value, was written.
+        unsafe { std::mem::transmute::<u64, Layout>(self.0 | (u64::from(end) << SHIFT)) }
+    }
 }
 
 /// Parses packet `i` if a profile claims it; returns that profile.
