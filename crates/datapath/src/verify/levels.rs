@@ -18,7 +18,8 @@ pub fn is_available(level: Level) -> bool {
 }
 
 /// The level that workers use by default: that of `WEFT_LEVEL` if this CPU has it, else AVX2 or
-/// scalar. AVX-512 is never the default, as it has not been measured on a machine that has it.
+/// scalar. AVX-512 is not the default, as it gains nothing where it was measured
+/// (docs/decisions/0005).
 pub fn preferred_level() -> Level {
     static PREFERRED: OnceLock<Level> = OnceLock::new();
     *PREFERRED.get_or_init(|| {
