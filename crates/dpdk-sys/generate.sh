@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")"
 functions='rte_eal_init|rte_eal_cleanup|rte_eal_get_runtime_dir|rte_eal_has_hugepages|rte_eal_has_pci'
 functions="$functions|rte_eal_iova_mode|rte_strerror|rte_version|rte_openlog_stream|rte_log_set_global_level"
-functions="$functions|rte_log_set_level_pattern|rte_log_dump|rte_lcore_dump|rte_malloc_dump_stats"
+functions="$functions|rte_log_set_level_pattern|rte_log_cur_msg_loglevel|rte_log_dump|rte_lcore_dump|rte_malloc_dump_stats"
 functions="$functions|rte_memzone_dump"
 functions="$functions|rte_thread_register|rte_thread_unregister"
 functions="$functions|rte_pktmbuf_pool_create|rte_pktmbuf_free_bulk|rte_mempool_free"

@@ -182,3 +182,22 @@ void weft_eth_unwatch(uint16_t port, uint32_t *count)
             rte_pause();
     }
 }
+
+int weft_eth_flow_control(uint16_t port, int rx, int tx, int autoneg)
+{
+    static const enum rte_eth_fc_mode modes[2][2] = {
+        {RTE_ETH_FC_NONE, RTE_ETH_FC_RX_PAUSE},
+        {RTE_ETH_FC_TX_PAUSE, RTE_ETH_FC_FULL},
+    };
+    enum rte_eth_fc_mode mode = modes[!!rx][!!tx];
+    struct rte_eth_fc_conf conf;
+    int ret;
+
+    memset(&conf, 0, sizeof conf);
+    ret = rte_eth_dev_flow_ctrl_get(port, &conf);
+    if (ret < 0 || (conf.mode == mode && !!conf.autoneg == !!autoneg))
+        return ret;
+    conf.mode = mode;
+    conf.autoneg = !!autoneg;
+    return rte_eth_dev_flow_ctrl_set(port, &conf);
+}

@@ -100,6 +100,9 @@ int weft_log_to(void (*sink)(const char *text, size_t len));
 int weft_eth_watch(uint16_t port, uint32_t *count);
 /* Nothing is written to count any more. */
 void weft_eth_unwatch(uint16_t port, uint32_t *count);
+/* Has a port send pause frames when its queues are full (rx), heed those it receives (tx), and agree on both with its
+ * link's other end (autoneg). 0, or a negative error number; -ENOTSUP: the device has no flow control. */
+int weft_eth_flow_control(uint16_t port, int rx, int tx, int autoneg);
 /* A rule that marks packets and leaves them to RSS over the first n_queues queues, with hash types rss.
  * *flow is NULL: only asks. 0, or a negative error number. */
 int weft_flow_mark(uint16_t port, const struct weft_header *headers, unsigned int n, uint32_t mark,

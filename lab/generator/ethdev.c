@@ -29,6 +29,8 @@ configure(struct rte_eth_dev *dev)
 
 	d->counters->n_rx = d->n_rx = dev->data->nb_rx_queues;
 	d->counters->n_tx = dev->data->nb_tx_queues;
+	d->checks_checksums = (dev->data->dev_conf.rxmode.offloads & RTE_ETH_RX_OFFLOAD_CHECKSUM) != 0;
+	LOG(INFO, "port %u: checksums are %s\n", dev->data->port_id, d->checks_checksums ? "checked" : "left alone");
 	return 0;
 }
 
@@ -89,7 +91,9 @@ init_rx(struct rx_queue *q, struct device *d, uint16_t port, uint16_t index, uin
 	q->rearm = RTE_PKTMBUF_HEADROOM | 1ull << 16 | 1ull << 32 | (uint64_t)port << 48;
 	q->ol_flags = 0;
 	if (d->config.offload)
-		q->ol_flags = RTE_MBUF_F_RX_RSS_HASH | RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+		q->ol_flags = RTE_MBUF_F_RX_RSS_HASH;
+	if (d->checks_checksums)
+		q->ol_flags |= RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
 	q->head = 0;
 	q->wanted_rate = &d->counters->rate;
 	q->n_queues = n_queues;
@@ -196,6 +200,28 @@ mtu_set(struct rte_eth_dev *dev, uint16_t mtu)
 static int
 mac_set(struct rte_eth_dev *dev, struct rte_ether_addr *mac)
 {
+	return 0;
+}
+
+static int
+flow_control_get(struct rte_eth_dev *dev, struct rte_eth_fc_conf *conf)
+{
+	struct device *d = dev->data->dev_private;
+
+	if (!d->config.offload)
+		return -ENOTSUP;
+	*conf = d->flow_control;
+	return 0;
+}
+
+static int
+flow_control_set(struct rte_eth_dev *dev, struct rte_eth_fc_conf *conf)
+{
+	static const char *const modes[] = {"none", "rx_pause", "tx_pause", "full"};
+	struct device *d = dev->data->dev_private;
+
+	d->flow_control = *conf;
+	LOG(INFO, "port %u: flow control %s, autoneg %u\n", d->port, modes[conf->mode], conf->autoneg);
 	return 0;
 }
 
@@ -387,6 +413,8 @@ static const struct eth_dev_ops ops = {
 	.link_update = link_update,
 	.mtu_set = mtu_set,
 	.mac_addr_set = mac_set,
+	.flow_ctrl_get = flow_control_get,
+	.flow_ctrl_set = flow_control_set,
 	.promiscuous_enable = accept_mode,
 	.promiscuous_disable = accept_mode,
 	.allmulticast_enable = accept_mode,

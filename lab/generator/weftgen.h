@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <rte_ethdev.h>
 #include <rte_ether.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
@@ -253,6 +254,8 @@ struct device {
 	struct flow_table table;
 	struct replay replay;
 	struct rte_ether_addr mac;
+	bool checks_checksums;               /* the host asked for it */
+	struct rte_eth_fc_conf flow_control; /* as it was set; nothing is paused */
 	uint16_t port, n_rx; /* receive queues */
 	struct hw *hw;       /* NULL: an adapter without flow rules */
 	struct counters *counters;

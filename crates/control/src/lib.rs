@@ -20,6 +20,7 @@ mod ct_walk;
 pub mod daemon;
 mod device_changer;
 mod device_changes;
+mod dpdk_log;
 mod engines;
 mod export;
 mod failed_translations;

@@ -217,7 +217,10 @@ const OF_OVS: [&str; 5] = ["bareudp", "srv6", "lisp", "stt", "vport-internal"];
 /// Opens the port behind an interface.
 pub fn open(devices: &port_dpdk::Devices, config: &PortConfig) -> Result<Box<dyn Port>, PortError> {
     match config.kind.as_str() {
-        kind if port_dpdk::KINDS.contains(&kind) => devices.open(config),
+        kind if port_dpdk::KINDS.contains(&kind) => {
+            crate::dpdk_log::begin();
+            devices.open(config)
+        }
         "system" | "tap" | "internal" | "dummy" | "dummy-internal" | "dummy-pmd" => {
             port::open(config, devices.pools.clone())
         }

@@ -8,7 +8,7 @@ use crate::report::Reporter;
 use crate::state::{Shared, State};
 use crate::tls::Tls;
 use crate::unixctl::{self, Registry, Server};
-use crate::{appctl, housekeeping, reconcile, standby, vlog};
+use crate::{appctl, dpdk_log, housekeeping, reconcile, standby, vlog};
 use anyhow::{Context, Result};
 use std::cell::RefCell;
 use std::path::Path;
@@ -301,10 +301,20 @@ fn start_or_again(
     })
 }
 
+/// True if the database asks for DPDK.
+fn asks_for_dpdk(desired: &Desired) -> bool {
+    let init = desired.other_config.get("dpdk-init").map(String::as_str);
+    matches!(init, Some("true" | "try"))
+}
+
 /// Starts DPDK as the database wants it.
 fn start_dpdk(desired: &Desired, no_huge: bool) -> Result<Arc<dpdk::Pools>> {
     let mut config = dpdk::EalConfig::from_other_config(&desired.other_config);
     config.no_huge = no_huge;
+    config.log = Some(dpdk_log::take);
+    if asks_for_dpdk(desired) {
+        dpdk_log::begin();
+    }
     let eal = dpdk::Eal::init(&config).context("starting DPDK")?;
     Ok(Arc::new(dpdk::Pools::new(eal).context("packet buffers")?))
 }
@@ -330,6 +340,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     config.warn = |text| vlog::warn!("dpif_netdev", "{text}");
     let dp = datapath::Datapath::new(config).context("the kernel-port thread")?;
     let state = Rc::new(RefCell::new(State::new(ofproto, dp, devices(pools, desired))));
+    tokio::task::spawn_local(dpdk_log::run());
     tokio::task::spawn_local(housekeeping::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_each_second(state.clone()));
     tokio::task::spawn_local(crate::links::run_each_second(state.clone()));
@@ -346,8 +357,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
 /// database may look for ovs-vswitchd's lines.
 fn log_dpdk(desired: Option<&Desired>) {
     let Some(eal) = dpdk::Eal::get() else { return };
-    let init = desired.and_then(|d| d.other_config.get("dpdk-init")).map(String::as_str);
-    if matches!(init, Some("true" | "try")) {
+    if desired.is_some_and(asks_for_dpdk) {
         vlog::info!("dpdk", "Using {}", dpdk::dpdk_version());
         vlog::info!("dpdk", "DPDK Enabled - initializing...");
         vlog::info!("dpdk", "EAL ARGS: {}", eal.arguments());

@@ -802,6 +802,14 @@ unsafe extern "C" {
     pub fn weft_eth_unwatch(port: u16, count: *mut u32);
 }
 unsafe extern "C" {
+    pub fn weft_eth_flow_control(
+        port: u16,
+        rx: libc::c_int,
+        tx: libc::c_int,
+        autoneg: libc::c_int,
+    ) -> libc::c_int;
+}
+unsafe extern "C" {
     pub fn weft_flow_mark(
         port: u16,
         headers: *const weft_header,
@@ -951,6 +959,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn rte_log_set_level_pattern(pattern: *const libc::c_char, level: u32) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn rte_log_cur_msg_loglevel() -> libc::c_int;
 }
 unsafe extern "C" {
     pub fn rte_log_dump(f: *mut FILE);

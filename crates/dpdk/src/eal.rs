@@ -27,8 +27,9 @@ pub struct EalConfig {
     pub extra: String,
     /// Do without hugepages, whatever the machine has.
     pub no_huge: bool,
-    /// Where DPDK's log lines go (without newline), from any thread; None: nowhere.
-    pub log: Option<fn(&str)>,
+    /// Gets each of DPDK's log lines, without newline, with its level (`RTE_LOG_*`), on the thread
+    /// that logs it.
+    pub log: Option<fn(u32, &str)>,
 }
 
 impl EalConfig {
@@ -57,7 +58,7 @@ pub struct Eal {
 static EAL: OnceLock<Eal> = OnceLock::new();
 static ARGUMENTS: OnceLock<String> = OnceLock::new();
 static STARTING: Mutex<bool> = Mutex::new(false);
-static LOG: OnceLock<fn(&str)> = OnceLock::new();
+static LOG: OnceLock<fn(u32, &str)> = OnceLock::new();
 
 impl Eal {
     /// Ok if EAL can start while another switch runs that will end soon, with the same result as if
@@ -143,7 +144,6 @@ impl Drop for ThreadGuard {
 
 /// EAL pins the thread that calls it to the main lcore: gives it one that then ends.
 fn start_aside(argv: Vec<String>) -> Result<(), DpdkError> {
-    log_line(&format!("EAL arguments: {}", argv.join(" ")));
     let result = std::thread::Builder::new()
         .name("eal-init".into())
         .spawn(move || start(&argv))
@@ -215,20 +215,18 @@ pub(crate) fn take_last_log() -> String {
     LAST.take()
 }
 
-fn log_line(line: &str) {
-    if let Some(sink) = LOG.get() {
-        sink(line);
-    }
-}
-
 /// Called by the C library with whatever was written, usually one line.
 unsafe extern "C" fn log_sink(text: *const libc::c_char, len: usize) {
-    // SAFETY: stdio hands us `len` readable bytes.
-    let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
+    // SAFETY: stdio hands us `len` readable bytes; the level is this thread's.
+    let (bytes, level) = unsafe {
+        let bytes = std::slice::from_raw_parts(text.cast::<u8>(), len);
+        (bytes, dpdk_sys::rte_log_cur_msg_loglevel().max(0) as u32)
+    };
+    let log = LOG.get().copied().unwrap_or(|_, _| ());
     for line in String::from_utf8_lossy(bytes).lines().filter(|l| !l.trim().is_empty()) {
         // No destructor runs on a thread that is ending.
         if !SILENT.try_with(Cell::get).unwrap_or(false) {
-            log_line(line.trim_end());
+            log(level, line.trim_end());
         }
         let _ = LAST.try_with(|last| last.replace(line.trim().to_string()));
     }

@@ -186,10 +186,12 @@ impl EthDev {
             return Err(DpdkError::new(what, format!("the device takes {least} to {most}")));
         }
         let rss = self.dev.info.rss & sys::WEFT_RSS;
+        let checks = self.dev.info.checks_checksums();
         // SAFETY: all-zero is the default configuration; the call copies it.
         let ret = unsafe {
             let mut conf: sys::rte_eth_conf = std::mem::zeroed();
             conf.rxmode.mtu = config.mtu.unwrap_or(0).into();
+            conf.rxmode.offloads = if checks { sys::WEFT_RX_CHECKSUMS } else { 0 };
             if n_rxq > 1 && rss != 0 {
                 conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
                 conf.rx_adv_conf.rss_conf.rss_hf = rss;

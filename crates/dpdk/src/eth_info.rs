@@ -43,6 +43,16 @@ pub struct EthInfo {
     pub(crate) tx_desc: DescLimit,
 }
 
+impl EthInfo {
+    /// True if the device is asked to check checksums of received packets. `net_tap` would do so on
+    /// the CPU, for every packet; `net_virtio` would also deliver packets whose checksums are still
+    /// to be computed.
+    pub(crate) fn checks_checksums(&self) -> bool {
+        let on_cpu = ["net_tap", "net_virtio", "net_virtio_user"];
+        self.rx_checksums && !on_cpu.contains(&self.driver.as_str())
+    }
+}
+
 /// Limits of a descriptor ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DescLimit {

@@ -66,6 +66,9 @@ pub struct Mbuf {
 /// Mbuf flags of a packet whose IP and L4 checksums are right (`RTE_MBUF_F_RX_IP_CKSUM_GOOD`,
 /// `RTE_MBUF_F_RX_L4_CKSUM_GOOD`).
 const SOUND: u64 = 1 << 7 | 1 << 8;
+/// All mbuf flags about these checksums. With the other two bits as well they are right and not yet
+/// in the packet (`RTE_MBUF_F_RX_IP_CKSUM_NONE`, `RTE_MBUF_F_RX_L4_CKSUM_NONE`).
+const CHECKSUM_FLAGS: u64 = SOUND | 1 << 4 | 1 << 3;
 
 /// A packet: the only pointer to its mbuf, so a mutable borrow of it is the only access to its
 /// bytes. It has no `Drop`; see the crate's ownership rule.
@@ -164,19 +167,20 @@ impl Packet {
     /// computed here.
     #[inline]
     pub fn has_sound_checksums(&self) -> bool {
-        self.flags() & SOUND == SOUND
+        self.flags() & CHECKSUM_FLAGS == SOUND
     }
 
     /// Says that the IP and L4 checksums are right.
     #[inline]
     pub fn set_sound_checksums(&mut self) {
-        self.mbuf().ol_flags |= SOUND;
+        let m = self.mbuf();
+        m.ol_flags = m.ol_flags & !CHECKSUM_FLAGS | SOUND;
     }
 
     /// Says that nothing is known of the IP and L4 checksums.
     #[inline]
     pub fn forget_checksums(&mut self) {
-        self.mbuf().ol_flags &= !SOUND;
+        self.mbuf().ol_flags &= !CHECKSUM_FLAGS;
     }
 
     /// Number of segments.

@@ -1,8 +1,8 @@
 //! Ports on ethdev devices: `dpdk`, and `afxdp` through DPDK's driver for it.
 
 use crate::options::{self, EthOptions};
-use crate::{Devices, device_error};
-use dpdk::{EthConfig, EthDev, EthRules, EthRx, EthTx, dpdk_version};
+use crate::{Devices, Warn, device_error};
+use dpdk::{EthConfig, EthDev, EthRules, EthRx, EthTx, FlowControl, dpdk_version};
 use packet::Packet;
 use port::{Counters, Link, Port, PortConfig, PortError, RuleTable, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
@@ -27,6 +27,9 @@ pub(crate) struct EthPort {
     tx: Vec<Option<Tx>>,
     link_up: bool,
     link_resets: u64,
+    /// As it was last asked for.
+    flow_control: (FlowControl, bool),
+    warn: Option<Warn>,
 }
 
 struct Rx(EthRx);
@@ -89,7 +92,7 @@ impl EthPort {
             started = dev.start(&wanted);
         }
         let (rx, tx) = started.map_err(device_error)?;
-        Ok(EthPort {
+        let port = EthPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
             link_up: dev.link().up,
@@ -98,7 +101,25 @@ impl EthPort {
             rx: rx.into_iter().map(|q| Some(Rx(q))).collect(),
             tx: tx.into_iter().map(|q| Some(Tx(q))).collect(),
             link_resets: 0,
-        })
+            flow_control: options::flow_control(config),
+            warn: devices.warn.clone(),
+        };
+        port.set_flow_control();
+        Ok(port)
+    }
+
+    /// Has the device do the flow control that is asked for, by default none.
+    fn set_flow_control(&self) {
+        let (wanted, asked) = self.flow_control;
+        let failed = match self.dev.set_flow_control(wanted) {
+            Ok(true) => return,
+            Ok(false) if !asked => return,
+            Ok(false) => "Flow control is not supported.".into(),
+            Err(error) => error.to_string(),
+        };
+        if let Some(warn) = &self.warn {
+            warn(&format!("{}: {failed}", self.name));
+        }
     }
 }
 
@@ -250,7 +271,13 @@ impl Port for EthPort {
     }
 
     fn reconfigure(&mut self, config: &PortConfig) -> Result<bool, PortError> {
-        Ok(config.kind == self.kind && EthOptions::read(config)? == self.options)
+        let same = config.kind == self.kind && EthOptions::read(config)? == self.options;
+        let flow_control = options::flow_control(config);
+        if same && flow_control != self.flow_control {
+            self.flow_control = flow_control;
+            self.set_flow_control();
+        }
+        Ok(same)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads `Interface.options`.
 
+use dpdk::FlowControl;
 use port::{PortConfig, PortError};
 use std::collections::BTreeMap;
 
@@ -48,6 +49,15 @@ impl EthOptions {
             mtu: config.mtu_request,
         })
     }
+}
+
+/// Flow control of a `dpdk` interface, and true if an option says something about it.
+pub(crate) fn flow_control(config: &PortConfig) -> (FlowControl, bool) {
+    let value = |key: &str| get(&config.options, key);
+    let [rx, tx, autoneg] = ["rx-flow-ctrl", "tx-flow-ctrl", "flow-ctrl-autoneg"].map(value);
+    let on = |value: Option<&str>| value == Some("true");
+    let asked = rx.or(tx).or(autoneg).is_some();
+    (FlowControl { rx: on(rx), tx: on(tx), autoneg: on(autoneg) }, asked)
 }
 
 /// The device of a `dpdk` interface; empty if none is named.

@@ -184,3 +184,34 @@ fn an_adapter_without_rules() {
     assert!(why.starts_with("port-type: the port has no adapter"), "{why}");
     assert_eq!(marked(&sw), 0);
 }
+
+/// What else an adapter does only when it is asked: it checks checksums, and pauses its link.
+#[test]
+fn an_adapter_is_asked_for_checksums_and_flow_control() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start(&ns);
+    let loud = "--no-pci --log-level=info --log-level=pmd.net.weftgen:info -d";
+    let extra = format!("other_config:dpdk-extra=\"{loud} {}\"", generator().display());
+    sw.vsctl(&["set", "Open_vSwitch", ".", &extra]).unwrap();
+    sw.stop_daemon().unwrap();
+    sw.start_daemon().unwrap();
+    add_bridge(&sw, "br0");
+    add_port(&sw, "src", 1, "net_weftgen0,rate=1000");
+    // The control thread writes DPDK's lines when it has written its own.
+    let says = |what: &str| wait_for(&sw, what, || sw.log().matches(what).count() == 1);
+    says("|dpdk|INFO|net_weftgen: port 0: checksums are checked");
+    assert!(!sw.log().contains("flow control"), "it has none, and none was asked for");
+    vsctl(&sw, "set interface src options:rx-flow-ctrl=true options:flow-ctrl-autoneg=true");
+    says("flow control tx_pause, autoneg 1");
+    vsctl(&sw, "set interface src options:tx-flow-ctrl=true");
+    says("flow control full, autoneg 1");
+    vsctl(&sw, "remove interface src options rx-flow-ctrl tx-flow-ctrl flow-ctrl-autoneg");
+    says("flow control none, autoneg 0");
+    add_port(&sw, "none", 2, "net_null0");
+    vsctl(&sw, "set interface none options:tx-flow-ctrl=true");
+    says("|WARN|none: Flow control is not supported.");
+    says("checksums are checked");
+}

@@ -46,8 +46,6 @@ const CASES: &[(&str, &str)] = &[
         "set controller br0 other_config:dscp=100",
         "bridge br0: controller tcp:127.0.0.1:9: other_config:dscp=100",
     ),
-    ("set interface d0 options:rx-flow-ctrl=true", "interface d0: options:rx-flow-ctrl"),
-    ("set interface d0 options:tx-flow-ctrl=true", "interface d0: options:tx-flow-ctrl"),
     (
         "set interface d0 options:dpdk-lsc-interrupt=true",
         "interface d0: options:dpdk-lsc-interrupt",

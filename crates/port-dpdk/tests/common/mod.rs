@@ -23,7 +23,7 @@ pub fn warnings() -> String {
 }
 
 static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
-    let log = Some((|line: &str| LOG.lock().unwrap().push(line.into())) as fn(&str));
+    let log = Some((|_: u32, line: &str| LOG.lock().unwrap().push(line.into())) as fn(u32, &str));
     let config = EalConfig { log, pci: true, ..Default::default() };
     let pools = Arc::new(Pools::new(Eal::init(&config).expect("EAL starts")).expect("pools"));
     let warn = |line: &str| WARNINGS.lock().unwrap().push(line.into());
