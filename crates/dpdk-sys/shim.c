@@ -2,12 +2,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 #include <rte_dmadev.h>
 #include <rte_ethdev.h>
 #include <rte_errno.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_pause.h>
 #include <rte_vfio.h>
 #include "shim.h"
@@ -41,6 +43,32 @@ int weft_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned i
         m->data_len = 0;
     }
     return 0;
+}
+
+struct rte_mempool *weft_page_pool(const char *name, unsigned int n, unsigned int cache, int numa)
+{
+    const unsigned int flags = RTE_MEMPOOL_F_NO_SPREAD;
+    const uint32_t page = getpagesize();
+    struct rte_pktmbuf_pool_private priv = { 0 };
+    struct rte_mempool_objsz size;
+    struct rte_mempool *pool;
+    uint32_t elt;
+
+    rte_mempool_calc_obj_size(page / 2, flags, &size);
+    elt = page - size.header_size - size.trailer_size;
+    pool = rte_mempool_create_empty(name, n, elt, cache, sizeof(priv), numa, flags);
+    if (pool == NULL)
+        return NULL;
+    priv.mbuf_data_room_size = elt - sizeof(struct rte_mbuf);
+    if (rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL) == 0) {
+        rte_pktmbuf_pool_init(pool, &priv);
+        if (rte_mempool_populate_default(pool) >= 0) {
+            rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+            return pool;
+        }
+    }
+    rte_mempool_free(pool);
+    return NULL;
 }
 
 /* Is it one whole buffer of this pool that nobody else uses? */

@@ -68,6 +68,10 @@ uint16_t weft_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, ui
 int weft_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n);
 /* Frees n packets (chains too) of any pools. */
 void weft_free_bulk(struct rte_mbuf **pkts, unsigned int n);
+
+/* A pool of which each buffer, with its headers, is one page of the system: without hugepages no buffer lies across two
+ * pages, and net_af_xdp takes it that there are no gaps between buffers. */
+struct rte_mempool *weft_page_pool(const char *name, unsigned int n, unsigned int cache, int numa);
 /* This thread's rte_errno. */
 int weft_errno(void);
 /* This thread's lcore id, UINT32_MAX for a thread that EAL does not know. */

@@ -10,6 +10,8 @@ const LOG_INTERVAL_MS: u64 = 1_000;
 const TRACE_INTERVAL_MS: u64 = 60_000;
 /// Lines of a trace that are logged: a translation that is too deep has some 200.
 const TRACE_LINES_MAX: usize = 512;
+/// Bytes of such a trace: a line may have all of a flow's 64 kB of actions.
+const TRACE_BYTES_MAX: usize = 256 << 10;
 
 /// Logs a translation that failed, if there is one and it is time.
 pub fn log(s: &mut State) {
@@ -28,7 +30,8 @@ pub fn log(s: &mut State) {
     }
     *trace_ms = Some(now);
     let options = Options::Bytes(options);
-    if let Ok(trace) = s.ofproto.trace(bridge, &key, &options, &TraceStyle::default()) {
+    let style = TraceStyle { bytes_max: Some(TRACE_BYTES_MAX), ..TraceStyle::default() };
+    if let Ok(trace) = s.ofproto.trace(bridge, &key, &options, &style) {
         vlog::warn!("ofproto_dpif_upcall", "Dropped packet:\n{}", shortened(&trace));
     }
 }

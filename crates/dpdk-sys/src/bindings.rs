@@ -869,6 +869,14 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 unsafe extern "C" {
+    pub fn weft_page_pool(
+        name: *const libc::c_char,
+        n: libc::c_uint,
+        cache: libc::c_uint,
+        numa: libc::c_int,
+    ) -> *mut rte_mempool;
+}
+unsafe extern "C" {
     pub fn weft_free_bulk(pkts: *mut *mut rte_mbuf, n: libc::c_uint);
 }
 unsafe extern "C" {

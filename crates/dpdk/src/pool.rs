@@ -45,18 +45,23 @@ unsafe impl Send for DpdkPool {}
 // SAFETY: as above.
 unsafe impl Sync for DpdkPool {}
 
+/// A name that no other pool has.
+fn unique_name(data: usize) -> CString {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    CString::new(format!("weft{serial}-{data}")).expect("no NUL in it")
+}
+
 impl DpdkPool {
     /// Makes a pool of packets of up to `data` bytes on NUMA node `numa`, `limit` of them or
     /// as many as the budget allows, fewer when memory is short.
     fn create(data: usize, numa: i32, limit: u32) -> Result<DpdkPool, DpdkError> {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
         let room = (data + HEADROOM) as u16;
         let most = (BUDGET / (room as u32 + 256)).clamp(MIN_BUFFERS, limit);
         let mut buffers = most;
         let mut error = DpdkError::new("cannot allocate packet buffers", "no memory");
         while buffers >= MIN_BUFFERS {
-            let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-            let name = CString::new(format!("weft{serial}-{data}")).expect("no NUL in it");
+            let name = unique_name(data);
             // One less than a power of two is what the ring below holds without waste.
             let n = buffers - 1;
             let cache = CACHE_BUFFERS.min(n / CACHE_BUFFERS_RATIO);
@@ -71,6 +76,21 @@ impl DpdkPool {
             buffers /= 2;
         }
         Err(error)
+    }
+
+    /// Makes a pool for AF_XDP: [`LOSSY_BUFFERS`] packets, each in a page of its own. DPDK 22.11's
+    /// driver registers so many bytes as buffers have together, and without hugepages those of
+    /// other pools have gaps between them: the kernel refuses what lies beyond, and in the end a
+    /// device has no buffers to receive into.
+    fn of_pages(data: usize) -> Result<DpdkPool, DpdkError> {
+        let name = unique_name(data);
+        let n = LOSSY_BUFFERS - 1;
+        // SAFETY: EAL runs (callers hold an `Eal`); the name is copied.
+        let raw = unsafe { dpdk_sys::weft_page_pool(name.as_ptr(), n, CACHE_BUFFERS, -1) };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            DpdkError::code(format!("cannot allocate {n} packet buffers of a page"), -1)
+        })?;
+        Ok(DpdkPool { raw, buffers: n, room: data })
     }
 
     /// Buffers out of the pool: in flight, or posted to a device's receive ring.
@@ -197,7 +217,7 @@ impl Pools {
         match &*lossy {
             Some(pool) if pool.in_use() < pool.capacity() / 2 => Ok(pool.clone()),
             _ => {
-                let pool = DpdkPool::create(self.default.room, -1, LOSSY_BUFFERS)?;
+                let pool = DpdkPool::of_pages(self.default.room)?;
                 Ok(lossy.insert(Arc::new(pool)).clone())
             }
         }

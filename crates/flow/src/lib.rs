@@ -35,7 +35,7 @@ pub use parse_match::{
     PortNumber, field_named, parse_match, parse_match_tun, parse_port, parse_value,
 };
 pub use parse_odp::{DatapathPortNumber, parse_odp, parse_odp_options};
-pub use text::{TextError, number, parse_ct_state};
+pub use text::{TEXT_MAX, TextError, number, parse_ct_state};
 pub use text_match::{
     NSH, PortName, ct_state_text, exact_mask, flow_text, match_text, megaflow_text, packet_mask,
     port_text,

@@ -1,6 +1,6 @@
 //! The parser of OpenFlow match text, as used for `ofproto/trace` and `ovs-ofctl`.
 
-use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, err};
+use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, check_length, err};
 use crate::text::{number, number_up_to, parse_ethernet, parse_flags, parse_ip, parse_ip_mask};
 use crate::text_match::PORTS;
 use crate::{Field, Format, Key, Mask, TunMetadata, at};
@@ -74,6 +74,7 @@ pub fn parse_match_tun(
     text: &str,
     ports: PortNumber,
 ) -> Result<(Key, Mask, Vec<TunMetadata>), TextError> {
+    check_length(text)?;
     let mut out = Parser { key: Key::ZERO, mask: Key::ZERO, ports };
     let mut tun = Vec::new();
     for (name, value) in words(text) {

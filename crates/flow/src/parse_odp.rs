@@ -1,7 +1,7 @@
 //! The parser of datapath flow keys in text, as typed for `ofproto/trace` or printed by
 //! `dpctl/dump-flows`.
 
-use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, err};
+use crate::text::{CT_STATE, TCP_FLAGS, TUN_FLAGS, TextError, check_length, err};
 use crate::text::{number_up_to, parse_ethernet, parse_flags, parse_ip, parse_ip_mask};
 use crate::text_match::NSH;
 use crate::tun_metadata::long_number;
@@ -27,6 +27,7 @@ pub fn parse_odp_options(
     text: &str,
     ports: DatapathPortNumber,
 ) -> Result<(Key, Mask, Vec<u8>), TextError> {
+    check_length(text)?;
     let mut p = Parser {
         key: Key::ZERO,
         mask: Key::ZERO,

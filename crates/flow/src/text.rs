@@ -17,6 +17,17 @@ impl std::fmt::Display for TextError {
 
 impl std::error::Error for TextError {}
 
+/// Bytes of the longest text of a match or a flow: all fields there are have some 2,000.
+pub const TEXT_MAX: usize = 0xffff;
+
+/// Refuses a text that is too long.
+pub(crate) fn check_length(text: &str) -> Result<(), TextError> {
+    match text.len() {
+        0..=TEXT_MAX => Ok(()),
+        _ => err(format!("a flow has more than {TEXT_MAX} bytes")),
+    }
+}
+
 pub(crate) fn err<T>(text: impl Into<String>) -> Result<T, TextError> {
     Err(TextError(text.into()))
 }

@@ -305,6 +305,15 @@ prop_compose! {
     }
 }
 
+#[test]
+fn a_text_is_no_longer_than_it_may_be() {
+    let (odp, of) = ("in_port(1),".repeat(6_000), "in_port=1,".repeat(7_000));
+    let errors =
+        [parse_odp(&odp, &|_| None).unwrap_err(), flow::parse_match(&of, &|_| None).unwrap_err()];
+    assert!(errors.iter().all(|e| e.to_string() == "a flow has more than 65535 bytes"));
+    assert!(flow::parse_match(&of[..flow::TEXT_MAX / 10 * 10], &|_| None).is_ok());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 

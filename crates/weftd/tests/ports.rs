@@ -272,15 +272,66 @@ fn afxdp_where_the_kernel_has_it() {
     ping(&a, 2);
 }
 
-/// A switch with bridge br0 that has DPDK use no hugepages.
-fn without_hugepages(ns: &Netns) -> Switch<'_> {
-    let sw = start_with_bridge(ns);
-    if !sw.log().contains("no hugepages") {
-        vsctl(&sw, "set open . other_config:dpdk-extra=--no-huge");
-        sw.stop_daemon().unwrap();
-        sw.start_daemon().unwrap();
+/// All buffers of the device's pool go round, and the device can still receive.
+#[test]
+fn an_afxdp_device_goes_on_when_all_buffers_were_used() {
+    const FRAMES: u64 = 40_000;
+    if !privileged() {
+        return;
     }
-    sw
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = without_hugepages(&ns);
+    let (a, b) = (host(&ns, 1), host_on(&ns, &sw, 2));
+    a.offloads_off("eth0").unwrap();
+    b.offloads_off("eth0").unwrap();
+    add(&sw, "v1", "type=afxdp");
+    ping(&a, 2);
+    let raw = testkit::Raw::open(&a, "eth0").unwrap();
+    let to = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x12, 0x34];
+    let frame = [&to[..], &[0; 50]].concat();
+    let received = || statistic(&sw, "v1", "rx_packets").unwrap_or(0);
+    wait_for("the frames are received", || {
+        for _ in 0..100 {
+            (0..20).for_each(|_| raw.send(&frame).unwrap());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        received() > FRAMES
+    });
+    ping(&a, 2);
+}
+
+/// Another program of XDP (here: the socket of another port) is on the device: whatever else
+/// changes in the database has that tried again some times only, as each attempt costs memory.
+#[test]
+fn an_afxdp_device_that_cannot_be_opened_is_tried_some_times() {
+    const CHANGES: usize = 8;
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = without_hugepages(&ns);
+    let _a = host(&ns, 1);
+    let devargs = "options:dpdk-devargs=net_af_xdp_first,iface=v1";
+    add(&sw, "x1", &format!("type=dpdk {devargs}"));
+    vsctl(&sw, "--no-wait add-port br0 v1 -- set interface v1 type=afxdp");
+    wait_for("the error", || iface(&sw, "v1", "error").contains("cannot set up receive queue"));
+    let size = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", sw.daemon_pid().unwrap()));
+        let rss = status.unwrap().lines().find_map(|l| l.strip_prefix("VmRSS:").map(str::to_owned));
+        rss.unwrap().trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    for i in 0..2 {
+        add(&sw, &format!("t{i}"), "type=internal");
+    }
+    let before = size();
+    for i in 2..CHANGES {
+        add(&sw, &format!("t{i}"), "type=internal");
+    }
+    assert!(size() < before + (60 << 10), "{before} kB, then {} kB", size());
+    assert!(iface(&sw, "v1", "error").contains("cannot set up receive queue"));
+    vsctl(&sw, "del-port x1 -- del-port v1");
+    add(&sw, "v1", "type=afxdp");
+    assert_eq!(iface(&sw, "v1", "error"), "[]");
 }
 
 /// Whoever has the other end of a veth pair may delete both, and make another one: DPDK's driver

@@ -29,10 +29,12 @@ pub enum OdpAction {
 /// Finds the number of a port by the name that was typed.
 pub type PortNamed<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
-/// Reads a list of actions; `None` if something is not understood.
+/// Reads a list of actions; `None` if something is not understood, or the text is longer than a
+/// flow's may be.
 pub fn parse(text: &str, ports: PortNamed) -> Option<Vec<OdpAction>> {
     match text.eq_ignore_ascii_case("drop") {
         true => Some(vec![OdpAction::Other("drop".into())]),
+        false if text.len() > flow::TEXT_MAX => None,
         false => list(text, ports, 1),
     }
 }

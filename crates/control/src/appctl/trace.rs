@@ -32,8 +32,12 @@ fn traced(s: &mut State, args: &[String], actions: Option<&str>) -> Result<Strin
         Some(text) => Some(packet_out_actions(s, bridge, (&key, text), wanted.consistent)?),
         None => None,
     };
-    let style =
-        TraceStyle { ct_next: &wanted.ct_next, names: wanted.names, actions: actions.as_deref() };
+    let style = TraceStyle {
+        ct_next: &wanted.ct_next,
+        names: wanted.names,
+        actions: actions.as_deref(),
+        bytes_max: None,
+    };
     if !wanted.generate && wanted.packet.is_none() {
         return s.ofproto.trace(bridge, &key, &options, &style).map_err(|e| e.to_string());
     }

@@ -16,25 +16,31 @@ use std::time::Instant;
 
 const MODULE: &str = "bridge";
 
-/// Looks for an interface whose kernel device was missing and is there now; for AF_XDP this is one
-/// of the times that it is opened again. True if there is one: the configuration then has to be
-/// applied again. Other failures are tried again when the
+/// Looks for an interface whose kernel device was missing and is there now. True if there is one:
+/// the configuration then has to be applied again. Other failures are tried again when the
 /// configuration changes.
 pub fn take_returned(state: &Shared) -> bool {
     let came_back = |i: &mut Iface| {
         !i.works()
             && match i.conf.kind.as_str() {
                 "system" => device_exists(&i.conf.name),
-                "afxdp" if i.xdp_reopens > 0 && device_exists(&i.conf.name) => {
-                    i.xdp_reopens -= 1;
-                    true
-                }
+                "afxdp" => i.xdp_reopens > 0 && device_exists(&i.conf.name),
                 _ => false,
             }
     };
     let mut s = state.borrow_mut();
     let mut all = s.bridges.values_mut().flat_map(|b| b.ifaces.values_mut());
     all.any(came_back)
+}
+
+/// The error of an interface whose AF_XDP device could not be opened, or was lost, and was tried
+/// often enough since its row changed: each attempt costs memory. Else this is one more attempt.
+pub(super) fn given_up(iface: Option<&mut Iface>, conf: &IfaceConf) -> Option<String> {
+    let iface = iface.filter(|i| conf.kind == "afxdp" && i.conf == *conf)?;
+    let error = iface.error.clone().filter(|_| device_exists(&conf.name))?;
+    let is_spent = iface.xdp_reopens == 0;
+    iface.xdp_reopens = iface.xdp_reopens.saturating_sub(1);
+    is_spent.then_some(error)
 }
 
 /// True if there is a kernel device of this name in our network namespace, which /sys may not show.

@@ -1,22 +1,25 @@
 //! What interfaces need of the kernel before they are configured, done by a thread that may wait.
 //!
 //! The kernel opens and changes devices under a lock (rtnl) that whoever makes devices in a
-//! namespace of its own holds for tenths of a second. The control thread goes on meanwhile.
+//! namespace of its own holds for tenths of a second. Drivers of DPDK wait for it as well, or for
+//! their adapter. The control thread goes on meanwhile.
 
-use super::interface::{holder, is_reserved, port_conf};
+use super::interface::{given_up, holder, is_reserved, port_conf};
 use crate::closing::Closing;
 use crate::config::{BridgeConf, IfaceConf, PortConf, QosConf};
+use crate::ports;
 use crate::state::{Shared, State};
 use crate::vlog;
 use ::port::{DeviceAnswer, Inquiry, Port, PortConfig, ask_all};
 use flow::PortNo;
-use packet::Pool;
+use port_dpdk::Devices;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Interfaces that are prepared together: the first ones need not wait for thousands of others, and
 /// few threads' turns are taken for many.
 pub(super) const PREPARED_INTERFACES_MAX: usize = 32;
+/// Types of ports whose devices the kernel or a driver opens.
+const ON_DEVICES: [&str; 5] = ["system", "tap", "internal", "afxdp", "dpdk"];
 
 /// A port that was opened and is not of the datapath yet.
 pub(super) struct Opened {
@@ -49,16 +52,16 @@ impl Prepared {
 /// A port that is to be opened.
 struct Opening {
     config: PortConfig,
-    pool: Arc<dyn Pool>,
+    devices: Devices,
     closing: Closing,
     wants_default_qdisc: bool,
 }
 
 impl Opening {
-    /// Opens the port, and waits for the kernel.
+    /// Opens the port, and waits for the kernel or the driver.
     fn run(self) -> Result<Opened, String> {
         self.closing.wait_for(&self.config.kind, &self.config.name);
-        let mut port = ::port::open(&self.config, self.pool).map_err(|e| e.to_string())?;
+        let mut port = ports::open(&self.devices, &self.config).map_err(|e| e.to_string())?;
         // A TAP keeps its addresses over a crash or restart of the daemon.
         let _ = port.set_persistent(true);
         let tc = if self.wants_default_qdisc { port.traffic_control() } else { None };
@@ -72,6 +75,8 @@ impl Opening {
 /// What is to be done for some interfaces.
 #[derive(Default)]
 struct Due {
+    /// Interfaces of which no attempt is made.
+    refused: Prepared,
     openings: Vec<Opening>,
     changes: Vec<(PortNo, Inquiry)>,
 }
@@ -91,12 +96,17 @@ impl Due {
             (iface.is_some_and(|i| i.works()), iface.is_some_and(|i| i.conf == *conf));
         let dp_port = iface.and_then(|i| i.dp_port);
         let config = port_conf(s, br, conf, mac);
-        if !["system", "tap", "internal"].contains(&config.kind.as_str()) {
+        if !ON_DEVICES.contains(&config.kind.as_str()) {
             return;
         }
         if !works {
-            if !is_reserved(&conf.name) && holder(s, br, &conf.name).is_none() {
-                self.open(s, conf, config);
+            if is_reserved(&conf.name) || holder(s, br, &conf.name).is_some() {
+                return;
+            }
+            let iface = s.bridges.get_mut(&br.name).and_then(|b| b.ifaces.get_mut(&conf.name));
+            match given_up(iface, conf) {
+                Some(error) => drop(self.refused.0.insert(conf.name.clone(), Err(error))),
+                None => self.open(s, conf, config),
             }
             return;
         }
@@ -116,7 +126,7 @@ impl Due {
     fn open(&mut self, s: &State, conf: &IfaceConf, config: PortConfig) {
         self.openings.push(Opening {
             config,
-            pool: s.devices.pools.clone(),
+            devices: s.devices.clone(),
             closing: s.closing.clone(),
             wants_default_qdisc: !matches!(conf.qos.as_deref(), Some(QosConf::Linux(_))),
         });
@@ -124,7 +134,7 @@ impl Due {
 
     /// Does all of it, and waits for the kernel.
     fn run(self) -> Done {
-        let mut prepared = Prepared::default();
+        let mut prepared = self.refused;
         for opening in self.openings {
             let name = opening.config.name.clone();
             prepared.0.entry(name).or_insert_with(|| opening.run());
@@ -148,7 +158,7 @@ pub(super) async fn prepare(
         let s = &mut *state.borrow_mut();
         some.iter().for_each(|(_, conf)| due.add(s, br, conf));
         if due.openings.is_empty() && due.changes.is_empty() {
-            return Prepared::default();
+            return due.refused;
         }
         s.flush_changes();
     }

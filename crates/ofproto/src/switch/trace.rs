@@ -38,7 +38,7 @@ impl Switch {
         options: &Options,
         style: &TraceStyle<'_>,
     ) -> Result<String, ConfigError> {
-        let recorder = Recorder::new(false, style.names.then_some(id));
+        let recorder = Recorder::new(false, style.names.then_some(id), style.bytes_max);
         let (key, out, recorder) = self.traced(id, (key, options), style.actions, recorder)?;
         Ok(self.reports(&key, &out, recorder, style.ct_next))
     }
@@ -53,7 +53,7 @@ impl Switch {
         style: &TraceStyle<'_>,
         now: u64,
     ) -> Result<String, ConfigError> {
-        let recorder = Recorder::new(true, style.names.then_some(id));
+        let recorder = Recorder::new(true, style.names.then_some(id), style.bytes_max);
         let (key, out, recorder) = self.traced(id, (key, options), style.actions, recorder)?;
         if let Some(effects) = &out.effects {
             self.effects(effects, now);

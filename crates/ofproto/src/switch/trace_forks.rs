@@ -30,7 +30,7 @@ impl Switch {
             let mut again =
                 Recorder { learning: r.learning, names: r.names, ..Recorder::default() };
             (again.forks, again.forks_left) = (std::mem::take(&mut r.forks), r.forks_left);
-            again.bytes = r.bytes;
+            (again.bytes, again.bytes_max) = (r.bytes, r.bytes_max);
             let (mut out, mut recorder) = (Decision::default(), Some(again));
             out.clear();
             self.trace_frozen(&key, &mut out, &mut recorder);

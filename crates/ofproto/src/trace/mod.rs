@@ -32,6 +32,8 @@ pub struct TraceStyle<'a> {
     pub names: bool,
     /// The packet is a controller's, with these actions; None: it came from a port.
     pub actions: Option<&'a [Action]>,
+    /// Bytes of text after which steps are not shown any more; None: as many as there may be.
+    pub bytes_max: Option<usize>,
 }
 
 impl Default for Options {

@@ -12,7 +12,7 @@ pub(crate) const FORKS_MAX: usize = 64;
 
 /// Bytes of one trace's text with all indents that there may be, at most, but for the step that
 /// reaches that. Steps of deep pipelines are indented much, and flows may have actions of 64 kB.
-pub(crate) const TRACE_BYTES_MAX: usize = 16 << 20;
+pub(crate) const TRACE_BYTES_MAX: usize = 4 << 20;
 /// Bytes by which a step may be indented more than the one around it.
 const INDENT_BYTES: usize = 8;
 
@@ -56,15 +56,17 @@ pub(crate) struct Recorder {
     pub forks: VecDeque<Fork>,
     /// How many more copies this trace may look up; at first [`FORKS_MAX`].
     pub forks_left: usize,
-    /// Bytes of the steps so far.
+    /// Bytes of the steps so far, and how many there may be.
     pub bytes: usize,
+    pub bytes_max: usize,
     /// Steps that are not ended and not shown.
     pub hidden: usize,
 }
 
 impl Recorder {
-    pub fn new(learning: bool, names: Option<BridgeId>) -> Recorder {
-        Recorder { learning, names, forks_left: FORKS_MAX, ..Recorder::default() }
+    pub fn new(learning: bool, names: Option<BridgeId>, bytes_max: Option<usize>) -> Recorder {
+        let bytes_max = bytes_max.map_or(TRACE_BYTES_MAX, |max| max.min(TRACE_BYTES_MAX));
+        Recorder { learning, names, forks_left: FORKS_MAX, bytes_max, ..Recorder::default() }
     }
 
     pub fn list(&mut self) -> &mut Vec<Node> {
@@ -76,7 +78,7 @@ impl Recorder {
 
     /// True if the trace is as long as it may be.
     pub fn is_full(&self) -> bool {
-        self.bytes >= TRACE_BYTES_MAX
+        self.bytes >= self.bytes_max
     }
 
     /// A step that contains no others yet; None: the trace is as long as it may be.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use testkit::{Netns, Switch};
+use testkit::{Netns, Switch, privileged};
 
 /// Changes a second: each is a command, which costs the machine more than the switch.
 const RATE: u32 = 50;
@@ -149,6 +149,11 @@ const WAITS: [&str; 6] = [
     "synchronize_rcu",
 ];
 
+/// Where a thread waits that opens an AF_XDP device.
+const DRIVER_WAITS: [&str; 4] = ["rtnetlink", "dev_ioctl", "xsk_bind", "bpf_xdp_link_attach"];
+/// Whoever sleeps for so long pauses: before it tries something again.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// Whoever may make devices, in a namespace of its own, holds the kernel's lock for tenths of a
 /// second, which everybody waits for who asks about a device: the control thread does not ask.
 #[test]
@@ -227,6 +232,36 @@ fn control_does_not_wait_for_queues_and_addresses_while_others_make_devices() {
     });
 }
 
+/// Nor for AF_XDP devices, nor until one that cannot be started was tried several times: another
+/// port has the device's queue.
+#[test]
+fn control_does_not_wait_for_devices_of_dpdk() {
+    const ROUNDS: u32 = 3;
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = &without_hugepages(&ns);
+    ns.ip("link add w0 type veth peer name x0").unwrap();
+    ns.ip("link set x0 up").unwrap();
+    let making = [make_devices(), make_devices()];
+    let all = while_others_wait_in(sw, &DRIVER_WAITS, || {
+        for _ in 0..ROUNDS {
+            vsctl(sw, "add-port br0 w0 -- set interface w0 type=afxdp");
+            assert_eq!(iface(sw, "w0", "error"), "[]");
+            let second = "type=dpdk options:dpdk-devargs=net_af_xdp_two,iface=w0";
+            let added = format!("--no-wait add-port br0 y0 -- set interface y0 {second}");
+            vsctl(sw, &added);
+            wait_for("the second one fails", || {
+                iface(sw, "y0", "error").contains("cannot set up receive queue")
+            });
+            vsctl(sw, "del-port y0 -- del-port w0");
+        }
+    });
+    drop(making);
+    assert!(all > 0, "another thread waited instead");
+}
+
 /// A port whose type changes is opened when the one of the same name is closed, which takes the
 /// kernel 10 to 25 ms: the control thread goes on meanwhile.
 #[test]
@@ -281,20 +316,34 @@ impl Drop for End<'_> {
 /// Does something, and says how often threads other than the control thread waited for the kernel's
 /// lock meanwhile. That one must not.
 fn while_others_wait(sw: &Switch, work: impl FnOnce()) -> usize {
+    while_others_wait_in(sw, &WAITS, work)
+}
+
+/// As [`while_others_wait`], for these functions of the kernel.
+fn while_others_wait_in(sw: &Switch, waits: &[&str], work: impl FnOnce()) -> usize {
     let pid = sw.daemon_pid().unwrap();
     let over = std::sync::atomic::AtomicBool::new(false);
-    let waits = |thread: &str| {
-        let wchan = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan"));
-        wchan.ok().filter(|at| WAITS.iter().any(|wait| at.contains(wait)))
+    let of =
+        |thread: &str, what| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/{what}"));
+    let waiting = |thread: &str| {
+        of(thread, "wchan").ok().filter(|at| waits.iter().any(|wait| at.contains(wait)))
     };
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
-            let (mut all, mut control) = (0, Vec::new());
+            let (mut all, mut control, name) = (0, Vec::new(), pid.to_string());
+            let mut asleep = (String::new(), Instant::now());
             while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                control.extend(waits(&pid.to_string()));
+                control.extend(waiting(&name));
+                // What it has run stays as long as it sleeps.
+                let has_run = of(&name, "schedstat").unwrap();
+                if !of(&name, "wchan").unwrap().contains("nanosleep") || asleep.0 != has_run {
+                    asleep = (has_run, Instant::now());
+                } else if asleep.1.elapsed() > PAUSE {
+                    control.push("a pause".into());
+                }
                 let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
                 let names = tasks.flatten().map(|task| task.file_name());
-                all += names.filter(|name| waits(&name.to_string_lossy()).is_some()).count();
+                all += names.filter(|name| waiting(&name.to_string_lossy()).is_some()).count();
                 std::thread::sleep(Duration::from_micros(200));
             }
             (all, control)
