@@ -71,7 +71,7 @@ pub struct EthTx {
 const RING: &str = "net_ring";
 
 /// The queues of a started device.
-type Queues = (Vec<EthRx>, Vec<EthTx>);
+pub type EthQueues = (Vec<EthRx>, Vec<EthTx>);
 
 impl EthDev {
     /// Attaches (hot-plugs if needed) and claims the device `devargs` names: a PCI address, a
@@ -115,20 +115,22 @@ impl EthDev {
         &self.dev
     }
 
-    /// Configures and starts the device. On an error it is left stopped.
-    pub fn start(&self, config: &EthConfig) -> Result<Queues, DpdkError> {
+    /// Configures and starts the device. On an error it is left stopped, and can be started again;
+    /// but an AF_XDP device of DPDK 22.11 has to be attached anew.
+    pub fn start(&self, config: &EthConfig) -> Result<EthQueues, DpdkError> {
         let claims = registry::lock();
         if self.dev.info.driver != xdp::DRIVER {
             return self.start_locked(&claims, config);
         }
         let before = xdp::sockets();
-        let queues = self.start_locked(&claims, config)?;
+        let queues = self.start_locked(&claims, config);
+        // A start that failed leaves some, too.
         let mut sockets = self.dev.sockets.lock().unwrap_or_else(|e| e.into_inner());
-        *sockets = xdp::sockets().difference(&before).copied().collect();
-        Ok(queues)
+        sockets.extend(xdp::sockets().difference(&before));
+        queues
     }
 
-    fn start_locked(&self, claims: &Claims, config: &EthConfig) -> Result<Queues, DpdkError> {
+    fn start_locked(&self, claims: &Claims, config: &EthConfig) -> Result<EthQueues, DpdkError> {
         let info = &self.dev.info;
         let mut n_rxq = config.n_rxq.clamp(1, info.max_rx_queues.max(1));
         let mut n_txq = config.n_txq.clamp(1, info.max_tx_queues.max(1));

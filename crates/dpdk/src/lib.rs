@@ -24,7 +24,7 @@ mod xdp;
 pub use dma::{DmaEngine, DmaInfo, DmaStats, VfioMapper, dma_devices, dma_stats};
 pub use dump::{detach, lcores, log_levels, malloc_stats, set_log_level};
 pub use eal::{Eal, EalConfig, ThreadGuard};
-pub use eth::{EthConfig, EthDev, EthRx, EthTx};
+pub use eth::{EthConfig, EthDev, EthQueues, EthRx, EthTx};
 pub use eth_info::{EthInfo, EthLink, EthStats};
 pub use flow_control::FlowControl;
 pub use pool::{DpdkPool, Pools};

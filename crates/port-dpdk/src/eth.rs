@@ -2,7 +2,7 @@
 
 use crate::options::{self, EthOptions};
 use crate::{Devices, Warn, device_error};
-use dpdk::{EthConfig, EthDev, EthRules, EthRx, EthTx, FlowControl, dpdk_version};
+use dpdk::{EthConfig, EthDev, EthQueues, EthRules, EthRx, EthTx, FlowControl, dpdk_version};
 use packet::Packet;
 use port::{Counters, Link, Port, PortConfig, PortError, RuleTable, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// DPDK's driver for AF_XDP.
 const XDP: &str = "net_af_xdp";
-/// Further attempts to start an AF_XDP device.
-const XDP_ATTEMPTS: u32 = 4;
-/// Pause before each of them.
-const XDP_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before the second attempt to start an AF_XDP device; further ones are twice as long each.
+const XDP_PAUSE: Duration = Duration::from_millis(50);
+/// Pause before the last one.
+const XDP_PAUSE_MAX: Duration = Duration::from_millis(400);
 
 /// A started device. Its queues keep it open: it closes when the port and all queues are dropped.
 pub(crate) struct EthPort {
@@ -60,12 +60,14 @@ fn refuse_broken(devargs: &str, hugepages: bool) -> Result<(), PortError> {
     Ok(())
 }
 
-impl EthPort {
-    pub(crate) fn open(devices: &Devices, config: &PortConfig) -> Result<EthPort, PortError> {
-        let options = EthOptions::read(config)?;
-        refuse_broken(&options.devargs, devices.pools.eal().hugepages())?;
-        let eal = devices.pools.eal();
-        let dev = EthDev::attach(eal, &options.devargs).map_err(device_error)?;
+/// Attaches the device and starts it. The kernel frees the queues of an AF_XDP socket some time
+/// after it was closed, so such a device is tried more than once. Each time it is attached anew:
+/// after a start that failed, DPDK 22.11's driver goes on with the positions that it had in its
+/// rings, and would receive nothing.
+fn start(devices: &Devices, options: &EthOptions) -> Result<(EthDev, EthQueues), PortError> {
+    let mut pause = XDP_PAUSE;
+    loop {
+        let dev = EthDev::attach(devices.pools.eal(), &options.devargs).map_err(device_error)?;
         let mtu = options.mtu.unwrap_or_else(|| dev.mtu());
         // DPDK 22.11's AF_XDP driver does not give back what is in its rings when it closes.
         let xdp = dev.info().driver == XDP;
@@ -82,16 +84,21 @@ impl EthPort {
             mtu: options.mtu,
             pool,
         };
-        let mut started = dev.start(&wanted);
-        // The kernel frees the queues of an AF_XDP socket some time after it was closed.
-        for _ in 0..if xdp { XDP_ATTEMPTS } else { 0 } {
-            if started.is_ok() {
-                break;
-            }
-            std::thread::sleep(XDP_PAUSE);
-            started = dev.start(&wanted);
+        match dev.start(&wanted) {
+            Ok(queues) => return Ok((dev, queues)),
+            Err(error) if !xdp || pause > XDP_PAUSE_MAX => return Err(device_error(error)),
+            Err(_) => drop(dev),
         }
-        let (rx, tx) = started.map_err(device_error)?;
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+}
+
+impl EthPort {
+    pub(crate) fn open(devices: &Devices, config: &PortConfig) -> Result<EthPort, PortError> {
+        let options = EthOptions::read(config)?;
+        refuse_broken(&options.devargs, devices.pools.eal().hugepages())?;
+        let (dev, (rx, tx)) = start(devices, &options)?;
         let port = EthPort {
             name: config.name.clone(),
             kind: config.kind.clone(),

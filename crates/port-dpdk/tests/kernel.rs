@@ -6,6 +6,7 @@ mod common;
 use common::{config, devices, dir};
 use packet::{Packet, Pool};
 use port::{Port, PortError, RxQueue, TxQueue};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -18,27 +19,53 @@ fn open(name: &str, kind: &str, devargs: &str) -> Result<Box<dyn Port>, PortErro
     devices().open(&config(name, kind, &[("dpdk-devargs", devargs)]))
 }
 
-/// Packets that start like ours do, from `from` to `to`.
+/// Frames from `from` to `to`: each is sent once, none is lost, and they come in order.
 fn carry(from: &mut dyn Port, to: &mut dyn Port) {
-    exchange(from.take_tx(0).unwrap(), to.take_rx(0).unwrap());
+    const FRAMES: u8 = 100;
+    let (mut tx, mut rx) = (from.take_tx(0).unwrap(), to.take_rx(0).unwrap());
+    let (start, mut sent, mut got) = (Instant::now(), 0, 0);
+    while got < FRAMES {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}\n{got} of {sent}", common::log());
+        let packets: Vec<Packet> = (sent..FRAMES.min(got + 10)).filter_map(numbered).collect();
+        let taken = tx.tx(&packets);
+        sent += taken as u8;
+        devices().pools.free(&packets[taken..]);
+        for number in receive(&mut *rx) {
+            assert_eq!(number, got, "of {sent}\n{}", common::log());
+            got += 1;
+        }
+    }
 }
 
+/// Frames to a peer, which sends them back once it has begun to.
 fn exchange(mut tx: Box<dyn TxQueue>, mut rx: Box<dyn RxQueue>) {
-    let mut frame = vec![0u8; 64];
-    frame[..6].fill(0xff);
-    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
     let (start, mut got) = (Instant::now(), 0);
     while got < 10 {
-        assert!(start.elapsed() < Duration::from_secs(5), "{}\n{got}", common::log());
-        let packets: Vec<Packet> = devices().pools.packet(&frame).into_iter().collect();
+        assert!(start.elapsed() < Duration::from_secs(20), "{}\n{got}", common::log());
+        let packets: Vec<Packet> = numbered(0).into_iter().collect();
         let taken = tx.tx(&packets);
         devices().pools.free(&packets[taken..]);
-        let mut back = Vec::with_capacity(32);
-        rx.rx(&mut back, 32);
-        got += back.iter().filter(|p| p.data()[12..14] == [0x88, 0xb5]).count();
-        devices().pools.free(&back);
-        std::thread::sleep(Duration::from_millis(1));
+        got += receive(&mut *rx).len();
     }
+}
+
+/// A frame with a number.
+fn numbered(n: u8) -> Option<Packet> {
+    let mut frame = vec![n; 64];
+    frame[..6].fill(0xff);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    devices().pools.packet(&frame)
+}
+
+/// The numbers of frames that came within a millisecond.
+fn receive(rx: &mut dyn RxQueue) -> Vec<u8> {
+    std::thread::sleep(Duration::from_millis(1));
+    let mut back = Vec::with_capacity(32);
+    rx.rx(&mut back, 32);
+    let ours = back.iter().map(|p| p.data()).filter(|data| data[12..14] == [0x88, 0xb5]);
+    let numbers = ours.map(|data| data[63]).collect();
+    devices().pools.free(&back);
+    numbers
 }
 
 #[test]
@@ -58,6 +85,7 @@ fn kernel_devices() {
     for _ in 0..3 {
         afxdp();
     }
+    afxdp_while_the_queue_is_another_sockets();
     assert_eq!(devices().pools.in_use(), before);
 }
 
@@ -122,3 +150,72 @@ fn afxdp() {
     assert_eq!(a.status()["driver_name"], "net_af_xdp");
     carry(&mut *b, &mut *a);
 }
+
+/// The first attempts to open the port fail, as they do until the kernel has freed the queue of a
+/// socket that was closed.
+fn afxdp_while_the_queue_is_another_sockets() {
+    if devices().pools.eal().hugepages() {
+        return;
+    }
+    let other = xdp_socket("v0");
+    let failed = || common::log().matches("Failed to create xsk socket").count();
+    let (before, start) = (failed(), Instant::now());
+    let freed = std::thread::spawn(move || {
+        while failed() == before {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "the port is open without the queue"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(other);
+    });
+    afxdp();
+    freed.join().unwrap();
+}
+
+/// An AF_XDP socket of the device's first queue.
+fn xdp_socket(dev: &str) -> (OwnedFd, Box<Page>) {
+    let name = std::ffi::CString::new(dev).unwrap();
+    let page = Box::new(Page([0; 4096]));
+    let memory = libc::xdp_umem_reg {
+        addr: &raw const *page as u64,
+        len: 4096,
+        chunk_size: 4096,
+        headroom: 0,
+        flags: 0,
+        tx_metadata_len: 0,
+    };
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: libc::XDP_COPY,
+        // SAFETY: the string is NUL-terminated and only read.
+        sxdp_ifindex: unsafe { libc::if_nametoindex(name.as_ptr()) },
+        sxdp_queue_id: 0,
+        sxdp_shared_umem_fd: 0,
+    };
+    // SAFETY: a socket of our own. The kernel reads the structures, which have the sizes that are
+    // said, and writes to the page as long as the socket is open.
+    unsafe {
+        let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0);
+        assert!(fd >= 0);
+        let set = |option, value: *const libc::c_void, size: usize| {
+            assert_eq!(libc::setsockopt(fd, libc::SOL_XDP, option, value, size as u32), 0);
+        };
+        set(libc::XDP_UMEM_REG, (&raw const memory).cast(), size_of_val(&memory));
+        let entries = 8u32;
+        for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
+            set(ring, (&raw const entries).cast(), 4);
+        }
+        // The former port's socket may not be gone yet.
+        while libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) < 0 {
+            let error = std::io::Error::last_os_error();
+            assert_eq!(error.raw_os_error(), Some(libc::EBUSY), "{error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (OwnedFd::from_raw_fd(fd), page)
+    }
+}
+
+#[repr(align(4096))]
+struct Page(#[allow(dead_code)] [u8; 4096]);

@@ -13,7 +13,7 @@ use testkit::{Netns, Switch, privileged};
 fn pings(from: &Netns, to: u8) -> (u64, u64) {
     let pinger = Pinger::start(from, addr(to));
     std::thread::sleep(Duration::from_millis(500));
-    pinger.stop()
+    pinger.stop_at_once()
 }
 
 /// The daemon goes without a word, as in an upgrade, and the next one waits for flows.
