@@ -193,18 +193,18 @@ static int count_upset(uint16_t port, enum rte_eth_event_type event, void *count
     return 0;
 }
 
-int weft_eth_watch(uint16_t port, uint32_t *count)
+int weft_eth_watch(uint16_t port, int removals, uint32_t *count)
 {
     int ret = 0;
 
-    for (size_t i = 0; i < 2 && ret == 0; i++)
+    for (int i = 0; i < 1 + !!removals && ret == 0; i++)
         ret = rte_eth_dev_callback_register(port, upsets[i], count_upset, count);
     return ret;
 }
 
-void weft_eth_unwatch(uint16_t port, uint32_t *count)
+void weft_eth_unwatch(uint16_t port, int removals, uint32_t *count)
 {
-    for (size_t i = 0; i < 2; i++) {
+    for (int i = 0; i < 1 + !!removals; i++) {
         /* It is being called. */
         while (rte_eth_dev_callback_unregister(port, upsets[i], count_upset, count) == -EAGAIN)
             rte_pause();

@@ -100,10 +100,10 @@ int weft_dma_map(uint64_t at, uint64_t len);
 int weft_dma_unmap(uint64_t at, uint64_t len);
 /* Sends EAL's log lines to sink(text, length) for good; 0 on success. */
 int weft_log_to(void (*sink)(const char *text, size_t len));
-/* Counts resets and removals of a port's adapter from now on; 0 on success. */
-int weft_eth_watch(uint16_t port, uint32_t *count);
+/* Counts resets of a port's adapter from now on, and removals, too, if they are wanted; 0 on success. */
+int weft_eth_watch(uint16_t port, int removals, uint32_t *count);
 /* Nothing is written to count any more. */
-void weft_eth_unwatch(uint16_t port, uint32_t *count);
+void weft_eth_unwatch(uint16_t port, int removals, uint32_t *count);
 /* Has a port send pause frames when its queues are full (rx), heed those it receives (tx), and agree on both with its
  * link's other end (autoneg). 0, or a negative error number; -ENOTSUP: the device has no flow control. */
 int weft_eth_flow_control(uint16_t port, int rx, int tx, int autoneg);

@@ -87,6 +87,8 @@ pub struct Iface {
     pub link_changes: Budget,
     /// How often an AF_XDP device that does not work may be opened again without being asked for.
     pub xdp_reopens: u8,
+    /// How often a device of DPDK whose adapter was reset is still opened again.
+    pub reset_reopens: u8,
 }
 
 impl Iface {
@@ -108,6 +110,7 @@ impl Iface {
             has_statistics: false,
             link_changes: Budget::full(LINK_CHANGES_BURST, now_ms),
             xdp_reopens: XDP_REOPENS_MAX,
+            reset_reopens: 0,
         }
     }
 

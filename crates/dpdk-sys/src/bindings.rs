@@ -796,10 +796,10 @@ const _: () = {
     ["Alignment of weft_flow_error"][::core::mem::align_of::<weft_flow_error>() - 4usize];
 };
 unsafe extern "C" {
-    pub fn weft_eth_watch(port: u16, count: *mut u32) -> libc::c_int;
+    pub fn weft_eth_watch(port: u16, removals: libc::c_int, count: *mut u32) -> libc::c_int;
 }
 unsafe extern "C" {
-    pub fn weft_eth_unwatch(port: u16, count: *mut u32);
+    pub fn weft_eth_unwatch(port: u16, removals: libc::c_int, count: *mut u32);
 }
 unsafe extern "C" {
     pub fn weft_eth_flow_control(

@@ -299,6 +299,12 @@ impl EthDev {
     pub fn upsets(&self) -> Arc<AtomicU32> {
         self.dev.upsets.lock().unwrap_or_else(|e| e.into_inner()).watch(self.dev.port)
     }
+
+    /// Resets of the adapter that its driver reports (`RTE_ETH_EVENT_INTR_RESET`), counted from the
+    /// first call on: that of a virtual function does so when its physical function was changed.
+    pub fn resets(&self) -> Arc<AtomicU32> {
+        self.dev.upsets.lock().unwrap_or_else(|e| e.into_inner()).watch_resets(self.dev.port)
+    }
 }
 
 impl Dev {

@@ -7,7 +7,7 @@ use packet::Packet;
 use port::{Counters, Link, Port, PortConfig, PortError, RuleTable, RxQueue, Service, TxQueue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// DPDK's driver for AF_XDP.
@@ -30,6 +30,8 @@ pub(crate) struct EthPort {
     /// As it was last asked for.
     flow_control: (FlowControl, bool),
     warn: Option<Warn>,
+    /// Resets of the adapter since the port was opened.
+    adapter_resets: Arc<AtomicU32>,
 }
 
 struct Rx(EthRx);
@@ -99,6 +101,7 @@ impl EthPort {
         let options = EthOptions::read(config)?;
         refuse_broken(&options.devargs, devices.pools.eal().hugepages())?;
         let (dev, (rx, tx)) = start(devices, &options)?;
+        let adapter_resets = dev.resets();
         let port = EthPort {
             name: config.name.clone(),
             kind: config.kind.clone(),
@@ -110,6 +113,7 @@ impl EthPort {
             link_resets: 0,
             flow_control: options::flow_control(config),
             warn: devices.warn.clone(),
+            adapter_resets,
         };
         port.set_flow_control();
         Ok(port)
@@ -183,9 +187,12 @@ impl Port for EthPort {
     /// DPDK's driver for AF_XDP does not say that its device is gone.
     fn health(&mut self) -> Result<(), PortError> {
         let info = self.dev.info();
-        match info.driver == XDP && !options::has_index(info.ifindex) {
-            true => Err(PortError::Device(format!("network device {} is gone", self.name))),
-            false => Ok(()),
+        if info.driver == XDP && !options::has_index(info.ifindex) {
+            return Err(PortError::Device(format!("network device {} is gone", self.name)));
+        }
+        match self.adapter_resets.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => Err(PortError::Device("the adapter was reset".into())),
         }
     }
 

@@ -16,15 +16,23 @@ use std::time::Instant;
 
 const MODULE: &str = "bridge";
 
-/// Looks for an interface whose kernel device was missing and is there now. True if there is one:
-/// the configuration then has to be applied again. Other failures are tried again when the
-/// configuration changes.
+/// Attempts to open a device of DPDK again after its adapter was reset, one a second: an adapter
+/// takes its time.
+const RESET_REOPENS_MAX: u8 = 10;
+
+/// Looks for an interface whose kernel device was missing and is there now, or whose adapter was
+/// reset. True if there is one: the configuration then has to be applied again. Other failures are
+/// tried again when the configuration changes.
 pub fn take_returned(state: &Shared) -> bool {
     let came_back = |i: &mut Iface| {
         !i.works()
             && match i.conf.kind.as_str() {
                 "system" => device_exists(&i.conf.name),
                 "afxdp" => i.xdp_reopens > 0 && device_exists(&i.conf.name),
+                "dpdk" if i.reset_reopens > 0 => {
+                    i.reset_reopens -= 1;
+                    true
+                }
                 _ => false,
             }
     };
@@ -62,6 +70,7 @@ pub fn lost(s: &mut State, all: Vec<(String, String, String)>) {
         // Nothing went wrong here: as in ovs-vswitchd it is worth an INFO.
         vlog::info!(MODULE, "interface {name}: {error}");
         iface.error = Some(error);
+        iface.reset_reopens = RESET_REOPENS_MAX;
         leaving.extend(iface.dp_port.take());
         if let Some(of_port) = iface.of_port.take() {
             let _ = s.ofproto.remove_port(bridge.id, of_port);
