@@ -70,6 +70,9 @@ pub struct EthTx {
 /// N, also when the device closes.
 const RING: &str = "net_ring";
 
+/// DPDK's driver for TAP devices, which wants as many receive queues as transmit queues.
+const TAP: &str = "net_tap";
+
 /// The queues of a started device.
 pub type EthQueues = (Vec<EthRx>, Vec<EthTx>);
 
@@ -134,14 +137,14 @@ impl EthDev {
         let info = &self.dev.info;
         let mut n_rxq = config.n_rxq.clamp(1, info.max_rx_queues.max(1));
         let mut n_txq = config.n_txq.clamp(1, info.max_tx_queues.max(1));
-        if info.driver == RING {
-            // No thread would receive from the others.
+        if [RING, TAP].contains(&info.driver.as_str()) {
+            // Of a loop-back device no thread would receive from the others.
             n_txq = n_txq.min(n_rxq);
         }
         // A device may offer more queues than it can set up: take what works.
         loop {
             if let Err(error) = self.configure(claims, config, n_rxq, n_txq) {
-                // Some drivers (net_tap) want as many of one kind as of the other.
+                // Some drivers want as many of one kind as of the other.
                 if n_rxq == n_txq {
                     return Err(error);
                 }

@@ -139,8 +139,15 @@ pub fn check_growth(sw: &Switch, first: &Process, last: &Process, kib: u64) {
 }
 
 /// Warnings that the changes bring about (a database server is killed, a memif server leaves before
-/// its client), or a machine with more to do than it has cores.
-const PROVOKED: [&str; 5] = [
+/// its client), or a machine with more to do than it has cores; and what DPDK says where nothing is
+/// wrong: its TAP devices look for the kernel's scheduler `multiq`, and a loop-back device that
+/// comes again finds its rings.
+const PROVOKED: [&str; 10] = [
+    "tap_nl_dump_ext_ack()",
+    "qdisc_create_multiq()",
+    "eth_dev_tap_create()",
+    "tap_mp_req_on_rxtx()",
+    "RING: Cannot reserve memory",
     "no hugepages are free",
     "db.sock: connection attempt failed",
     "db.sock: connection dropped (Broken pipe)",
