@@ -53,7 +53,7 @@ impl Drop for Client {
 
 /// Connects the registered socket until its thread is to end; leaves nothing registered.
 fn run(path: &CStr, config: &VhostConfig, front_end: &FrontEnd) {
-    let mut started = start(path).is_ok();
+    let mut started = start(path);
     loop {
         if started {
             front_end.wait_while_connected();
@@ -62,7 +62,7 @@ fn run(path: &CStr, config: &VhostConfig, front_end: &FrontEnd) {
         if front_end.pause(CONNECT_INTERVAL) {
             return;
         }
-        let again = || register(path, config).is_ok() && start(path).is_ok();
+        let again = || register(path, config).is_ok() && start(path);
         // That a front-end is not there is in the log once.
         started = if started { again() } else { eal::without_log(again) };
     }

@@ -100,14 +100,14 @@ thread_local! {
     static STARTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Listens at a registered socket, or connects to it once.
-pub(super) fn start(path: &CStr) -> Result<(), i32> {
+/// Listens at a registered socket, or connects to it once. True if that worked.
+pub(super) fn start(path: &CStr) -> bool {
     let _one = STARTS.lock().unwrap_or_else(|e| e.into_inner());
     STARTING.set(true);
     // SAFETY: the string is NUL-terminated.
     let ret = unsafe { sys::rte_vhost_driver_start(path.as_ptr()) };
     STARTING.set(false);
-    if ret == 0 { Ok(()) } else { Err(ret) }
+    ret == 0
 }
 
 /// Waits until no other thread starts a socket. The library has its thread serve a connection

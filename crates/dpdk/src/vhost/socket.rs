@@ -165,7 +165,7 @@ fn begin(
     register(path, config)?;
     let started = match config.common.mode {
         Mode::Client => Client::new(path, config, shared).map(Some).map_err(|_| "connect"),
-        Mode::Server => start(path).map(|()| None).map_err(|_| "start"),
+        Mode::Server => start(path).then_some(None).ok_or("start"),
     };
     started.map_err(|step| {
         unregister(path);
