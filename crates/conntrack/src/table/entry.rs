@@ -70,7 +70,7 @@ pub mod bit {
 
 /// The entries of a table.
 pub struct Entries {
-    chunks: Box<[OnceLock<Chunk>]>,
+    chunks: Box<[OnceLock<Chunk>; CHUNKS]>,
 }
 
 /// The memory of [`CHUNK`] entries.
@@ -136,9 +136,21 @@ pub struct Entry<'a> {
     i: usize,
 }
 
+/// The words of an entry of IPv4 that say whose connection it is, and how long it lives, as one
+/// packet reads them.
+#[derive(Clone, Copy)]
+pub struct Head {
+    /// The control word.
+    pub control: u64,
+    addrs: [u64; 2],
+    ports: u64,
+    reply_ports: u64,
+    life: u64,
+}
+
 impl Default for Entries {
     fn default() -> Self {
-        Entries { chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect() }
+        Entries { chunks: Box::new([const { OnceLock::new() }; CHUNKS]) }
     }
 }
 
@@ -156,7 +168,7 @@ impl Entries {
     /// for an entry without memory.
     #[inline]
     pub fn prefetch(&self, n: u32, is_v6: bool) {
-        if let Some(chunk) = self.chunks.get((n / CHUNK) as usize).and_then(OnceLock::get) {
+        if let Some(chunk) = self.chunks[(n / CHUNK) as usize % CHUNKS].get() {
             prefetch(&chunk.hot[(n % CHUNK) as usize]);
             if is_v6 {
                 prefetch(&chunk.addrs_v6[(n % CHUNK) as usize]);
@@ -165,11 +177,51 @@ impl Entries {
     }
 
     /// Entry `n`, which has memory.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, n: u32) -> Entry<'_> {
-        let chunk = self.chunks[(n / CHUNK) as usize].get().expect("an entry in use has memory");
+        let chunk = self.chunks[(n / CHUNK) as usize % CHUNKS].get();
+        let chunk = chunk.expect("an entry in use has memory");
         let i = (n % CHUNK) as usize;
         Entry { hot: &chunk.hot[i].0, chunk, i }
+    }
+}
+
+impl Head {
+    /// Compares the entry's two tuples with that of a packet of TCP or UDP over IPv4, as
+    /// [`Entry::matches`] does.
+    #[inline(always)]
+    pub fn matches_v4(&self, addrs: u64, ports: u32, zone_proto: u32) -> Option<bool> {
+        let sent = ((self.ports >> 32) ^ u64::from(ports)) | (self.addrs[0] ^ addrs);
+        let answered = u64::from(self.reply_ports as u32 ^ ports) | (self.addrs[1] ^ addrs);
+        // The smaller one is 0 if either is: a branch for each direction would be predicted
+        // wrongly.
+        (self.ports as u32 == zone_proto && sent.min(answered) == 0).then_some(sent != 0)
+    }
+
+    /// The state of the first end.
+    #[inline(always)]
+    pub fn state(&self) -> u8 {
+        self.control as u8 & 0xf
+    }
+
+    /// As [`Entry::expiry`].
+    #[inline(always)]
+    pub fn expiry(&self) -> u32 {
+        (self.life >> 32) as u32
+    }
+
+    /// As [`Entry::mark`].
+    #[inline(always)]
+    pub fn mark(&self) -> u32 {
+        self.life as u32
+    }
+
+    /// True if a live entry has not expired, and its zone, whose epoch is now `epoch`, was not
+    /// flushed since the entry was made.
+    #[inline(always)]
+    pub fn is_alive(&self, epoch: u16, now: u32) -> bool {
+        let left = self.expiry().wrapping_sub(now) as i32;
+        left > 0 && (self.control >> bit::EPOCH_SHIFT) as u16 == epoch
     }
 }
 
@@ -214,16 +266,18 @@ impl<'a> Entry<'a> {
             .then_some(true)
     }
 
-    /// Does what [`Entry::matches`] does, for an entry of IPv4 and a tuple of TCP or UDP.
-    #[inline]
-    pub fn matches_v4(&self, addrs: u64, ports: u32, zone_proto: u32) -> Option<bool> {
+    /// Reads the words that [`Head`] has, the control word first.
+    #[inline(always)]
+    pub fn head(&self) -> Head {
+        let control = self.control();
         let word = |at: usize| self.hot[at].load(Relaxed);
-        let (first, answers) = (word(PORTS), word(REPLY_PORTS) as u32);
-        let sent = ((first >> 32) ^ u64::from(ports)) | (word(ADDRS) ^ addrs);
-        let answered = u64::from(answers ^ ports) | (word(REPLY_ADDRS) ^ addrs);
-        // The smaller one is 0 if either is: a branch for each direction would be predicted
-        // wrongly.
-        (first as u32 == zone_proto && sent.min(answered) == 0).then_some(sent != 0)
+        Head {
+            control,
+            addrs: [word(ADDRS), word(REPLY_ADDRS)],
+            ports: word(PORTS),
+            reply_ports: word(REPLY_PORTS),
+            life: word(LIFE),
+        }
     }
 
     /// Addresses and ports of a direction of an IPv4 connection, the source's in the upper half.
@@ -313,15 +367,14 @@ impl<'a> Entry<'a> {
 
     /// The ends of a TCP connection, the sender's first, if both are established.
     #[inline(always)]
-    pub fn established(&self, control: u64, reply: bool) -> Option<[Peer; 2]> {
+    pub fn established(&self, head: &Head, reply: bool) -> Option<[Peer; 2]> {
         const BOTH: u64 = (state::ESTABLISHED as u64) * 0x11;
-        if control & 0xff != BOTH {
+        if head.control & 0xff != BOTH {
             return None;
         }
         let turns = u32::from(reply);
-        let windows = (self.hot[REPLY_PORTS].load(Relaxed) >> 32) as u32;
-        let (windows, scales) =
-            (windows.rotate_left(16 * turns), ((control >> 8) as u16).rotate_left(8 * turns));
+        let windows = ((head.reply_ports >> 32) as u32).rotate_left(16 * turns);
+        let scales = ((head.control >> 8) as u16).rotate_left(8 * turns);
         let peer = |i: usize| {
             let sequence = self.hot[SEQUENCE + (i ^ usize::from(reply))].load(Relaxed);
             Peer {

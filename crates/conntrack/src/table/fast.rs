@@ -2,7 +2,7 @@
 //! or parent, and for those that have no connection. What the fast path does not claim is left to
 //! [`crate::track_seen`], which is its twin.
 
-use super::entry::{Entry, Packed, bit};
+use super::entry::{Entry, Head, Packed, bit};
 use super::fast_packet::FastPacket;
 use super::{Ref, Table, Worker, refresh};
 use crate::conn::{Known, Meta, Translation, state};
@@ -15,51 +15,70 @@ use action::Ct;
 const LIVE_V6: u64 = bit::LIVE | bit::V6;
 
 impl FastPacket {
+    /// Tracks the packet at `now`, while its zone has this epoch. None: as [`Worker::track_fast`]
+    /// says of a packet that is not claimed.
+    #[inline(always)]
+    fn track(&self, table: &Table, (epoch, now): (u16, u64)) -> Option<FastTracked> {
+        let n = self.candidate.checked_sub(1)?;
+        let entry = table.entries.get(n);
+        let head = entry.head();
+        let reply = self.belongs_to(table, n, &head)?;
+        if !head.is_alive(epoch, now as u32) {
+            return None;
+        }
+        let state = match self.refresh(table, &entry, (&head, reply), now) {
+            true if reply => state::TRK | state::EST | state::RPL,
+            true => state::TRK | state::EST,
+            false => self.change_state(table, n, (head.control, reply), now)?,
+        };
+        Some(FastTracked { state, mark: head.mark(), entry: n, control: head.control, reply })
+    }
+
     /// Compares the packet with the connection's tuples. Some(false): it has the original
     /// direction; Some(true): the reply direction; None: it is not the connection's.
     #[inline(always)]
-    fn belongs_to(&self, entry: &Entry<'_>, control: u64) -> Option<bool> {
-        match control & (bit::LIVE | bit::SPECIAL | bit::V6) {
-            bit::LIVE if !self.is_v6 => entry.matches_v4(self.addrs, self.ports, self.zone_proto),
-            LIVE_V6 if self.is_v6 => self.belongs_to_v6(entry, control),
+    fn belongs_to(&self, table: &Table, n: u32, head: &Head) -> Option<bool> {
+        match head.control & (bit::LIVE | bit::SPECIAL | bit::V6) {
+            bit::LIVE if !self.is_v6 => head.matches_v4(self.addrs, self.ports, self.zone_proto),
+            LIVE_V6 if self.is_v6 => self.belongs_to_v6(table, n, head.control),
             _ => None,
         }
     }
 
     #[inline(never)]
-    fn belongs_to_v6(&self, entry: &Entry<'_>, control: u64) -> Option<bool> {
-        entry.matches(&Packed::new(&self.tuple()), control)
+    fn belongs_to_v6(&self, table: &Table, n: u32, control: u64) -> Option<bool> {
+        table.entries.get(n).matches(&Packed::new(&self.tuple()), control)
     }
 
-    /// Changes the connection's state by the packet, and moves its expiry; returns the bits of
-    /// `ct_state`. None: the packet is invalid, another thread changed the connection meanwhile,
-    /// and nothing was done; or the packet begins another connection, and this one has ended.
+    /// Moves the connection's windows and expiry, for a packet that changes no more than these.
+    /// False: the packet changes more, or is invalid, and nothing was done.
     #[inline(always)]
-    fn update(
+    fn refresh(
         &self,
         table: &Table,
         entry: &Entry<'_>,
-        (control, reply): (u64, bool),
+        (head, reply): (&Head, bool),
         now: u64,
-    ) -> Option<u8> {
-        let (class, stays) = match self.is_tcp() {
-            true => (Class::TcpEstablished, self.stays_established(entry, (control, reply))),
-            false => (Class::UdpMultiple, entry.peer(control, 0).state == stage::BOTH_WAYS),
+    ) -> bool {
+        // A call for each class, so that its timeout is a constant.
+        let refresh = |class| {
+            refresh(entry, head.expiry(), table.policies.millis(None, class), now as u32);
         };
-        if !stays {
-            return self.change_state(table, entry, (control, reply), now);
+        match self.is_tcp() {
+            true if self.stays_established(entry, (head, reply)) => refresh(Class::TcpEstablished),
+            false if head.state() == stage::BOTH_WAYS => refresh(Class::UdpMultiple),
+            _ => return false,
         }
-        refresh(entry, table.policies.millis(None, class), now as u32);
-        Some(if reply { state::TRK | state::EST | state::RPL } else { state::TRK | state::EST })
+        true
     }
 
     /// Changes the windows of an established TCP connection by a segment. False: the segment
     /// changes more than windows, or is invalid, and nothing was done.
     #[inline(always)]
-    fn stays_established(&self, entry: &Entry<'_>, (control, reply): (u64, bool)) -> bool {
-        let Some([src, dst]) = entry.established(control, reply) else { return false };
+    fn stays_established(&self, entry: &Entry<'_>, (head, reply): (&Head, bool)) -> bool {
+        let Some([src, dst]) = entry.established(head, reply) else { return false };
         let (mut new_src, mut new_dst) = (src, dst);
-        let stays = machine::stay_established(&mut new_src, &mut new_dst, &self.segment);
+        let stays = machine::stay_established(&mut new_src, &mut new_dst, &self.segment.get());
         if stays {
             entry.set_window(usize::from(reply), &src, &new_src);
             entry.set_window(usize::from(!reply), &dst, &new_dst);
@@ -67,16 +86,19 @@ impl FastPacket {
         stays
     }
 
-    /// Does what [`FastPacket::update`] does, for a packet that changes more than windows and
-    /// expiry.
+    /// Changes the state of connection `n` by a packet for which [`FastPacket::refresh`] does not
+    /// do; returns the bits of `ct_state`. None: the packet is invalid, or
+    /// another thread changed the connection meanwhile, and nothing was done; or the packet begins
+    /// another connection, and this one has ended.
     #[inline(never)]
     fn change_state(
         &self,
         table: &Table,
-        entry: &Entry<'_>,
+        n: u32,
         (control, reply): (u64, bool),
         now: u64,
     ) -> Option<u8> {
+        let entry = &table.entries.get(n);
         let old = entry.peers(control);
         let (mut new, segment) = (old, self.segment());
         let check = table.limits.checks_sequence();
@@ -126,6 +148,23 @@ pub struct FastTracked {
     reply: bool,
 }
 
+impl FastTracked {
+    /// A value of no packet.
+    pub const NONE: FastTracked =
+        FastTracked { state: 0, mark: 0, entry: 0, control: 0, reply: false };
+
+    /// True if NAT translated the packet.
+    #[inline]
+    pub fn is_translated(&self) -> bool {
+        self.state & (state::SNAT | state::DNAT) != 0
+    }
+}
+
+#[inline(never)]
+fn hash_v6(table: &Table, p: &FastPacket) -> u32 {
+    table.secret.hash(&p.tuple())
+}
+
 /// True if this `ct` only tracks and translates packets of existing connections: it neither forces
 /// a new one nor sets mark or label.
 #[inline]
@@ -134,50 +173,65 @@ pub fn is_fast(ct: &Ct) -> bool {
 }
 
 impl Worker {
-    /// Hashes the packet's tuple, and prefetches its bucket of the index.
-    #[inline]
-    pub fn prefetch_fast(&self, p: &mut FastPacket) {
-        p.hash = match p.is_v6 {
-            true => self.table.secret.hash(&p.tuple()),
-            false => self.table.secret.hash_v4(p.addrs, p.ports, p.zone_proto),
-        };
-        p.bucket = self.table.index.prefetch(p.hash);
+    /// Hashes the packets' tuples, and prefetches their buckets of the index.
+    #[inline(always)]
+    pub fn prefetch_fast<'a>(&self, packets: impl Iterator<Item = &'a mut FastPacket>) {
+        let table = &*self.table;
+        let buckets = table.index.present();
+        packets.for_each(|p| {
+            p.hash = match p.is_v6 {
+                true => hash_v6(table, p),
+                false => table.secret.hash_v4(p.addrs, p.ports, p.zone_proto),
+            };
+            // The index may grow meanwhile: then a connection is perhaps not found in this bucket.
+            p.bucket = table.index.prefetch_in(buckets, p.hash);
+        });
     }
 
-    /// Finds the entry that may be the packet's connection, once the bucket is in the cache, and
-    /// prefetches it.
-    #[inline]
-    pub fn prefetch_fast_entry(&self, p: &mut FastPacket) {
-        p.candidate = self.table.index.candidate(p.bucket, p.hash);
-        if p.candidate != 0 {
-            self.table.entries.prefetch(p.candidate - 1, p.is_v6);
-        }
+    /// Finds the entries that may be the packets' connections, once their buckets are in the cache,
+    /// and prefetches them.
+    #[inline(always)]
+    pub fn prefetch_fast_entries<'a>(&self, packets: impl Iterator<Item = &'a mut FastPacket>) {
+        let table = &*self.table;
+        packets.for_each(|p| {
+            p.candidate = table.index.candidate(p.bucket, p.hash);
+            if p.candidate != 0 {
+                table.entries.prefetch(p.candidate - 1, p.is_v6);
+            }
+        });
     }
 
-    /// Tracks a packet that no earlier `ct` of this zone tracked. None: the fast path does not
-    /// claim it and nothing was done, except that a connection which the packet begins again has
-    /// ended. `ct` is one for which [`is_fast`] is true.
-    #[inline]
+    /// Tracks packets that no earlier `ct` of this zone tracked, in order, up to the first one that
+    /// the fast path does not claim; returns how many these are. Nothing was done with the packet
+    /// that is not claimed, except that a connection which it begins again has ended. `ct` is one
+    /// for which [`is_fast`] is true.
+    #[inline(never)]
     pub fn track_fast(
         &self,
         ct: &Ct,
-        p: &FastPacket,
-        data: &mut [u8],
+        packets: &[FastPacket],
         now: u64,
-    ) -> Option<FastTracked> {
+        to: &mut [FastTracked],
+    ) -> usize {
         let table = &*self.table;
-        let n = p.candidate.checked_sub(1)?;
-        let entry = table.entries.get(n);
-        let control = entry.control();
-        let reply = p.belongs_to(&entry, control)?;
-        if !table.is_alive(&entry, control, now as u32) {
-            return None;
+        let epoch = table.counts.epoch(ct.zone);
+        let mut count = 0;
+        for (p, to) in packets.iter().zip(to) {
+            let Some(tracked) = p.track(table, (epoch, now)) else { break };
+            *to = tracked;
+            count += 1;
         }
-        let mut state = p.update(table, &entry, (control, reply), now)?;
-        if ct.nat.is_some() && control & bit::TRANSLATED != 0 {
-            state |= p.translate(data, &entry, control, reply);
+        count
+    }
+
+    /// Translates a packet that [`Worker::track_fast`] tracked, if its connection is translated,
+    /// and notes it in the packet's state.
+    #[inline]
+    pub fn translate_fast(&self, p: &FastPacket, tracked: &mut FastTracked, data: &mut [u8]) {
+        if tracked.control & bit::TRANSLATED != 0 {
+            let entry = self.table.entries.get(tracked.entry);
+            tracked.state |= p.translate(data, &entry, tracked.control, tracked.reply);
         }
-        Some(FastTracked { state, mark: entry.mark(), entry: n, control, reply })
     }
 
     /// Fills the metadata of a packet that has no connection and whose `ct` does not commit one.

@@ -6,8 +6,57 @@ use crate::tuple::Tuple;
 use wire::tcp_flags::SYN;
 use wire::{IP_TCP, IP_UDP, IPV6_LEN, Ipv4, TCP_LEN, UDP_LEN, Udp};
 
-const NO_SEGMENT: TcpSegment =
-    TcpSegment { flags: 0, seq: 0, ack: 0, window: 0, len: 0, wscale: 0 };
+/// A TCP segment as the fast path reads it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FastSegment {
+    /// Sequence number in the upper half, acknowledgement number.
+    seq_ack: u64,
+    /// The fourth word of the header: its length, flags, window.
+    flags_window: u32,
+    /// As in [`TcpSegment`].
+    len: u32,
+    wscale: u8,
+}
+
+impl FastSegment {
+    /// Reads a segment as [`crate::extract::segment`] does; None: it is cut short.
+    #[inline(always)]
+    fn read(&mut self, b: &[u8]) -> Option<()> {
+        let h: &[u8; TCP_LEN] = b.first_chunk()?;
+        self.seq_ack = u64::from_be_bytes(*h[4..].first_chunk()?);
+        self.flags_window = u32::from_be_bytes(*h[12..].first_chunk()?);
+        let header_len = self.header_len();
+        (header_len >= TCP_LEN).then_some(())?;
+        self.len = b.len().checked_sub(header_len)? as u32;
+        self.wscale = 0;
+        if self.flags_window >> 16 & u32::from(SYN) != 0 {
+            self.read_options(b);
+        }
+        Some(())
+    }
+
+    #[inline(always)]
+    fn header_len(&self) -> usize {
+        (self.flags_window >> 28) as usize * 4
+    }
+
+    #[inline(never)]
+    fn read_options(&mut self, b: &[u8]) {
+        self.wscale = window_scale(b.get(TCP_LEN..self.header_len()).unwrap_or_default());
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self) -> TcpSegment {
+        TcpSegment {
+            flags: (self.flags_window >> 16 & 0xfff) as u16,
+            seq: (self.seq_ack >> 32) as u32,
+            ack: self.seq_ack as u32,
+            window: self.flags_window as u16,
+            len: self.len,
+            wscale: self.wscale,
+        }
+    }
+}
 
 /// A packet as the fast path reads it: addresses, ports and the rest as entries hold them.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +75,7 @@ pub struct FastPacket {
     /// 1 + the entry that may be the packet's connection; 0: none.
     pub(super) candidate: u32,
     /// What the state machine reads of a TCP segment; not used by UDP.
-    pub(super) segment: TcpSegment,
+    pub(super) segment: FastSegment,
     /// Offsets of the IP header, the L4 header, and the end of the IP packet.
     places: [u16; 3],
 }
@@ -42,7 +91,7 @@ impl FastPacket {
         hash: 0,
         bucket: 0,
         candidate: 0,
-        segment: NO_SEGMENT,
+        segment: FastSegment { seq_ack: 0, flags_window: 0, len: 0, wscale: 0 },
         places: [0; 3],
     };
 
@@ -57,11 +106,9 @@ impl FastPacket {
         zone: u16,
         sound: bool,
     ) -> Option<()> {
-        let l3 = usize::from(h.l3);
-        let [version, _, high, low] = *data.get(l3..)?.first_chunk()?;
+        (data.get(usize::from(h.l3))? >> 4 == 4).then_some(())?;
         (self.addrs, self.is_v6) = (addrs, false);
-        (version >> 4 == 4).then_some(())?;
-        self.read(data, h, l3 + usize::from(u16::from_be_bytes([high, low])), zone)?;
+        self.read(data, h, zone)?;
         (sound || self.has_right_checksums(data)).then_some(())
     }
 
@@ -75,32 +122,30 @@ impl FastPacket {
         zone: u16,
         sound: bool,
     ) -> Option<()> {
-        let l3 = usize::from(h.l3);
-        let [version, _, _, _, high, low] = *data.get(l3..)?.first_chunk()?;
+        (data.get(usize::from(h.l3))? >> 4 == 6).then_some(())?;
+        (usize::from(h.l4) == usize::from(h.l3) + IPV6_LEN).then_some(())?;
         (self.addrs_v6, self.is_v6) = (addrs, true);
-        (version >> 4 == 6 && usize::from(h.l4) == l3 + IPV6_LEN).then_some(())?;
-        let payload = usize::from(u16::from_be_bytes([high, low]));
-        self.read(data, h, l3 + IPV6_LEN + payload, zone)?;
+        self.read(data, h, zone)?;
         (sound || self.has_right_checksums(data)).then_some(())
     }
 
-    /// Reads the L4 header of an IP packet that ends at `end`.
+    /// Reads the L4 header.
     #[inline(always)]
-    fn read(&mut self, data: &[u8], h: FastHeaders, end: usize, zone: u16) -> Option<()> {
-        let l4 = data.get(usize::from(h.l4)..end)?;
-        match h.proto {
-            IP_TCP => self.segment = fast_segment(l4)?,
-            IP_UDP => {
-                let said = usize::from(Udp::new(l4)?.length());
-                (UDP_LEN..=l4.len()).contains(&said).then_some(())?;
-            }
-            _ => return None,
-        }
+    fn read(&mut self, data: &[u8], h: FastHeaders, zone: u16) -> Option<()> {
         self.ports = h.ports;
         self.zone_proto = u32::from(zone) << 16 | u32::from(h.proto) << 8;
-        self.places = [h.l3, h.l4, end as u16];
+        self.places = [h.l3, h.l4, h.end];
         // Port 0 belongs to no connection.
-        (h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())
+        (h.ports >> 16 != 0 && h.ports as u16 != 0).then_some(())?;
+        let l4 = data.get(usize::from(h.l4)..usize::from(h.end))?;
+        match h.proto {
+            IP_TCP => self.segment.read(l4),
+            IP_UDP => {
+                let said = usize::from(Udp::new(l4)?.length());
+                (UDP_LEN..=l4.len()).contains(&said).then_some(())
+            }
+            _ => None,
+        }
     }
 
     /// True if the checksums of the IP header and of its payload are right.
@@ -125,7 +170,7 @@ impl FastPacket {
 
     #[inline]
     pub(super) fn segment(&self) -> Segment {
-        if self.is_tcp() { Segment::Tcp(self.segment) } else { Segment::Other }
+        if self.is_tcp() { Segment::Tcp(self.segment.get()) } else { Segment::Other }
     }
 
     #[inline]
@@ -164,20 +209,6 @@ pub struct FastHeaders {
     pub l3: u16,
     /// Offset of the L4 header.
     pub l4: u16,
-}
-
-/// Reads a TCP segment as [`crate::extract::segment`] does; None: it is cut short.
-#[inline(always)]
-fn fast_segment(b: &[u8]) -> Option<TcpSegment> {
-    let h: &[u8; TCP_LEN] = b.first_chunk()?;
-    let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
-    let last = word(12);
-    let (header_len, flags) = ((last >> 28) as usize * 4, (last >> 16 & 0xfff) as u16);
-    if header_len < TCP_LEN {
-        return None;
-    }
-    let len = b.len().checked_sub(header_len)? as u32;
-    let begins = flags & SYN != 0;
-    let wscale = if begins { window_scale(&b[TCP_LEN..header_len]) } else { 0 };
-    Some(TcpSegment { flags, seq: word(4), ack: word(8), window: last as u16, len, wscale })
+    /// Where the IP packet ends, by its header.
+    pub end: u16,
 }

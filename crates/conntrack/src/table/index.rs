@@ -52,13 +52,32 @@ pub enum Put {
     Instead,
 }
 
+/// Number of buckets of an index, and the mask of hashes that goes with it.
+#[derive(Clone, Copy)]
+pub struct Buckets {
+    size: u32,
+    wrap: u32,
+}
+
+impl Buckets {
+    #[inline]
+    fn new(size: u32) -> Buckets {
+        Buckets { size, wrap: size.next_power_of_two() - 1 }
+    }
+
+    /// The bucket of a hash.
+    #[inline]
+    fn place(self, hash: u32) -> u32 {
+        let at = hash & self.wrap;
+        // No branch: for half of the sizes it could not be predicted.
+        at & self.wrap >> u32::from(at >= self.size)
+    }
+}
+
 /// The bucket of a hash in an index of `size` buckets.
 #[inline]
 fn place(hash: u32, size: u32) -> u32 {
-    let wrap = size.next_power_of_two() - 1;
-    let at = hash & wrap;
-    // No branch: for half of the sizes it could not be predicted.
-    at & wrap >> u32::from(at >= size)
+    Buckets::new(size).place(hash)
 }
 
 /// The word of an entry in a bucket.
@@ -110,7 +129,19 @@ impl Index {
     /// Prefetches the first line of a hash's bucket; returns the bucket's present number.
     #[inline]
     pub fn prefetch(&self, hash: u32) -> u32 {
-        let at = place(hash, self.size.load(Acquire));
+        self.prefetch_in(self.present(), hash)
+    }
+
+    /// The buckets that there are now.
+    #[inline]
+    pub fn present(&self) -> Buckets {
+        Buckets::new(self.size.load(Acquire))
+    }
+
+    /// Does what [`Index::prefetch`] does, by the buckets that there were before.
+    #[inline]
+    pub fn prefetch_in(&self, buckets: Buckets, hash: u32) -> u32 {
+        let at = buckets.place(hash);
         prefetch(self.bucket(at));
         at
     }

@@ -334,7 +334,7 @@ impl Table {
         }
         if let Some(class) = class {
             let policy = entry.policy(control);
-            refresh(entry, self.policies.millis(policy, class), now as u32);
+            refresh(entry, entry.expiry(), self.policies.millis(policy, class), now as u32);
         }
         true
     }
@@ -612,12 +612,13 @@ impl Store for Worker {
     }
 }
 
-/// Moves the expiry to `millis` from now, or somewhat later, unless it is there already.
-#[inline]
-fn refresh(entry: &Entry<'_>, millis: u32, now: u32) {
+/// Moves the expiry, which is `expiry`, to `millis` from now, or somewhat later, unless it is there
+/// already.
+#[inline(always)]
+fn refresh(entry: &Entry<'_>, expiry: u32, millis: u32, now: u32) {
     let slack = EXPIRY_MILLIS_SLACK.min(millis / 16);
-    let left = entry.expiry().wrapping_sub(now);
-    if left < millis || left > millis + slack {
+    let beyond = expiry.wrapping_sub(now).wrapping_sub(millis);
+    if beyond > slack {
         entry.set_expiry(now.wrapping_add(millis + slack));
     }
 }

@@ -170,15 +170,35 @@ fn read_fast(data: &[u8], zone: u16) -> Option<FastPacket> {
     let word = |at: usize| u64::from(number(at)) << 32 | u64::from(number(at + 4));
     let mut p = FastPacket::NONE;
     if data[0] >> 4 == 6 {
-        let headers = FastHeaders { ports: number(40), proto: data[6], l3: 0, l4: 40 };
+        let end = 40 + u16::from_be_bytes([data[4], data[5]]);
+        let headers = FastHeaders { ports: number(40), proto: data[6], l3: 0, l4: 40, end };
         p.read_v6(data, (headers, [8, 16, 24, 32].map(word)), zone, false)?;
     } else {
         let ip = Ipv4::new(data).filter(|ip| !ip.is_fragment())?;
         let (proto, l4) = (ip.proto(), ip.header_len());
-        let headers = FastHeaders { ports: number(l4), proto, l3: 0, l4: l4 as u16 };
+        let end = u16::from_be_bytes([data[2], data[3]]);
+        let headers = FastHeaders { ports: number(l4), proto, l3: 0, l4: l4 as u16, end };
         p.read_v4(data, (headers, word(12)), zone, false)?;
     }
     Some(p)
+}
+
+/// Tracks and translates one packet by the fast path; None: that does not claim it.
+fn claim(
+    worker: &Worker,
+    ct: &Ct,
+    p: &FastPacket,
+    data: &mut [u8],
+    now: u64,
+) -> Option<FastTracked> {
+    let mut tracked = [FastTracked::NONE];
+    if worker.track_fast(ct, std::slice::from_ref(p), now, &mut tracked) == 0 {
+        return None;
+    }
+    if ct.nat.is_some() {
+        worker.translate_fast(p, &mut tracked[0], data);
+    }
+    Some(tracked[0])
 }
 
 /// Tracks a packet by the fast path if that can.
@@ -189,9 +209,9 @@ fn fast(worker: &mut Worker, ct: &Ct, data: &mut [u8], meta: &mut Meta<Ref>, now
         && is_fast(ct)
         && let Some(mut p) = read_fast(data, ct.zone)
     {
-        worker.prefetch_fast(&mut p);
-        worker.prefetch_fast_entry(&mut p);
-        if let Some(tracked) = worker.track_fast(ct, &p, data, now) {
+        worker.prefetch_fast(std::iter::once(&mut p));
+        worker.prefetch_fast_entries(std::iter::once(&mut p));
+        if let Some(tracked) = claim(worker, ct, &p, data, now) {
             return worker.describe(ct, &tracked, meta);
         }
         if worker.begin_fast(ct, &p, meta, now) {
@@ -330,8 +350,8 @@ fn tcp_from_syn_to_the_end() {
 fn read(worker: &Worker, shape: &Shape) -> (Vec<u8>, FastPacket) {
     let data = bytes(shape);
     let mut p = read_fast(&data, 0).expect("TCP");
-    worker.prefetch_fast(&mut p);
-    worker.prefetch_fast_entry(&mut p);
+    worker.prefetch_fast(std::iter::once(&mut p));
+    worker.prefetch_fast_entries(std::iter::once(&mut p));
     (data, p)
 }
 
@@ -358,7 +378,7 @@ fn a_connection_takes_the_fast_path() {
         assert!(!worker.begin_fast(&Ct::default(), &p, &mut meta, 0), "it was committed meanwhile");
         for (shape, rpl) in packets[1..4].iter().zip([state::RPL, 0, state::RPL]) {
             let (mut data, p) = read(&worker, shape);
-            let tracked = worker.track_fast(&ct, &p, &mut data, 0).expect("a connection");
+            let tracked = claim(&worker, &ct, &p, &mut data, 0).expect("a connection");
             worker.describe(&ct, &tracked, &mut meta);
             let plain = meta.state & !(state::SNAT | state::DNAT);
             assert_eq!(plain, state::TRK | state::EST | rpl);
@@ -366,9 +386,9 @@ fn a_connection_takes_the_fast_path() {
         }
         let reset = Shape { flags: RST | ACK, seq: 2, ack: 2, ..s };
         let (mut data, p) = read(&worker, &reset);
-        assert!(worker.track_fast(&ct, &p, &mut data, 0).is_some());
+        assert!(claim(&worker, &ct, &p, &mut data, 0).is_some());
         let (mut data, p) = read(&worker, &packets[0]);
-        assert!(worker.track_fast(&ct, &p, &mut data, 0).is_none() && table.is_empty());
+        assert!(claim(&worker, &ct, &p, &mut data, 0).is_none() && table.is_empty());
         assert!(worker.begin_fast(&Ct::default(), &p, &mut meta, 0), "it begins again");
     }
 }

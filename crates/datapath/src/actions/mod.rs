@@ -21,6 +21,7 @@ use crate::actions::program::{Kind, Program, Programs};
 use crate::actions::rewrite::Place;
 use crate::actions::track::SecondLookup;
 use crate::batch::Batch;
+use crate::batch::keys::run_length;
 use crate::capture::Capture;
 use crate::lookup::table::Table;
 use crate::mem::prefetch;
@@ -334,17 +335,4 @@ fn admit(batch: &Batch, n: usize, program: &Program, tx: &mut TxState) -> bool {
     let again = n < batch.waited && batch.columns.depth[n] > 0
         || tx.copies.owes_too_much(port) && program.recirculates();
     tx.copies.admit(port, program.weight.into(), again)
-}
-
-/// How many of the first entries are equal; at least one.
-#[inline]
-fn run_length(of: &[u32]) -> usize {
-    let first = of[0];
-    match of.get(1) {
-        Some(second) if *second == first => {}
-        _ => return 1,
-    }
-    let whole = of.chunks_exact(8).take_while(|c| c.iter().fold(0, |d, x| d | (x ^ first)) == 0);
-    let n = whole.count() * 8;
-    n + of[n..].iter().take_while(|x| **x == first).count()
 }

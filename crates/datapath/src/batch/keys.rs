@@ -151,3 +151,16 @@ impl Keys {
         KeyRef { line: &self.line.0[i], ext: &self.ext[i], have: self.have[i] }
     }
 }
+
+/// How many of the first entries of a column are equal; at least one.
+#[inline]
+pub(crate) fn run_length(of: &[u32]) -> usize {
+    let first = of[0];
+    match of.get(1) {
+        Some(second) if *second == first => {}
+        _ => return 1,
+    }
+    let whole = of.chunks_exact(8).take_while(|c| c.iter().fold(0, |d, x| d | (x ^ first)) == 0);
+    let n = whole.count() * 8;
+    n + of[n..].iter().take_while(|x| **x == first).count()
+}

@@ -178,18 +178,18 @@ impl Batch {
         self.note_staying(i);
     }
 
-    /// Keeps packet `i` in the batch for one more pass, in which it takes this megaflow and
-    /// program. As for [`Batch::stay`], except that key and columns may be stale: the caller
-    /// guarantees that the program does not read them.
+    /// Keeps these packets in the batch for one more pass, in which they take the megaflows and
+    /// programs that are in their keys' columns. As for [`Batch::stay`], except that keys and other
+    /// columns may be stale: the caller guarantees that the programs do not read them.
     #[inline]
-    pub fn stay_known(&mut self, i: usize, (megaflow, program): (u32, u32)) {
-        (self.keys.megaflow[i], self.keys.program[i]) = (megaflow, program);
-        self.columns.known[i] = true;
-        self.next_known_count += 1;
-        self.note_staying(i);
+    pub fn stay_known(&mut self, these: Range<usize>) {
+        self.columns.known[these.clone()].fill(true);
+        self.columns.same[these.clone()].fill(false);
+        self.columns.depth[these.clone()].iter_mut().for_each(|depth| *depth += 1);
+        self.next_known_count += these.len();
+        self.staying.extend(these.map(|i| i as u8));
     }
 
-    #[inline]
     fn note_staying(&mut self, i: usize) {
         self.columns.depth[i] += 1;
         self.columns.same[i] = false;

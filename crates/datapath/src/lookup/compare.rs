@@ -7,7 +7,7 @@ use crate::batch::keys::Line;
 /// subtables.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct MaskLine {
+pub(crate) struct MaskLine {
     pub words: [u64; 7],
     /// True if the mask has bits in lines 1 to 3, too.
     pub ext: bool,
@@ -19,7 +19,7 @@ pub(super) struct MaskLine {
 ///
 /// For all functions: the CPU has the kernel's instructions, and `megaflow` points to a megaflow's
 /// line. Word 7 of it is not read: other threads may write it.
-pub(super) trait Probe {
+pub(crate) trait Probe {
     /// A mask as the kernel uses it, made once for many packets.
     type Mask: Copy;
     unsafe fn mask(m: &MaskLine) -> Self::Mask;
@@ -27,7 +27,7 @@ pub(super) trait Probe {
 }
 
 /// Compares word by word: the twin of the other levels.
-pub(super) struct Scalar;
+pub(crate) struct Scalar;
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the trait says what all of them need
 impl Probe for Scalar {
@@ -45,7 +45,9 @@ impl Probe for Scalar {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use simd::{Avx2, Avx512};
+pub(crate) use simd::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) use simd::Avx512;
 
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::undocumented_unsafe_blocks)] // the trait says what all of them need
@@ -54,7 +56,7 @@ mod simd {
     use std::arch::x86_64::*;
 
     /// Compares a line in two halves.
-    pub(in crate::lookup) struct Avx2;
+    pub(crate) struct Avx2;
 
     impl Probe for Avx2 {
         type Mask = (__m256i, __m256i);
@@ -70,13 +72,13 @@ mod simd {
             unsafe {
                 let key = key.as_ptr().cast::<__m256i>();
                 let (low, high) = (_mm256_loadu_si256(key), _mm256_loadu_si256(key.add(1)));
-                let low = _mm256_xor_si256(
+                let low = _mm256_cmpeq_epi64(
                     _mm256_and_si256(low, mask.0),
                     _mm256_loadu_si256(megaflow.cast()),
                 );
-                let high = _mm256_xor_si256(_mm256_and_si256(high, mask.1), three(megaflow.add(4)));
-                let differ = _mm256_or_si256(low, high);
-                _mm256_testz_si256(differ, differ) != 0
+                let high =
+                    _mm256_cmpeq_epi64(_mm256_and_si256(high, mask.1), three(megaflow.add(4)));
+                _mm256_movemask_epi8(_mm256_and_si256(low, high)) == -1
             }
         }
     }

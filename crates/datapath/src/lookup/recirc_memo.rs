@@ -3,8 +3,8 @@
 //! connection state and destination, and the same addresses and ports as far as megaflows match on
 //! them. 46 cycles less per packet (docs/perf/conntrack.md).
 
-use super::compare::MaskLine;
-use super::flow_store::{MASKS, Store};
+use super::compare::{MaskLine, Probe};
+use super::flow_store::{MASKS, StoredLines};
 use super::table::Table;
 use crate::batch::keys::{KeyRef, Keys, Line};
 use crate::miss::policy::RETRY_INTERVALS;
@@ -114,30 +114,6 @@ impl RecircMemo {
         self.places[place] = megaflow;
     }
 
-    /// The megaflow that a packet with this line 0 may take, if the memo has one and it matches
-    /// line 0.
-    #[inline]
-    fn predict(&self, store: &Store, masks: &[MaskLine; MASKS], line: &Line) -> Option<Prediction> {
-        if self.resting > 0 {
-            return None;
-        }
-        let megaflow = self.places[self.place(line)];
-        let p = store.payload(megaflow);
-        let (mask, same) = (&masks[p.mask()], store.line(megaflow));
-        // In halves, from which the compiler makes pairs of words.
-        let differ = |w: usize| (line[w] & mask.words[w]) ^ same[w];
-        let differ =
-            (differ(0) | differ(2)) | (differ(1) | differ(3)) | differ(4) | differ(5) | differ(6);
-        let prediction =
-            Prediction { megaflow, program: p.program(), mask: p.mask() as u8, more: mask.ext };
-        // Index 0 is no megaflow, so it is not usable.
-        let right = differ == 0 && p.usable();
-        if !right {
-            self.wrong.set(self.wrong.get() + 1);
-        }
-        right.then_some(prediction)
-    }
-
     /// Judges the predictions, if there were enough. Called once per interval.
     pub fn tune(&mut self) {
         self.resting = self.resting.saturating_sub(1);
@@ -153,12 +129,42 @@ impl RecircMemo {
     }
 }
 
+/// Predicts the megaflows of recirculated packets.
+#[derive(Clone, Copy)]
+pub(crate) struct Predictions<'a> {
+    memo: &'a RecircMemo,
+    lines: StoredLines<'a>,
+    masks: &'a [MaskLine; MASKS],
+}
+
+impl Predictions<'_> {
+    /// The megaflow that a packet with this line 0 takes, if the memo has one that matches line 0,
+    /// and if [`Table::confirms`] agrees.
+    #[inline(always)]
+    pub fn predict<P: Probe>(self, line: &Line) -> Option<Prediction> {
+        let megaflow = self.memo.places[self.memo.place(line)];
+        let p = self.lines.payload(megaflow);
+        let mask = &self.masks[p.mask()];
+        // SAFETY: whoever makes a prediction by this level found that the CPU has its instructions;
+        // the store has the megaflow's line.
+        let same = unsafe { P::equal(line, P::mask(mask), self.lines.line(megaflow).cast()) };
+        // Index 0 is no megaflow, so it is not usable.
+        if !(same && p.usable()) {
+            self.memo.wrong.set(self.memo.wrong.get() + 1);
+            return None;
+        }
+        let (program, mask_at) = (p.program(), p.mask() as u8);
+        Some(Prediction { megaflow, program, mask: mask_at, more: mask.ext })
+    }
+}
+
 impl Table {
-    /// The megaflow that a recirculated packet with this line 0 takes, if the memo has one and
-    /// [`Table::confirms`] agrees.
+    /// What predicts the megaflows of recirculated packets; None: nothing is predicted now.
     #[inline]
-    pub fn predict_recirculated(&self, line: &Line) -> Option<Prediction> {
-        self.history.recirculated.predict(&self.store, &self.masks, line)
+    pub fn predictions(&self) -> Option<Predictions<'_>> {
+        let memo = &self.history.recirculated;
+        let lines = self.store.lines();
+        (memo.resting == 0).then_some(Predictions { memo, lines, masks: &self.masks })
     }
 
     /// True if a packet with this key, whose line 0 was compared, takes the predicted megaflow.
@@ -187,6 +193,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compare::Scalar;
     use super::*;
     use crate::batch::keys::{Words, bytes_mut};
     use crate::settings::Tri;
@@ -202,6 +209,10 @@ mod tests {
         key.set_u32(at::CT_MARK, mark);
         key.set_u8(at::ETH_DST + 5, to);
         *key.words.first_chunk().expect("a key has more")
+    }
+
+    fn predict(t: &Table, line: &Line) -> Option<Prediction> {
+        t.predictions()?.predict::<Scalar>(line)
     }
 
     fn put(t: &mut Table, key: &Words, fields: &[Field], program: u32) -> u32 {
@@ -229,9 +240,9 @@ mod tests {
         let mut t = Table::new(100);
         let (one, other) = (key(1, 7), key(1, 8));
         let megaflow = put(&mut t, &one, &[Field::CtMark], 5);
-        assert!(t.predict_recirculated(&line(&one)).is_none(), "nothing is known yet");
+        assert!(predict(&t, &line(&one)).is_none(), "nothing is known yet");
         learn(&mut t, &one, megaflow);
-        let prediction = t.predict_recirculated(&line(&one)).expect("as the packet before");
+        let prediction = predict(&t, &line(&one)).expect("as the packet before");
         assert_eq!(
             (prediction.megaflow, prediction.program, prediction.more),
             (megaflow, 5, false)
@@ -239,12 +250,12 @@ mod tests {
         // Fields outside the mask do not matter; fields in the mask do.
         let mut same = line(&one);
         bytes_mut(&mut same)[at::TTL] = 9;
-        assert!(t.predict_recirculated(&same).is_some());
+        assert!(predict(&t, &same).is_some());
         learn(&mut t, &other, megaflow);
-        assert!(t.predict_recirculated(&line(&other)).is_none(), "another mark");
+        assert!(predict(&t, &line(&other)).is_none(), "another mark");
         let payload = t.store.payload(megaflow);
         assert!(t.store.kill(megaflow, payload));
-        assert!(t.predict_recirculated(&line(&one)).is_none(), "it is dead");
+        assert!(predict(&t, &line(&one)).is_none(), "it is dead");
     }
 
     #[test]
@@ -254,7 +265,7 @@ mod tests {
         one[24] = 99;
         let megaflow = put(&mut t, &one, &[Field::CtLabel], 5);
         learn(&mut t, &one, megaflow);
-        let prediction = t.predict_recirculated(&line(&one)).expect("line 0 fits");
+        let prediction = predict(&t, &line(&one)).expect("line 0 fits");
         assert!(prediction.more);
         let line = line(&one);
         let mut ext = [[0; 8]; 3];
@@ -281,7 +292,7 @@ mod tests {
             (0..2).for_each(|i| learn(&mut t, &services[i], megaflows[i]));
         }
         for (key, megaflow) in services.iter().zip(megaflows) {
-            let prediction = t.predict_recirculated(&line(key)).expect("both are known");
+            let prediction = predict(&t, &line(key)).expect("both are known");
             assert_eq!(prediction.megaflow, megaflow);
         }
     }
@@ -294,15 +305,15 @@ mod tests {
         learn(&mut t, &one, megaflow);
         let mut wrong = line(&one);
         bytes_mut(&mut wrong)[at::ETH_DST + 5] = 2;
-        (0..JUDGED_PACKETS).for_each(|_| assert!(t.predict_recirculated(&wrong).is_none()));
-        assert!(t.predict_recirculated(&line(&one)).is_some(), "they are not judged yet");
+        (0..JUDGED_PACKETS).for_each(|_| assert!(predict(&t, &wrong).is_none()));
+        assert!(predict(&t, &line(&one)).is_some(), "they are not judged yet");
         t.tune(Tri::Auto);
         learn(&mut t, &one, megaflow);
         for _ in 0..RETRY_INTERVALS {
-            assert!(t.predict_recirculated(&line(&one)).is_none(), "resting");
+            assert!(predict(&t, &line(&one)).is_none(), "resting");
             t.tune(Tri::Auto);
         }
         learn(&mut t, &one, megaflow);
-        assert!(t.predict_recirculated(&line(&one)).is_some());
+        assert!(predict(&t, &line(&one)).is_some());
     }
 }

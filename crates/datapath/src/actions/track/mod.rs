@@ -15,16 +15,18 @@ use super::{ct, interpret_one};
 use crate::actions::interpret::{RECIRC_LIMIT, Sink};
 use crate::actions::program::Program;
 use crate::batch::Batch;
+use crate::batch::keys::run_length;
 use crate::tx::TxState;
 use action::{Ct, Op};
-use conntrack::{Arrival, At, Bad, FastPacket, Meta, Seen, state};
+use conntrack::{Arrival, At, Bad, FastPacket, FastTracked, Meta, Seen, state};
 use read::{Ahead, GROUP_PACKETS, prefetch_entries, read_group};
-use second_lookup::{take_prediction, write_ct_fields};
+use second_lookup::{look_up_again, write_ct_fields};
 use telemetry::Drop;
 
-/// Executes the programs of packets from `n` on, as long as they are of kind [`Kind::Track`](crate::actions::program::Kind::Track);
-/// returns how many these are. Each group is read before the group in front of it is tracked, so
-/// that its cache misses overlap with both steps.
+/// Executes the programs of packets from `n` on, as long as they are of kind
+/// [`Kind::Track`](crate::actions::program::Kind::Track); returns how many these are. Each group is
+/// read before the group in front of it is tracked, so that its cache misses overlap with both
+/// steps.
 #[inline(never)]
 pub(super) fn run(
     batch: &mut Batch,
@@ -38,7 +40,7 @@ pub(super) fn run(
     read_group(batch, again.programs, at, tx, now);
     prefetch_entries(tx, now);
     while now.count > 0 {
-        next.count = 0;
+        next.clear();
         if now.count == GROUP_PACKETS {
             read_group(batch, again.programs, at + now.count, tx, next);
         }
@@ -57,7 +59,7 @@ fn track_group(
     again: SecondLookup<'_>,
     n: usize,
     tx: &mut TxState,
-    group: &Group,
+    group: &mut Group,
 ) {
     let mut k = 0;
     while k < group.count {
@@ -69,9 +71,14 @@ fn track_group(
             _ => None,
         };
         let shared = Shared { again, program, ct, recirc };
-        while k < group.count && batch.keys.program[n + k] == id {
-            track_one(batch, &shared, (n, k), tx, group);
-            k += 1;
+        let end = k + run_length(&batch.keys.program[n + k..n + group.count]);
+        while k < end {
+            let fast = group.fast_run(k).min(end - k);
+            k += track_fast(batch, &shared, (n, k), fast, tx, group);
+            if k < end {
+                track_one(batch, &shared, (n, k), tx, group);
+                k += 1;
+            }
         }
     }
 }
@@ -85,8 +92,9 @@ struct Shared<'a> {
     recirc: Option<u32>,
 }
 
-/// Executes the program of packet `k` of a group whose first packet is `n`.
-#[inline(always)]
+/// Executes the program of packet `k` of a group whose first packet is `n`, which the fast path did
+/// not claim.
+#[inline(never)]
 fn track_one(
     batch: &mut Batch,
     shared: &Shared<'_>,
@@ -95,8 +103,10 @@ fn track_one(
     group: &Group,
 ) {
     let (i, program) = (n + k, (shared.program, shared.ct));
+    if group.is_fast(k) {
+        return track_first(batch, program, i, &group.fast[k], tx);
+    }
     match group.ahead[k] {
-        Ahead::Fast => track_fast(batch, shared, i, &group.fast[k], tx),
         Ahead::Read(_) => track(batch, program, i, Some(&group.seen[k]), tx),
         Ahead::Known => track(batch, program, i, None, tx),
         Ahead::Other => {
@@ -107,32 +117,50 @@ fn track_one(
     }
 }
 
-/// Executes one program, by the fast path if the packet can take it.
-#[inline]
+/// Executes the programs of `count` packets of a group from packet `k` on, all read for the fast
+/// path, up to the first one that it does not claim; returns how many these are.
 fn track_fast(
     batch: &mut Batch,
     shared: &Shared<'_>,
+    (n, k): (usize, usize),
+    count: usize,
+    tx: &mut TxState,
+    group: &mut Group,
+) -> usize {
+    let (ct, first) = (shared.ct, n + k);
+    let (packets, tracked) = (&group.fast[k..k + count], &mut group.tracked[..count]);
+    let count = tx.ct.worker.track_fast(ct, packets, tx.now_ms, tracked);
+    let tracked = &mut tracked[..count];
+    if ct.nat.is_some() {
+        for (i, (p, tracked)) in packets.iter().zip(&mut *tracked).enumerate() {
+            let data = batch.packets[first + i].data_mut();
+            tx.ct.worker.translate_fast(p, tracked, data);
+        }
+    }
+    let fresh = first.max(batch.waited)..first + count;
+    if !fresh.is_empty() {
+        batch.columns.depth[fresh].fill(0);
+    }
+    match shared.recirc {
+        Some(id) if tx.recirculated.is_empty() => {
+            look_up_again(batch, shared, id, (first, tracked), tx);
+        }
+        _ => (first..).zip(&*tracked).for_each(|(i, t)| finish(batch, shared, i, t, tx)),
+    }
+    count
+}
+
+/// Sends a packet that the fast path tracked, or has it looked up again without a prediction.
+#[inline(never)]
+fn finish(
+    batch: &mut Batch,
+    shared: &Shared<'_>,
     i: usize,
-    fast: &FastPacket,
+    tracked: &FastTracked,
     tx: &mut TxState,
 ) {
-    let (program, ct) = (shared.program, shared.ct);
-    let p = &mut batch.packets[i];
-    let Some(tracked) = tx.ct.worker.track_fast(ct, fast, p.data_mut(), tx.now_ms) else {
-        return track_first(batch, (program, ct), i, fast, tx);
-    };
-    if i >= batch.waited {
-        batch.columns.depth[i] = 0;
-    }
-    if let Some(id) = shared.recirc
-        && batch.columns.depth[i] < RECIRC_LIMIT
-        && tx.recirculated.is_empty()
-        && take_prediction(batch, (ct, id, shared.again), i, &tracked, tx)
-    {
-        return;
-    }
-    tx.ct.worker.describe(ct, &tracked, &mut batch.columns.ct[i]);
-    send_or_recirculate(batch, program, i, tx);
+    tx.ct.worker.describe(shared.ct, tracked, &mut batch.columns.ct[i]);
+    send_or_recirculate(batch, shared.program, i, tx);
 }
 
 /// Executes one program, for a packet whose connection the fast path did not find.

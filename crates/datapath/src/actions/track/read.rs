@@ -1,21 +1,25 @@
 //! Reads groups of packets before their connections are tracked, and prefetches what tracking
 //! them reads.
 
-use crate::actions::prefetch_headers;
 use crate::actions::program::{Kind, Programs};
 use crate::batch::Batch;
-use crate::batch::keys::bytes;
+use crate::batch::keys::{Layout, Line, bytes, run_length};
+use crate::mem::prefetch;
 use crate::parse::scalar::{IPV4, IPV6};
 use crate::tx::TxState;
 use action::{Ct, Op};
-use conntrack::{Bad, FastHeaders, FastPacket, Prefetched, Seen, extract, is_fast, state};
+use conntrack::{
+    Bad, FastHeaders, FastPacket, FastTracked, Prefetched, Seen, extract, is_fast, state,
+};
 use flow::{at, frag};
+use packet::Packet;
+use std::ops::Range;
 
 /// Packets of a group, at most: so many that prefetched lines arrive while the others are worked
 /// on.
 pub(super) const GROUP_PACKETS: usize = 32;
 
-/// What is known about a packet before its connection is tracked.
+/// What is known about a packet that the fast path does not claim, before it is tracked.
 #[derive(Clone, Copy)]
 pub(super) enum Ahead {
     /// The packet is not claimed: it goes to the interpreter.
@@ -24,82 +28,6 @@ pub(super) enum Ahead {
     Known,
     /// The packet was read; this names the bucket of the index where its connection is.
     Read(Prefetched),
-    /// The packet was read for the fast path.
-    Fast,
-}
-
-/// Reads a group of packets from `n` on, and prefetches the buckets of the index where their
-/// connections are.
-#[inline]
-pub(super) fn read_group(
-    batch: &Batch,
-    programs: &Programs,
-    n: usize,
-    tx: &TxState,
-    group: &mut Group,
-) {
-    let most = (batch.len() - n).min(GROUP_PACKETS);
-    let (mut count, mut last) = (0, None);
-    while count < most {
-        prefetch_headers(batch, n + count);
-        let id = batch.keys.program[n + count];
-        let ct = match last {
-            Some((of, ct)) if of == id => ct,
-            _ => {
-                let program = programs.get(id);
-                let (Kind::Track, Some(Op::Ct(ct))) = (program.kind, program.ops.first()) else {
-                    break;
-                };
-                let ct = (&**ct, is_fast(ct));
-                last = Some((id, ct));
-                ct
-            }
-        };
-        group.ahead[count] = match read_fast(batch, ct, n + count, &mut group.fast[count]) {
-            true => {
-                tx.ct.worker.prefetch_fast(&mut group.fast[count]);
-                Ahead::Fast
-            }
-            false => read(batch, ct.0, n + count, tx, &mut group.seen[count]),
-        };
-        group.replies[count] = prefetch_reply((batch, n + count), ct.0, (group, count), tx);
-        count += 1;
-    }
-    group.count = count;
-}
-
-/// Prefetches the bucket of the reply tuple for packet `i`, if it begins a connection that NAT
-/// translates.
-#[inline]
-fn prefetch_reply(
-    (batch, i): (&Batch, usize),
-    ct: &Ct,
-    (group, k): (&Group, usize),
-    tx: &TxState,
-) -> Option<Prefetched> {
-    let nat = ct.nat.as_ref().filter(|nat| ct.commit && nat.side.is_some())?;
-    let begins = i < batch.waited && batch.columns.ct[i].state & state::NEW != 0;
-    let tuple = match group.ahead[k] {
-        Ahead::Fast => group.fast[k].seen().tuple,
-        Ahead::Read(_) => group.seen[k].as_ref().ok()?.tuple,
-        Ahead::Other | Ahead::Known => return None,
-    };
-    begins.then(|| tx.ct.worker.prefetch_reply(&tuple, nat))?
-}
-
-/// Prefetches the connections of a group.
-#[inline]
-pub(super) fn prefetch_entries(tx: &TxState, group: &mut Group) {
-    for reply in group.replies[..group.count].iter().flatten() {
-        tx.ct.worker.prefetch_entries(*reply);
-    }
-    for (ahead, fast) in group.ahead[..group.count].iter().zip(&mut group.fast) {
-        match ahead {
-            Ahead::Fast => tx.ct.worker.prefetch_fast_entry(fast),
-            Ahead::Read(prefetched) => tx.ct.worker.prefetch_entries(*prefetched),
-            Ahead::Other | Ahead::Known => {}
-        }
-    }
 }
 
 /// What was read of a group of packets. It is written in place, as copying it would cost as much as
@@ -107,50 +35,212 @@ pub(super) fn prefetch_entries(tx: &TxState, group: &mut Group) {
 pub(in crate::actions) struct Group {
     /// Number of packets.
     pub(super) count: usize,
-    pub(super) ahead: [Ahead; GROUP_PACKETS],
-    /// The prefetched buckets of reply tuples.
-    replies: [Option<Prefetched>; GROUP_PACKETS],
-    pub(super) seen: [Result<Seen, Bad>; GROUP_PACKETS],
+    /// The packets that were read for the fast path, a bit each.
+    fast_mask: u32,
     pub(super) fast: [FastPacket; GROUP_PACKETS],
+    /// What the fast path says of packets that follow one another.
+    pub(super) tracked: [FastTracked; GROUP_PACKETS],
+    /// What is known about packets that are not in `fast_mask`.
+    pub(super) ahead: [Ahead; GROUP_PACKETS],
+    pub(super) seen: [Result<Seen, Bad>; GROUP_PACKETS],
+    /// The prefetched buckets of reply tuples.
+    replies: [Prefetched; GROUP_PACKETS],
+    replies_count: usize,
+}
+
+const _: () = assert!(GROUP_PACKETS == u32::BITS as usize);
+
+impl Group {
+    /// Removes all packets.
+    pub(super) fn clear(&mut self) {
+        (self.count, self.fast_mask, self.replies_count) = (0, 0, 0);
+    }
+
+    /// True if packet `k` was read for the fast path.
+    pub(super) fn is_fast(&self, k: usize) -> bool {
+        self.fast_mask >> k & 1 != 0
+    }
+
+    /// Number of packets from packet `k` on that were read for the fast path.
+    pub(super) fn fast_run(&self, k: usize) -> usize {
+        (self.fast_mask >> k).trailing_ones() as usize
+    }
 }
 
 impl Default for Group {
     fn default() -> Self {
         Group {
             count: 0,
-            ahead: [Ahead::Other; GROUP_PACKETS],
-            replies: [None; GROUP_PACKETS],
-            seen: [const { Err(Bad::Shape) }; GROUP_PACKETS],
+            fast_mask: 0,
             fast: [FastPacket::NONE; GROUP_PACKETS],
+            tracked: [FastTracked::NONE; GROUP_PACKETS],
+            ahead: [Ahead::Other; GROUP_PACKETS],
+            seen: [const { Err(Bad::Shape) }; GROUP_PACKETS],
+            replies: [Prefetched::default(); GROUP_PACKETS],
+            replies_count: 0,
         }
     }
 }
 
-/// Reads packet `i` for the fast path; false: the packet cannot take it.
-#[inline(always)]
-fn read_fast(batch: &Batch, (ct, fast): (&Ct, bool), i: usize, to: &mut FastPacket) -> bool {
-    let (line, layout) = (&batch.keys.line.0[i], batch.columns.layout[i]);
-    let eth_type = u16::from_be_bytes([bytes(line)[at::ETH_TYPE], bytes(line)[at::ETH_TYPE + 1]]);
-    let is_ip = eth_type == IPV4 || eth_type == IPV6;
-    let whole = layout.sane && layout.l4 != 0 && bytes(line)[at::FRAG] & frag::ANY == 0;
-    let p = &batch.packets[i];
-    if !(is_ip && whole && fast) || is_known(batch, ct, i) {
-        return false;
+/// Reads a group of packets from `n` on, and prefetches the buckets of the index where their
+/// connections are.
+pub(super) fn read_group(
+    batch: &Batch,
+    programs: &Programs,
+    n: usize,
+    tx: &TxState,
+    group: &mut Group,
+) {
+    group.clear();
+    let ids = &batch.keys.program[n..batch.len().min(n + GROUP_PACKETS)];
+    while group.count < ids.len() {
+        let program = programs.get(ids[group.count]);
+        let (Kind::Track, Some(Op::Ct(ct))) = (program.kind, program.ops.first()) else { break };
+        let run = group.count..group.count + run_length(&ids[group.count..]);
+        read_run(batch, ct, (n, run), tx, group);
     }
+}
+
+/// Reads the packets of a group that have the same program; its first packet is `n`.
+fn read_run(
+    batch: &Batch,
+    ct: &Ct,
+    (n, run): (usize, Range<usize>),
+    tx: &TxState,
+    group: &mut Group,
+) {
+    let fast = match is_fast(ct) {
+        true => read_fast(batch, ct, n + run.start, tx, &mut group.fast[run.clone()]),
+        false => 0,
+    };
+    group.fast_mask |= fast << run.start;
+    group.count = run.end;
+    if fast.count_ones() as usize != run.len() {
+        for k in run.clone().filter(|k| fast >> (k - run.start) & 1 == 0) {
+            group.ahead[k] = read(batch, ct, n + k, tx, &mut group.seen[k]);
+        }
+    }
+    if ct.commit && ct.nat.as_ref().is_some_and(|nat| nat.side.is_some()) {
+        run.for_each(|k| prefetch_reply((batch, n + k), ct, (group, k), tx));
+    }
+}
+
+/// Prefetches the bucket of the reply tuple for packet `i`, if it begins a connection that NAT
+/// translates.
+fn prefetch_reply(
+    (batch, i): (&Batch, usize),
+    ct: &Ct,
+    (group, k): (&mut Group, usize),
+    tx: &TxState,
+) {
+    let begins = i < batch.waited && batch.columns.ct[i].state & state::NEW != 0;
+    let (Some(nat), true) = (&ct.nat, begins) else { return };
+    let tuple = match (group.is_fast(k), group.ahead[k], &group.seen[k]) {
+        (true, ..) => group.fast[k].seen().tuple,
+        (_, Ahead::Read(_), Ok(seen)) => seen.tuple,
+        _ => return,
+    };
+    if let Some(prefetched) = tx.ct.worker.prefetch_reply(&tuple, nat) {
+        group.replies[group.replies_count] = prefetched;
+        group.replies_count += 1;
+    }
+}
+
+/// Prefetches the connections of a group.
+#[inline(never)]
+pub(super) fn prefetch_entries(tx: &TxState, group: &mut Group) {
+    let worker = &tx.ct.worker;
+    let (mask, count) = (group.fast_mask, group.count);
+    worker.prefetch_fast_entries(marked(&mut group.fast, mask));
+    if mask.count_ones() as usize != count {
+        for k in (0..count).filter(|k| mask >> k & 1 == 0) {
+            if let Ahead::Read(prefetched) = group.ahead[k] {
+                worker.prefetch_entries(prefetched);
+            }
+        }
+    }
+    group.replies[..group.replies_count].iter().for_each(|r| worker.prefetch_entries(*r));
+}
+
+/// The packets that have a bit in `mask`.
+#[inline(always)]
+fn marked(packets: &mut [FastPacket], mask: u32) -> impl Iterator<Item = &mut FastPacket> {
+    packets.iter_mut().enumerate().filter(move |(k, _)| mask >> k & 1 != 0).map(|(_, p)| p)
+}
+
+/// Reads packets from `first` on for the fast path, and prefetches their buckets of the index;
+/// returns a bit for each packet that the fast path may take.
+fn read_fast(batch: &Batch, ct: &Ct, first: usize, tx: &TxState, to: &mut [FastPacket]) -> u32 {
+    prefetch_headers(batch, first..first + to.len());
+    let mask = read_all(batch, ct, first, to);
+    prefetch_buckets(tx, mask, to);
+    mask
+}
+
+#[inline(never)]
+fn prefetch_buckets(tx: &TxState, mask: u32, packets: &mut [FastPacket]) {
+    tx.ct.worker.prefetch_fast(marked(packets, mask));
+}
+
+/// Reads packets from `first` on for the fast path; returns a bit for each that may take it.
+#[inline(never)]
+fn read_all(batch: &Batch, ct: &Ct, first: usize, to: &mut [FastPacket]) -> u32 {
+    let all = first..first + to.len();
+    let lines = &batch.keys.line.0[all.clone()];
+    let exts = &batch.keys.ext[all.clone()];
+    let layouts = &batch.columns.layout[all.clone()];
+    let packets = &batch.packets[all.clone()];
+    let waited = batch.waited.saturating_sub(first);
+    let (zone, mut mask, mut bit) = (ct.zone, 0, 1);
+    for (k, ((((line, ext), layout), packet), to)) in
+        lines.iter().zip(exts).zip(layouts).zip(packets).zip(to).enumerate()
+    {
+        let known = k < waited && is_known(batch, ct, first + k);
+        if !known && read_one((line, &ext[0]), *layout, packet, zone, to).is_some() {
+            mask |= bit;
+        }
+        bit <<= 1;
+    }
+    mask
+}
+
+/// Prefetches the headers of the packets behind these, as far as they are read next. Parsing has
+/// read them, but a vector's headers do not fit into the level 1 cache.
+fn prefetch_headers(batch: &Batch, these: Range<usize>) {
+    const AHEAD: usize = 8;
+    let end = batch.packets.len();
+    let soon = (these.start + AHEAD).min(end)..(these.end + AHEAD).min(end);
+    batch.packets[soon].iter().for_each(|p| prefetch(p.data().as_ptr()));
+}
+
+/// Reads a packet, whose key has this line 0 and line 1, for the fast path; None: it cannot take
+/// it.
+#[inline(always)]
+fn read_one(
+    (line, ext): (&Line, &Line),
+    layout: Layout,
+    p: &Packet,
+    zone: u16,
+    to: &mut FastPacket,
+) -> Option<()> {
     const { assert!(at::IP_SRC == 16 && at::IP_DST == 20 && at::TP_SRC == 24 && at::PROTO == 28) };
     const { assert!(at::IPV6_SRC == 64 && at::IPV6_DST == 80) };
-    let ports = u64::from_be(line[3]);
-    let (ports, proto) = ((ports >> 32) as u32, (ports >> 24) as u8);
-    let headers = FastHeaders { ports, proto, l3: layout.l3, l4: layout.l4 };
-    let (data, sound) = (p.data(), p.has_sound_checksums());
-    let read = match eth_type == IPV4 {
-        true => to.read_v4(data, (headers, u64::from_be(line[2])), ct.zone, sound),
-        false => {
-            let addresses = [0, 1, 2, 3].map(|w| u64::from_be(batch.keys.ext[i][0][w]));
-            to.read_v6(data, (headers, addresses), ct.zone, sound)
+    if !layout.sane || layout.l4 == 0 || bytes(line)[at::FRAG] & frag::ANY != 0 {
+        return None;
+    }
+    let rest = u64::from_be(line[3]);
+    let (ports, proto) = ((rest >> 32) as u32, (rest >> 24) as u8);
+    let Layout { l3, l4, end, .. } = layout;
+    let headers = FastHeaders { ports, proto, l3, l4, end };
+    let sound = p.has_sound_checksums();
+    match u16::from_be_bytes([bytes(line)[at::ETH_TYPE], bytes(line)[at::ETH_TYPE + 1]]) {
+        IPV4 => to.read_v4(p.data(), (headers, u64::from_be(line[2])), zone, sound),
+        IPV6 => {
+            let addresses = [0, 1, 2, 3].map(|w| u64::from_be(ext[w]));
+            to.read_v6(p.data(), (headers, addresses), zone, sound)
         }
-    };
-    read.is_some()
+        _ => None,
+    }
 }
 
 /// True if packet `i` was tracked in this zone before, and did not begin a connection.
