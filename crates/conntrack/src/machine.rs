@@ -140,9 +140,11 @@ pub fn update(
 ) -> (Verdict, Option<Class>, Note) {
     match segment {
         Segment::Tcp(t) => {
-            let [first, second] = peers;
-            let (src, dst) = if reply { (second, first) } else { (first, second) };
-            update_tcp(src, dst, t, check)
+            // By value, so that the ends stay in registers.
+            let [mut src, mut dst] = turned(*peers, reply);
+            let made = update_tcp(&mut src, &mut dst, t, check);
+            *peers = turned([src, dst], reply);
+            made
         }
         Segment::Icmp { .. } => {
             let (verdict, class) = update_icmp(&mut peers[0].state, reply);
@@ -153,6 +155,12 @@ pub fn update(
             (verdict, Some(class), Note::None)
         }
     }
+}
+
+/// The ends in the other order, if `reply`.
+#[inline(always)]
+fn turned([a, b]: Peers, reply: bool) -> Peers {
+    if reply { [b, a] } else { [a, b] }
 }
 
 /// Does what [`update`] does for a TCP segment that leaves both ends established. False: this
