@@ -283,11 +283,9 @@ impl<'a> Entry<'a> {
     /// Addresses and ports of a direction of an IPv4 connection, the source's in the upper half.
     #[inline]
     pub fn ends_v4(&self, reply: bool) -> (u64, u32) {
-        let word = |at: usize| self.hot[at].load(Relaxed);
-        match reply {
-            true => (word(REPLY_ADDRS), word(REPLY_PORTS) as u32),
-            false => (word(ADDRS), (word(PORTS) >> 32) as u32),
-        }
+        const { assert!(REPLY_ADDRS == ADDRS + 2 && REPLY_PORTS == PORTS + 2) };
+        let word = |at: usize| self.hot[at + 2 * usize::from(reply)].load(Relaxed);
+        (word(ADDRS), (word(PORTS) >> (32 * u32::from(!reply))) as u32)
     }
 
     /// The tuple of a direction, for an entry that is not ICMP's.
