@@ -251,6 +251,13 @@ impl<T> Rule<T> {
         words.fold(0, |d, ((i, m), w)| d | (key.words[usize::from(*i)] ^ w) & m) == 0
     }
 
+    /// True if the rule's mask consists of these words, which are those in `map`.
+    #[inline]
+    pub(crate) fn has_mask(&self, map: u64, words: &[(u8, u64)]) -> bool {
+        let masks = &self.words[self.words.len() / 2..];
+        self.map == map && masks.iter().zip(words).fold(0, |d, (m, (_, w))| d | m ^ w) == 0
+    }
+
     /// As [`Rule::matches`]; `words` are those in `map`.
     #[inline]
     pub(crate) fn matches_by_words(&self, key: &Key, map: u64, words: &[(u8, u64)]) -> bool {

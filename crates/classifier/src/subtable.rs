@@ -101,7 +101,14 @@ impl<T: Send + Sync + 'static> Subtable<T> {
     ) -> Option<Handle<'a, T>> {
         chain(self.head(guard, want.key, prefixes, wildcards))
             .take_while(|r| u32::from(r.priority()) >= want.least)
-            .find(|r| r.visible(want.version) && r.decides(want.key, wildcards))
+            .find(|r| r.visible(want.version) && self.decides(r, want.key, wildcards))
+    }
+
+    /// As [`Rule::decides`], for a rule of a chain that [`Subtable::head`] returned.
+    #[inline]
+    fn decides(&self, rule: &Rule<T>, key: &Key, wildcards: &mut Mask) -> bool {
+        // The key agrees with the chain on the subtable's mask, whose bits are marked.
+        rule.has_mask(self.map, &self.words) || rule.decides(key, wildcards)
     }
 
     /// Calls `each` with all wanted rules of the key's chain.
@@ -115,7 +122,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
     ) {
         chain(self.head(guard, want.key, prefixes, wildcards))
             .take_while(|r| u32::from(r.priority()) >= want.least)
-            .filter(|r| r.visible(want.version) && r.decides(want.key, wildcards))
+            .filter(|r| r.visible(want.version) && self.decides(r, want.key, wildcards))
             .for_each(|r| each(r.get()));
     }
 
@@ -161,7 +168,8 @@ impl<T: Send + Sync + 'static> Subtable<T> {
                 return (None, end);
             }
         }
-        (slots.find(guard, hash, |rule| rule.agrees(key, &self.steps)), from)
+        let same = |rule: &Rule<T>| rule.agrees_by_words(key, self.map, &self.words, &self.steps);
+        (slots.find(guard, hash, same), from)
     }
 
     /// Replaces what is known of these keys by better rules.
