@@ -4,7 +4,6 @@
 use crate::actions::program::{Kind, Programs};
 use crate::batch::Batch;
 use crate::batch::keys::{Layout, Line, bytes, run_length};
-use crate::mem::prefetch;
 use crate::parse::scalar::{IPV4, IPV6};
 use crate::tx::TxState;
 use action::{Ct, Op};
@@ -171,7 +170,6 @@ fn marked(packets: &mut [FastPacket], mask: u32) -> impl Iterator<Item = &mut Fa
 /// Reads packets from `first` on for the fast path, and prefetches their buckets of the index;
 /// returns a bit for each packet that the fast path may take.
 fn read_fast(batch: &Batch, ct: &Ct, first: usize, tx: &TxState, to: &mut [FastPacket]) -> u32 {
-    prefetch_headers(batch, first..first + to.len());
     let mask = read_all(batch, ct, first, to);
     prefetch_buckets(tx, mask, to);
     mask
@@ -202,15 +200,6 @@ fn read_all(batch: &Batch, ct: &Ct, first: usize, to: &mut [FastPacket]) -> u32 
         bit <<= 1;
     }
     mask
-}
-
-/// Prefetches the headers of the packets behind these, as far as they are read next. Parsing has
-/// read them, but a vector's headers do not fit into the level 1 cache.
-fn prefetch_headers(batch: &Batch, these: Range<usize>) {
-    const AHEAD: usize = 8;
-    let end = batch.packets.len();
-    let soon = (these.start + AHEAD).min(end)..(these.end + AHEAD).min(end);
-    batch.packets[soon].iter().for_each(|p| prefetch(p.data().as_ptr()));
 }
 
 /// Reads a packet, whose key has this line 0 and line 1, for the fast path; None: it cannot take
