@@ -76,11 +76,16 @@ fn add_host(sw: &Switch, (ns, bridge): (&Netns, &str), near: &str, probe: (&mut 
 
 /// How many copies of a broadcast arrive at each end.
 fn broadcast(probe: &Probe, from: &str) -> BTreeMap<String, usize> {
+    broadcast_until(probe, from, QUIET)
+}
+
+/// How many copies of a broadcast arrive at each end until nothing came for `quiet`.
+fn broadcast_until(probe: &Probe, from: &str, quiet: Duration) -> BTreeMap<String, usize> {
     static FRAMES: AtomicU32 = AtomicU32::new(0);
     let number = FRAMES.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let payload = Net::Raw(0x88b5, [&number[..], &[7; 100]].concat());
     let frame = Frame::new([2, 0, 0, 0, 9, from.as_bytes()[1]], [0xff; 6], payload);
-    let out = probe.inject(from, &frame.bytes(), QUIET).unwrap();
+    let out = probe.inject(from, &frame.bytes(), quiet).unwrap();
     // Kernels say things about their own addresses, too, and one before may be late.
     let mine = |all: Vec<Vec<u8>>| all.iter().filter(|f| f[14..18] == number).count();
     out.into_iter().map(|(dev, all)| (dev, mine(all))).filter(|(_, n)| *n > 0).collect()
@@ -374,9 +379,8 @@ fn a_flood_of_bpdus_on_one_port_is_its_own_loss() {
         // The cable's queue may be full.
         let _ = raw.send(&forged(sent));
     }
-    let slow = Instant::now();
-    assert_eq!(broadcast(&probe, "e1"), once("e2"));
-    assert!(slow.elapsed() < Duration::from_secs(2), "{:?}", slow.elapsed());
+    // Whoever forwards it may be without a core for longer than [`QUIET`].
+    assert_eq!(broadcast_until(&probe, "e1", Duration::from_secs(2)), once("e2"));
     wait_for("refused packets", || coverage(&sw, "datapath_drop_punt_rate") > 1000);
     wait_for("the sum", || received() > before);
     std::thread::sleep(Duration::from_secs(6));
