@@ -10,6 +10,8 @@ use testkit::{Netns, Raw, Switch, privileged};
 /// How long latency, then throughput, are looked at in each run.
 const LATENCY: Duration = Duration::from_millis(1500);
 const THROUGHPUT: Duration = Duration::from_millis(800);
+/// How long throughput is looked at, at most, on a machine that takes cores away.
+const THROUGHPUT_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Between two questions.
 const QUESTION: Duration = Duration::from_millis(5);
 /// An answer that comes later is lost.
@@ -151,9 +153,9 @@ impl<'a> Victim<'a> {
         })
     }
 
-    /// Megabits a second of one TCP connection; 0 when there is none. Time in which the worker
-    /// waited for a core does not count: a worker that has much to do waits longer for cores that
-    /// the machine takes away.
+    /// Megabits a second of one TCP connection; 0 when there is none. Time in which the worker that
+    /// serves the victim's ports waited for a core does not count: one that has much to do waits
+    /// longer where the machine takes cores away.
     fn throughput(&self) -> f64 {
         let listener = self.b.run(|| TcpListener::bind((addr(2), 0))).expect("a socket");
         let to = listener.local_addr().expect("an address");
@@ -163,29 +165,49 @@ impl<'a> Victim<'a> {
         let (mut sink, _) = listener.accept().expect("a connection");
         stream.set_write_timeout(Some(LATE)).expect("a timeout");
         sink.set_read_timeout(Some(LATE * 2)).expect("a timeout");
+        let begin = Instant::now();
+        let worker = Worked::begin(self.sw, "kernel-ports");
+        let goes_on = || worker.elapsed() < THROUGHPUT && begin.elapsed() < THROUGHPUT_WAIT_MAX;
         std::thread::scope(|s| {
             s.spawn(move || {
-                let (start, piece) = (Instant::now(), vec![0x5a; 1 << 16]);
-                while start.elapsed() < THROUGHPUT && stream.write_all(&piece).is_ok() {}
+                let piece = vec![0x5a; 1 << 16];
+                while goes_on() && stream.write_all(&piece).is_ok() {}
             });
             let (mut buffer, mut total) = (vec![0; 1 << 16], 0u64);
-            let (start, waited) = (Instant::now(), self.worker_waited());
             while let Ok(n @ 1..) = sink.read(&mut buffer) {
                 total += n as u64;
             }
-            let (elapsed, waited) = (start.elapsed(), self.worker_waited() - waited);
-            let had = elapsed.saturating_sub(waited).max(elapsed / 20);
-            println!("{total} bytes in {elapsed:?}, {waited:?} of it without a core");
+            let had = worker.elapsed().max(begin.elapsed() / 20);
+            println!("{total} bytes in {:?}, {had:?} without waits for a core", begin.elapsed());
             total as f64 * 8e-6 / had.as_secs_f64()
         })
     }
+}
 
-    /// How long the kernel worker, which serves the victim's ports, has waited for a core.
-    fn worker_waited(&self) -> Duration {
-        let id = thread_id(self.sw, "kernel-ports");
-        let path = format!("/proc/{}/task/{id}/schedstat", self.sw.daemon_pid().unwrap());
-        let text = std::fs::read_to_string(path).unwrap();
-        Duration::from_nanos(text.split_whitespace().nth(1).unwrap().parse().unwrap())
+/// The time that passes, but for that in which a thread of the daemon's waits for a core.
+struct Worked {
+    begin: Instant,
+    /// Where the kernel says how long the thread has waited, and how long it had at the beginning.
+    schedstat: String,
+    waited: Duration,
+}
+
+impl Worked {
+    fn begin(sw: &Switch<'_>, name: &str) -> Worked {
+        let (pid, id) = (sw.daemon_pid().expect("it runs"), thread_id(sw, name));
+        let schedstat = format!("/proc/{pid}/task/{id}/schedstat");
+        let waited = Worked::waited(&schedstat);
+        Worked { begin: Instant::now(), schedstat, waited }
+    }
+
+    fn waited(schedstat: &str) -> Duration {
+        let text = std::fs::read_to_string(schedstat).expect("the thread runs");
+        let ns = text.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
+        Duration::from_nanos(ns.expect("nanoseconds"))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.begin.elapsed().saturating_sub(Worked::waited(&self.schedstat) - self.waited)
     }
 }
 
