@@ -64,13 +64,12 @@ fn spec(
         }
         known.into_iter().collect::<BTreeSet<_>>()
     };
-    let all = || ports.iter().map(|name| (*name).to_owned()).collect();
     let (received, sent) = match m.all {
-        true => (all(), all()),
+        true => Default::default(),
         false => (known(&m.received), known(&m.sent)),
     };
     let vlans = (!m.vlans.is_empty()).then(|| Box::new(m.vlans.iter().copied().collect()));
-    Some(MirrorSpec { id: m.uuid.0, received, sent, vlans, to, snaplen: m.snaplen })
+    Some(MirrorSpec { id: m.uuid.0, all: m.all, received, sent, vlans, to, snaplen: m.snaplen })
 }
 
 /// `Mirror.statistics` of the mirrors that are in place, by row: packets and bytes as they were

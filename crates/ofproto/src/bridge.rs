@@ -103,7 +103,7 @@ impl Bridge {
             monitored: false,
             expired_wanted: Arc::default(),
             options: TunnelOptions::default(),
-            mirrors: Places::new(),
+            mirrors: Places::default(),
             bonds: BTreeMap::new(),
         }
     }

@@ -2,7 +2,7 @@
 //! translation sees them.
 
 use crate::types::VlanSet;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// Mirrors of one bridge, at most: OVS's number, and the bits of a word.
 pub const MIRRORS_MAX: usize = u32::BITS as usize;
@@ -12,6 +12,8 @@ pub const MIRRORS_MAX: usize = u32::BITS as usize;
 pub struct MirrorSpec {
     /// Identity of the mirror: one that changes keeps its counters.
     pub id: u128,
+    /// What all ports receive and send is copied; `received` and `sent` say nothing then.
+    pub all: bool,
     /// Ports ([`crate::PortSpec::bundle`]) whose received packets are copied.
     pub received: BTreeSet<String>,
     /// Ports whose sent packets are copied.
@@ -39,8 +41,42 @@ pub(crate) struct Placed {
     pub credit: u32,
 }
 
-/// A bridge's mirrors as the control side keeps them: a mirror's index is the number of its bit.
-pub(crate) type Places = Vec<Option<Placed>>;
+/// A bridge's mirrors as the control side keeps them.
+#[derive(Default)]
+pub(crate) struct Places {
+    /// A mirror's index is the number of its bit.
+    pub placed: Vec<Option<Placed>>,
+    /// The mirrors that copy all ports' packets, a bit each.
+    all: u32,
+    /// Those that name ports, by port. Kept, as mirrors change rarely, and what is published with
+    /// every change of a port needs it.
+    named: HashMap<String, Mirrored>,
+}
+
+impl Places {
+    pub fn new(placed: Vec<Option<Placed>>) -> Self {
+        let (mut all, mut named) = (0, HashMap::<String, Mirrored>::new());
+        for (i, placed) in placed.iter().enumerate() {
+            let Some(Placed { spec, .. }) = placed else { continue };
+            all |= u32::from(spec.all) << i;
+            for port in spec.received.iter().filter(|_| !spec.all) {
+                named.entry(port.clone()).or_default().received |= 1 << i;
+            }
+            for port in spec.sent.iter().filter(|_| !spec.all) {
+                named.entry(port.clone()).or_default().sent |= 1 << i;
+            }
+        }
+        Self { placed, all, named }
+    }
+
+    /// The mirrors that copy packets of a port.
+    pub fn of(&self, port: &str) -> Mirrored {
+        crate::work::step();
+        let named = self.named.get(port).copied().unwrap_or_default();
+        let (received, sent) = (named.received | self.all, named.sent | self.all);
+        Mirrored { received, sent, output: 0 }
+    }
+}
 
 /// A mirror as translation sees it.
 pub(crate) struct MirrorView {
@@ -72,5 +108,5 @@ pub(crate) struct Mirrored {
 
 /// The credit ids of a bridge's mirrors.
 pub(crate) fn credits(places: &Places) -> impl Iterator<Item = u32> {
-    places.iter().flatten().map(|p| p.credit)
+    places.placed.iter().flatten().map(|p| p.credit)
 }

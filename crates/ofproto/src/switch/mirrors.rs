@@ -2,27 +2,33 @@
 //! Translation makes the copies (`translate::mirror`).
 
 use crate::bridge::Bridge;
-use crate::mirroring::{MIRRORS_MAX, MirrorSpec, MirrorTo, MirrorView, Placed, Target};
+use crate::mirroring::{
+    MIRRORS_MAX, MirrorSpec, MirrorTo, MirrorView, Mirrored, Placed, Places, Target,
+};
 use crate::published::Bundle;
 use crate::switch::Switch;
 use crate::tables::counters::{Counter, Slot};
 use crate::types::{BridgeId, ConfigError};
+use std::collections::HashMap;
 
-/// The mirrors of a bridge by their bits; marks the mirrored bundles, whose names are `names`. A
-/// mirror whose ports do not exist mirrors nothing.
+/// The mirrors of a bridge by their bits; marks the mirrored bundles, whose indexes by their names
+/// are `by_name`. A mirror whose ports do not exist mirrors nothing.
 pub(crate) fn view(
     b: &Bridge,
     bundles: &mut [Bundle],
-    names: &[&str],
+    by_name: &HashMap<&str, usize>,
 ) -> Box<[Option<MirrorView>]> {
-    let mut all: Box<[_]> = b.mirrors.iter().map(|p| one(p.as_ref()?, names)).collect();
-    for (i, (view, placed)) in all.iter().zip(&b.mirrors).enumerate() {
-        let (Some(view), Some(placed)) = (view, placed) else { continue };
-        for (n, (bundle, name)) in bundles.iter_mut().zip(names).enumerate() {
-            let bit = |is: bool| u32::from(is) << i;
-            bundle.mirrors.received |= bit(placed.spec.received.contains(*name));
-            bundle.mirrors.sent |= bit(placed.spec.sent.contains(*name));
-            bundle.mirrors.output |= bit(view.to == Target::Bundle(n));
+    let placed = &b.mirrors.placed;
+    let mut all: Box<[_]> = placed.iter().map(|p| one(p.as_ref()?, by_name)).collect();
+    let bits = all.iter().enumerate().map(|(i, m)| u32::from(m.is_some()) << i);
+    let there = bits.fold(0, |all, bit| all | bit);
+    for (name, &n) in by_name.iter().filter(|_| there != 0) {
+        let Mirrored { received, sent, output } = b.mirrors.of(name);
+        bundles[n].mirrors = Mirrored { received: received & there, sent: sent & there, output };
+    }
+    for (i, view) in all.iter().enumerate() {
+        if let Some(MirrorView { to: Target::Bundle(n), .. }) = view {
+            bundles[*n].mirrors.output |= 1 << i;
         }
     }
     let targets: Vec<_> = all.iter().map(|m| m.as_ref().map(|m| m.to)).collect();
@@ -33,9 +39,9 @@ pub(crate) fn view(
     if all.iter().any(Option::is_some) { all } else { Box::default() }
 }
 
-fn one(placed: &Placed, names: &[&str]) -> Option<MirrorView> {
+fn one(placed: &Placed, by_name: &HashMap<&str, usize>) -> Option<MirrorView> {
     let to = match &placed.spec.to {
-        MirrorTo::Port(name) => Target::Bundle(names.iter().position(|n| n == name)?),
+        MirrorTo::Port(name) => Target::Bundle(*by_name.get(name.as_str())?),
         MirrorTo::Vlan(vid) => Target::Vlan(*vid),
     };
     let (vlans, snaplen) = (placed.spec.vlans.clone(), placed.spec.snaplen);
@@ -51,7 +57,7 @@ impl Switch {
         mirrors: Vec<MirrorSpec>,
         now: u64,
     ) -> Result<Vec<MirrorSpec>, ConfigError> {
-        let mut places = std::mem::take(&mut self.bridge_mut(id)?.mirrors);
+        let mut places = std::mem::take(&mut self.bridge_mut(id)?.mirrors).placed;
         let mut changed = false;
         for place in &mut places {
             if let Some(gone) = place.take_if(|p| !mirrors.iter().any(|m| m.id == p.spec.id)) {
@@ -76,7 +82,7 @@ impl Switch {
             places[free] = Some(Placed { spec, credit });
             changed = true;
         }
-        self.bridge_mut(id)?.mirrors = places;
+        self.bridge_mut(id)?.mirrors = Places::new(places);
         if changed {
             self.publish();
             self.bridge_changed(id.0);
@@ -87,7 +93,7 @@ impl Switch {
     /// Packets and bytes that a mirror has copied, as they were received; None: there is no such
     /// mirror.
     pub fn mirror_counters(&self, id: BridgeId, mirror: u128) -> Option<(u64, u64)> {
-        let places = &self.bridge(id).ok()?.mirrors;
+        let places = &self.bridge(id).ok()?.mirrors.placed;
         let placed = places.iter().flatten().find(|p| p.spec.id == mirror)?;
         let count = self.slots.count(placed.credit);
         Some((count.packets, count.bytes))

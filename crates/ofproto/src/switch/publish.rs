@@ -43,7 +43,7 @@ impl Switch {
 
     fn view_with(&self, b: &Bridge, ends: &PatchEnds<'_>) -> BridgeView {
         let mut bundles: Vec<Bundle> = Vec::new();
-        let (mut by_name, mut names) = (HashMap::<&str, usize>::new(), Vec::<&str>::new());
+        let mut by_name = HashMap::<&str, usize>::new();
         let ports = b.ports.values().map(|spec| {
             work::step();
             let new = bundles.len();
@@ -66,7 +66,6 @@ impl Switch {
                     mirrors,
                     bond,
                 });
-                names.push(&spec.bundle);
             }
             bundles[bundle].ports.push(spec.of_port);
             let counts = b.patch_counts.get(&spec.of_port).copied();
@@ -78,7 +77,7 @@ impl Switch {
             PortView { bundle, peer, counts, plain, spec: spec.clone() }
         });
         let ports: Vec<PortView> = ports.collect();
-        let mirrors = mirrors::view(b, &mut bundles, &names);
+        let mirrors = mirrors::view(b, &mut bundles, &by_name);
         BridgeView {
             id: b.id,
             name: b.name.clone(),

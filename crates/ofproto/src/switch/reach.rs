@@ -85,7 +85,7 @@ impl Switch {
         port.patch_peer.is_none()
             && port.tunnel.is_none()
             && !b.bonds.contains_key(&port.bundle)
-            && b.mirrors.iter().all(Option::is_none)
+            && b.mirrors.placed.iter().all(Option::is_none)
             && (port.bundle.is_empty() || ports.find(other).is_none())
     }
 

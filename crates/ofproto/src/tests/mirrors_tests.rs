@@ -1,6 +1,7 @@
 //! What mirrors do, as ovs-vswitchd does it; OVS's own tests say most of it (`scripts/judge.sh`).
 
 use crate::tests::{Lab, apply, flow, out, packet};
+use crate::work::steps;
 use crate::*;
 use openflow::*;
 use telemetry::Drop;
@@ -8,7 +9,7 @@ use telemetry::Drop;
 fn to_port(id: u128, port: u32) -> MirrorSpec {
     let all = || (1..=4).map(|n| format!("p{n}")).collect();
     let to = MirrorTo::Port(format!("p{port}"));
-    MirrorSpec { id, received: all(), sent: all(), vlans: None, to, snaplen: 0 }
+    MirrorSpec { id, all: false, received: all(), sent: all(), vlans: None, to, snaplen: 0 }
 }
 
 fn to_vlan(id: u128, vlan: u16) -> MirrorSpec {
@@ -40,6 +41,35 @@ fn a_copy_goes_out_once_before_a_received_packet_and_after_a_sent_one() {
     assert_eq!(lab.send("in_port=1,udp"), "12,13");
     lab.sw.set_mirrors(lab.br, vec![], 0).unwrap();
     assert_eq!(lab.send("in_port=1,udp"), "12");
+}
+
+#[test]
+fn a_mirror_of_all_ports_is_one_that_names_all() {
+    let all = |id| MirrorSpec { all: true, received: [].into(), sent: [].into(), ..to_port(id, 3) };
+    let mut lab = lab(vec![all(7)]);
+    assert_eq!(lab.send("in_port=1,udp"), "13,12");
+    assert_eq!(lab.send("in_port=2,udp"), "13,11");
+    assert_eq!(lab.send("in_port=3,udp"), "drop");
+}
+
+/// A port that comes asks once for each port which mirrors it has, and not for each mirror, too.
+#[test]
+fn the_largest_number_of_mirrors_costs_a_change_of_a_port_little() {
+    const PORTS: u32 = 300;
+    let mut lab = Lab::new();
+    let port = |n: u32| {
+        let name = format!("p{n}");
+        PortSpec { of_port: n, bundle: name.clone(), name, ..PortSpec::default() }
+    };
+    for n in 100..100 + PORTS {
+        lab.sw.add_port(lab.br, port(n)).unwrap();
+    }
+    let all = || (100..100 + PORTS).map(|n| format!("p{n}")).collect();
+    let mirror = |id| MirrorSpec { received: all(), sent: all(), ..to_port(id, 100) };
+    lab.sw.set_mirrors(lab.br, (0..MIRRORS_MAX as u128).map(mirror).collect(), 0).unwrap();
+    let (n, done) = steps(|| lab.sw.add_port(lab.br, port(50)));
+    done.unwrap();
+    assert!(n < 8 * PORTS as usize, "{n} steps to add a port");
 }
 
 #[test]

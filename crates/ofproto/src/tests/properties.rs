@@ -246,7 +246,7 @@ fn random_mirror(r: &mut Rng, id: u128) -> MirrorSpec {
         _ => MirrorTo::Port(format!("p{}", 2 + r.below(3))),
     };
     let vlans = r.chance(30).then(|| Box::new([0, 5].into_iter().collect()));
-    MirrorSpec { id, received, sent, vlans, to, snaplen: 60 * r.below(2) as u16 }
+    MirrorSpec { id, all: r.chance(20), received, sent, vlans, to, snaplen: 60 * r.below(2) as u16 }
 }
 
 /// A second bridge behind a patch port, some flows in it and a NORMAL.
