@@ -298,3 +298,25 @@ fn nonsense_on_the_control_socket_harms_its_own_connection_only() {
     assert!(String::from_utf8_lossy(&answer[..length]).contains("Open vSwitch"));
     assert!(is_alive(pid));
 }
+
+/// Numbers that nothing can be made of are refused, or taken as far as they go, and the daemon goes
+/// on.
+#[test]
+fn huge_numbers_in_commands_for_test_suites_are_survived() {
+    let mut s = Sandbox::new();
+    s.start("");
+    s.wait_for_log("ready");
+    s.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy");
+    s.vsctl("add-port br0 p1 -- set interface p1 type=dummy");
+    let receive = |len: &str| {
+        s.appctl(&format!("netdev-dummy/receive p1 0102030405060708090a0b0c1234 --len {len}"))
+    };
+    assert!(receive("65535").status.success());
+    assert!(!receive("9223372036854775807").status.success());
+    assert!(!s.appctl(&format!("time/warp {}", u64::MAX)).status.success());
+    assert!(!s.appctl("time/warp 4398046511104 1").status.success(), "too many steps");
+    for _ in 0..4 {
+        s.appctl_ok("time/warp 4398046511104");
+    }
+    s.appctl_ok("time/warp 1000");
+}

@@ -20,6 +20,9 @@ pub fn panic_if_asked() {
     }
 }
 
+/// Bytes to which `--len` makes a packet longer, at most: the largest an IP packet says of itself.
+const LEN_MAX: usize = 65_535;
+
 /// Bytes of data in composed packets that carry any, as in ovs-vswitchd.
 const PAYLOAD: usize = 64;
 
@@ -58,7 +61,8 @@ fn receive(s: &mut State, args: &[String]) -> Result<String, String> {
                 queue = words.next().and_then(|n| n.parse().ok()).ok_or("bad queue id")?;
             }
             "--len" => {
-                let len = words.next().and_then(|n| n.parse().ok()).ok_or("bad packet length")?;
+                let len = words.next().and_then(|n| n.parse().ok());
+                let len = len.filter(|len| *len <= LEN_MAX).ok_or("bad packet length")?;
                 let last = packets.last_mut().ok_or("--len without a packet")?;
                 last.resize(last.len().max(len), 0);
             }
@@ -137,13 +141,24 @@ fn set_admin_state(s: &mut State, args: &[String]) -> Result<String, String> {
 /// Milliseconds of real time for what a warp brought about to be sent to connections.
 const WRITTEN_MS_MAX: u64 = 200;
 
+/// Milliseconds that one command lets pass, at most: a hundred years and more.
+const WARP_MS_MAX: u64 = 1 << 42;
+
+/// Steps of one command, at most.
+const WARP_STEPS_MAX: u64 = 1_000_000;
+
 /// All of it at once, or `large_msecs` in steps of `msecs`. Between steps connections are sent what
 /// a step brought about, and the answer comes when they were sent that of the last one: who looks
 /// at what they got, as test suites do, finds it, as with OVS, whose main loop goes round between.
 fn warp(_: &mut State, args: &[String]) -> Result<Job, String> {
-    let number = |text: &String| text.parse::<u64>().ok().filter(|n| *n > 0);
-    let step = args.last().and_then(number).ok_or("invalid MSECS")?;
-    let mut left = args.first().and_then(number).ok_or("invalid MSECS")?;
+    let number = |text: &String| {
+        text.parse::<u64>().ok().filter(|n| (1..=WARP_MS_MAX).contains(n)).ok_or("invalid MSECS")
+    };
+    let step = args.last().map_or(Err("invalid MSECS"), number)?;
+    let mut left = args.first().map_or(Err("invalid MSECS"), number)?;
+    if left.div_ceil(step) > WARP_STEPS_MAX {
+        return Err(format!("more than {WARP_STEPS_MAX} steps"));
+    }
     Ok(Box::new(move |state, reply| {
         Box::pin(async move {
             while left > 0 {

@@ -18,6 +18,10 @@ pub(super) struct LogRecord<'a> {
     pub(super) message: &'a str,
 }
 
+/// Bytes of a pattern, at most: each message costs what its pattern asks for, on the thread that
+/// has something to say.
+const PATTERN_LEN_MAX: usize = 1_024;
+
 /// The patterns by destination; `None` is the default.
 pub(super) struct Patterns {
     set: [Option<String>; 3],
@@ -43,6 +47,9 @@ impl Patterns {
         let found = Destination::from_name(name);
         if found.is_none() && !name.eq_ignore_ascii_case("any") {
             return Err(SpecError(format!("unknown destination \"{name}\"")));
+        }
+        if pattern.len() > PATTERN_LEN_MAX {
+            return Err(SpecError(format!("pattern has more than {PATTERN_LEN_MAX} bytes")));
         }
         for destination in Destination::ALL {
             if found.is_none_or(|one| one == destination) {
@@ -219,6 +226,8 @@ mod tests {
         patterns.set("file:%m").unwrap();
         assert_eq!(patterns.pattern(Destination::File), "%m");
         assert!(patterns.set("foo:%m").is_err());
+        patterns.set(&format!("file:{}", "%m".repeat(PATTERN_LEN_MAX / 2))).unwrap();
+        assert!(patterns.set(&format!("any:{}%", "%m".repeat(PATTERN_LEN_MAX / 2))).is_err());
         assert!(
             patterns
                 .list()

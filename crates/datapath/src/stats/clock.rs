@@ -49,7 +49,11 @@ pub fn stop_clock() {
     STOPPED_AT.store(now_ms() - WARPED.load(Relaxed), Relaxed);
 }
 
-/// Puts [`now_ms`] forward by `ms`, whether it runs or is stopped.
+/// Milliseconds by which the clock may be put forward in all: nanoseconds still have 63 bits then.
+const WARPED_MS_MAX: u64 = 1 << 43;
+
+/// Puts [`now_ms`] forward by `ms`, whether it runs or is stopped, or as far as it goes.
 pub fn warp_clock(ms: u64) {
-    WARPED.fetch_add(ms, Relaxed);
+    let sum = WARPED.load(Relaxed).saturating_add(ms);
+    WARPED.store(sum.min(WARPED_MS_MAX), Relaxed);
 }
