@@ -313,23 +313,27 @@ fn an_afxdp_device_that_cannot_be_opened_is_tried_some_times() {
     let _a = host(&ns, 1);
     let devargs = "options:dpdk-devargs=net_af_xdp_first,iface=v1";
     add(&sw, "x1", &format!("type=dpdk {devargs}"));
-    vsctl(&sw, "--no-wait add-port br0 v1 -- set interface v1 type=afxdp");
-    wait_for("the error", || iface(&sw, "v1", "error").contains("cannot set up receive queue"));
+    let refused = |name| iface(&sw, name, "error").contains("cannot set up receive queue");
     let size = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", sw.daemon_pid().unwrap()));
         let rss = status.unwrap().lines().find_map(|l| l.strip_prefix("VmRSS:").map(str::to_owned));
         rss.unwrap().trim().trim_end_matches(" kB").parse::<u64>().unwrap()
     };
-    for i in 0..2 {
-        add(&sw, &format!("t{i}"), "type=internal");
+    let second = devargs.replace("first", "second");
+    for (name, set) in [("v1", "type=afxdp"), ("x2", &format!("type=dpdk {second}"))] {
+        vsctl(&sw, &format!("--no-wait add-port br0 {name} -- set interface {name} {set}"));
+        wait_for("the error", || refused(name));
+        for i in 0..2 {
+            add(&sw, &format!("{name}t{i}"), "type=internal");
+        }
+        let before = size();
+        for i in 2..CHANGES {
+            add(&sw, &format!("{name}t{i}"), "type=internal");
+        }
+        assert!(size() < before + (60 << 10), "{name}: {before} kB, then {} kB", size());
+        assert!(refused(name));
     }
-    let before = size();
-    for i in 2..CHANGES {
-        add(&sw, &format!("t{i}"), "type=internal");
-    }
-    assert!(size() < before + (60 << 10), "{before} kB, then {} kB", size());
-    assert!(iface(&sw, "v1", "error").contains("cannot set up receive queue"));
-    vsctl(&sw, "del-port x1 -- del-port v1");
+    vsctl(&sw, "del-port x1 -- del-port v1 -- del-port x2");
     add(&sw, "v1", "type=afxdp");
     assert_eq!(iface(&sw, "v1", "error"), "[]");
 }

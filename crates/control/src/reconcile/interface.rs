@@ -26,10 +26,10 @@ const RESET_REOPENS_MAX: u8 = 10;
 pub fn take_returned(state: &Shared) -> bool {
     let came_back = |i: &mut Iface| {
         !i.works()
-            && match i.conf.kind.as_str() {
-                "system" => device_exists(&i.conf.name),
-                "afxdp" => i.xdp_reopens > 0 && device_exists(&i.conf.name),
-                "dpdk" if i.reset_reopens > 0 => {
+            && match (i.conf.kind.as_str(), xdp_device(&i.conf)) {
+                (_, Some(device)) => i.xdp_reopens > 0 && device_exists(device),
+                ("system", _) => device_exists(&i.conf.name),
+                ("dpdk", _) if i.reset_reopens > 0 => {
                     i.reset_reopens -= 1;
                     true
                 }
@@ -41,11 +41,25 @@ pub fn take_returned(state: &Shared) -> bool {
     all.any(came_back)
 }
 
+/// The kernel device that DPDK's driver for AF_XDP opens for an interface, if it is that driver's.
+fn xdp_device(conf: &IfaceConf) -> Option<&str> {
+    match conf.kind.as_str() {
+        "afxdp" => Some(&conf.name),
+        "dpdk" => {
+            let (driver, args) = conf.options.get("dpdk-devargs")?.split_once(',')?;
+            let mut devices = args.split(',').filter_map(|arg| arg.strip_prefix("iface="));
+            devices.next().filter(|_| driver.starts_with("net_af_xdp"))
+        }
+        _ => None,
+    }
+}
+
 /// The error of an interface whose AF_XDP device could not be opened, or was lost, and was tried
 /// often enough since its row changed: each attempt costs memory. Else this is one more attempt.
 pub(super) fn given_up(iface: Option<&mut Iface>, conf: &IfaceConf) -> Option<String> {
-    let iface = iface.filter(|i| conf.kind == "afxdp" && i.conf == *conf)?;
-    let error = iface.error.clone().filter(|_| device_exists(&conf.name))?;
+    let device = xdp_device(conf)?;
+    let iface = iface.filter(|i| i.conf == *conf)?;
+    let error = iface.error.clone().filter(|_| device_exists(device))?;
     let is_spent = iface.xdp_reopens == 0;
     iface.xdp_reopens = iface.xdp_reopens.saturating_sub(1);
     is_spent.then_some(error)
