@@ -2,6 +2,7 @@
 //! themselves.
 
 use crate::budget::Budget;
+pub use crate::config::parse_mac;
 use crate::config::{IfaceConf, QosConf};
 use crate::tunnel_options::is_tunnel;
 use crate::vlog;
@@ -340,12 +341,4 @@ pub fn affinity(conf: &IfaceConf) -> RxAffinity {
         }
     }
     RxAffinity(out)
-}
-
-/// `aa:bb:cc:dd:ee:ff`, unicast.
-pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let bytes: Vec<u8> =
-        text.split(':').map(|x| u8::from_str_radix(x, 16).ok()).collect::<Option<_>>()?;
-    let mac: [u8; 6] = bytes.try_into().ok()?;
-    (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }

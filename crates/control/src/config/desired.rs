@@ -278,17 +278,9 @@ impl BridgeConf {
         self.other_config.get("hwaddr").map(String::as_str)
     }
 
-    /// The datapath id asked for by `other_config:datapath-id`: 16 hexadecimal digits, or up to 16
-    /// after `0x`; zero and anything else count as none.
+    /// The datapath id asked for by `other_config:datapath-id`, if it is one.
     pub fn datapath_id(&self) -> Option<u64> {
-        let text = self.other_config.get("datapath-id")?;
-        let digits = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
-            Some(short) if short.len() <= 16 => short,
-            None if text.len() == 16 => text.as_str(),
-            _ => return None,
-        };
-        let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
-        u64::from_str_radix(digits, 16).ok().filter(|&id| plain && id != 0)
+        super::form::parse_datapath_id(self.other_config.get("datapath-id")?)
     }
 
     /// All interfaces of all ports.

@@ -11,6 +11,7 @@ mod database;
 mod desired;
 mod dummies;
 mod export_conf;
+mod form;
 mod knobs;
 mod mirror_conf;
 mod notices;
@@ -28,6 +29,7 @@ pub use desired::{
     Remembered, VlanMode,
 };
 pub use export_conf::{IpfixConf, NetFlowConf, SflowConf};
+pub use form::parse_mac;
 pub use knobs::{Knob, Support, TABLES};
 pub use mirror_conf::MirrorConf;
 pub use notices::Notice;

@@ -9,6 +9,9 @@ use std::fmt::Display;
 /// Columns of which each key is a setting.
 const MAPS: [&str; 3] = ["other_config", "bfd", "lldp"];
 
+/// Bytes of a notice, at most, but for what stands for control characters.
+const TEXT_LEN_MAX: usize = 512;
+
 /// Something that is set and has no effect. Two are the same if row, setting and value are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
@@ -39,7 +42,9 @@ pub(super) fn read(db: &Replica, root: &Row) -> BTreeSet<Notice> {
         }
     }
     for (_, row) in db.rows("Flow_Sample_Collector_Set") {
-        out.row("Flow_Sample_Collector_Set", row, &"Flow_Sample_Collector_Set", "");
+        let name = "Flow_Sample_Collector_Set";
+        out.row(name, row, &name, "");
+        out.ipfix(row, &name);
     }
     out.notices
 }
@@ -56,9 +61,17 @@ impl<'a> Walk<'a> {
         uuids.into_iter().filter_map(|uuid| self.db.row(table, uuid)).collect()
     }
 
+    /// The exporter of a bridge or a set of collectors.
+    fn ipfix(&mut self, row: &Row, name: &dyn Display) {
+        for exporter in self.rows("IPFIX", row.uuids("ipfix")) {
+            self.row("IPFIX", exporter, &format!("{name}: ipfix"), "");
+        }
+    }
+
     fn bridge(&mut self, row: &Row) {
         let name = format!("bridge {}", row.str("name"));
         self.row("Bridge", row, &name, "");
+        self.ipfix(row, &name);
         for controller in self.rows("Controller", row.uuids("controller")) {
             let name = format!("{name}: controller {}", controller.str("target"));
             self.row("Controller", controller, &name, "");
@@ -165,7 +178,7 @@ impl<'a> Walk<'a> {
         match knob {
             Some((_, state, remark)) => self.look(row, name, value, *state, remark),
             None => {
-                let text = format!("{row}{of}: {name} is not known and has no effect");
+                let text = brief(format!("{row}{of}: {name} is not known and has no effect"));
                 let (name, value) = (name.into(), value.into());
                 self.notices.insert(Notice { text, missed: false, name, value });
             }
@@ -173,6 +186,7 @@ impl<'a> Walk<'a> {
     }
 
     fn look(&mut self, row: &dyn Display, name: &str, value: &str, state: Support, remark: &str) {
+        let mut what = "is not supported and has".to_owned();
         let (allowed, shown) = match state {
             Support::No(idle) => (idle.contains(&value), String::new()),
             // Targets of controllers are known by their beginnings.
@@ -184,7 +198,14 @@ impl<'a> Walk<'a> {
                 let good = |n: i64| (least..=most).contains(&n);
                 (value.parse().is_ok_and(good), format!("={value}"))
             }
-            Support::Unneeded => (false, format!("={value}")),
+            Support::Of(form) => {
+                what = format!("is not {} and has", form.name());
+                (form.fits(value), format!("={value}"))
+            }
+            Support::Unneeded => {
+                what = "has".into();
+                (false, format!("={value}"))
+            }
             _ => (true, String::new()),
         };
         if allowed || value.is_empty() {
@@ -192,11 +213,28 @@ impl<'a> Walk<'a> {
         }
         let why = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
         let missed = state != Support::Unneeded;
-        let what = if missed { "is not supported and has" } else { "has" };
-        let text = format!("{row}: {name}{shown} {what} no effect{why}");
+        let text = brief(format!("{row}: {name}{shown} {what} no effect{why}"));
         let (name, value) = (name.into(), value.into());
         self.notices.insert(Notice { text, missed, name, value });
     }
+}
+
+/// A line of the log: names and values are the user's, and may be long or have lines of their own.
+fn brief(text: String) -> String {
+    if text.len() <= TEXT_LEN_MAX && !text.contains(char::is_control) {
+        return text;
+    }
+    let half = TEXT_LEN_MAX / 2;
+    let (begin, end) = (text.floor_char_boundary(half), text.ceil_char_boundary(text.len() - half));
+    let parts = match begin < end {
+        true => [&text[..begin], " ... ", &text[end..]],
+        false => [&text, "", ""],
+    };
+    let escaped = |c: char| match c.is_control() {
+        true => c.escape_default().collect(),
+        false => c.to_string(),
+    };
+    parts.concat().chars().map(escaped).collect()
 }
 
 /// The option of an interface of that type.

@@ -1,3 +1,4 @@
+use super::super::form::Form;
 use super::super::knobs::{Knob, OPTIONS, Support, TABLES};
 use super::*;
 use ovsdb::Schema;
@@ -27,6 +28,7 @@ fn texts(extra: Vec<(&str, &str, Datum)>) -> Vec<String> {
         ("Open_vSwitch", "datapaths", Datum::map([("netdev", id("Datapath"))])),
         ("Bridge", "name", Datum::scalar("br0")),
         ("Bridge", "ports", Datum::set([id("Port")])),
+        ("Bridge", "ipfix", Datum::set([id("IPFIX")])),
         ("Bridge", "controller", Datum::set([id("Controller")])),
         ("Bridge", "flow_tables", Datum::map([(3, id("Flow_Table"))])),
         ("Port", "name", Datum::scalar("p1")),
@@ -129,6 +131,41 @@ fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
     assert_ne!(db("miimon"), db("other"), "the same text, and said again");
 }
 
+/// What cannot be read is said, whatever the setting wants; what can be read is not.
+#[test]
+fn a_value_of_another_form_is_said() {
+    let cases: [(&str, &str, &[&str], &[&str]); 9] = [
+        ("Open_vSwitch", "max-idle", &["0", "500"], &["-1", "1.5", "much", "1e3"]),
+        ("Open_vSwitch", "hw-offload", &["true", "false"], &["yes", "TRUE", "1"]),
+        ("Open_vSwitch", "pmd-auto-lb-load-threshold", &["0", "100"], &["101", "-1", "x"]),
+        ("Open_vSwitch", "pmd-rxq-assign", &["group"], &["groups"]),
+        ("Bridge", "mac-table-size", &["10"], &["4294967296", "many"]),
+        ("Bridge", "hwaddr", &["02:00:00:00:00:01"], &["01:00:00:00:00:01", "2:0:0:0:1", "x"]),
+        ("Bridge", "datapath-id", &["0x1", "00000000000000ab"], &["0", "1", "0x12345678901234567"]),
+        ("Bridge", "stp-priority", &["0", "65535"], &["65536", "0x10"]),
+        ("Port", "priority-tags", &["never", "always"], &["sometimes"]),
+    ];
+    for (table, key, good, bad) in cases {
+        let said = |value: &&str| one(table, &format!("other_config:{key}"), value);
+        assert!(good.iter().all(|value| said(value).is_empty()), "{key}");
+        for value in bad {
+            let all = said(value);
+            let shown = format!("other_config:{key}={value} is not ");
+            assert!(all.len() == 1 && all[0].contains(&shown), "{key}={value}: {all:?}");
+        }
+    }
+}
+
+#[test]
+fn what_users_write_is_one_short_line_of_the_log() {
+    let long = "a".repeat(70_000);
+    let all = one("Open_vSwitch", "other_config:max-idle", &format!("1\n2|emer|{long}"));
+    assert!(all[0].len() < TEXT_LEN_MAX + 50, "{}", all[0].len());
+    assert!(all[0].contains("max-idle=1\\n2|emer|aaa"), "{}", all[0]);
+    assert!(all[0].ends_with("aaa is not a number and has no effect"), "{}", all[0]);
+    assert!(one("Bridge", &format!("other_config:{long}"), "1")[0].len() < TEXT_LEN_MAX + 50);
+}
+
 #[test]
 fn of_qos_the_type_or_what_it_does_not_have() {
     let of = |kind: &str, interface: &str, queue: i64| {
@@ -228,6 +265,9 @@ fn label(state: Support) -> String {
         Support::Works => "works".into(),
         Support::Only(values) => format!("works for {}", list(values)),
         Support::Numbers(least, most) => format!("works for {least} to {most}"),
+        Support::Of(Form::Flag) => "works for `true` and `false`".into(),
+        Support::Of(Form::Whole) => "works for whole numbers".into(),
+        Support::Of(Form::Address | Form::DatapathId) => "works".into(),
         Support::No([]) => "no effect".into(),
         Support::No(idle) => format!("no effect ({} asks for none)", list(idle)),
         Support::Unneeded => "no effect".into(),

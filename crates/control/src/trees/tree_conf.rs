@@ -126,7 +126,8 @@ pub fn read(
         Some(Some(mac)) => mac,
         None => mac,
     };
-    let priority = of("priority").map_or(DEFAULT_BRIDGE_PRIORITY, |p| p as u16);
+    let priority = of("priority").and_then(|p| u16::try_from(p).ok());
+    let priority = priority.unwrap_or(DEFAULT_BRIDGE_PRIORITY);
     // The other bits are part of the address (IEEE 802.1D-2004, 9.2.5).
     let priority = if rapid { priority & 0xf000 } else { priority };
     let seconds = |key: &str, default: u64| of(key).unwrap_or(default).saturating_mul(1000);
