@@ -346,6 +346,7 @@ fn start(desired: &Desired, pools: Arc<dpdk::Pools>) -> Result<Shared> {
     tokio::task::spawn_local(crate::links::run_each_second(state.clone()));
     tokio::task::spawn_local(crate::device_changer::run(state.clone()));
     tokio::task::spawn_local(crate::qos::run(state.clone()));
+    tokio::task::spawn_local(crate::qos::counters::run(state.clone()));
     tokio::task::spawn_local(housekeeping::run_oam(state.clone()));
     tokio::task::spawn_local(housekeeping::run_bonds(state.clone()));
     tokio::task::spawn_local(crate::export::run(state.clone()));

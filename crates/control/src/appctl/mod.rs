@@ -178,7 +178,7 @@ pub const COMMANDS: &[Command] = &[
         10,
         trace::trace_packet_out,
     ),
-    command("qos/show", "interface", 1, 1, qos_commands::show),
+    later("qos/show", "interface", 1, 1, qos_commands::show),
     command("qos/show-types", "interface", 1, 1, qos_commands::types),
     command("revalidator/pause", UNLISTED, 0, 0, dpctl::hold),
     command("revalidator/resume", UNLISTED, 0, 0, dpctl::hold),

@@ -1,5 +1,6 @@
 //! `qos/show` and `qos/show-types`, in ovs-vswitchd's words.
 
+use super::command::Job;
 use crate::config::{LINUX_TYPES, QosConf};
 use crate::ports::{Iface, egress};
 use crate::qos;
@@ -16,7 +17,20 @@ fn has_device(iface: &Iface) -> bool {
     iface.dp_port.is_some() && !iface.is_virtual()
 }
 
-pub(super) fn show(s: &mut State, args: &[String]) -> Result<String, String> {
+/// What the database asks for, and what the queues have sent: another thread waits until the kernel
+/// says so.
+pub(super) fn show(s: &mut State, args: &[String]) -> Result<Job, String> {
+    let (ports, args) = (iface(s, &args[0])?.dp_port.into_iter().collect(), args.to_vec());
+    Ok(Box::new(move |state, reply| {
+        Box::pin(async move {
+            qos::counters::asked(&state, ports).await;
+            let answer = shown(&state.borrow(), &args);
+            reply.send(answer);
+        })
+    }))
+}
+
+fn shown(s: &State, args: &[String]) -> Result<String, String> {
     let (iface, name) = (iface(s, &args[0])?, &args[0]);
     if let Some(QosConf::Other(kind)) = iface.conf.qos.as_deref() {
         return Err(format!("{name}: qos: type={kind} is not supported and has no effect"));

@@ -123,6 +123,9 @@ async fn perform(
         room::sent_packets(state).await;
         crate::state::collect(state).await;
     }
+    if let Request::Multipart(MultipartRequest::QueueStats { port, .. }) = request {
+        queues::asked(state, id, port).await;
+    }
     match request {
         Request::Multipart(MultipartRequest::Aggregate(select)) => {
             multipart::aggregate(state, id, &select).await.map(|r| Some(Reply::Multipart(r)))

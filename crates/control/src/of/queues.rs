@@ -2,13 +2,20 @@
 //! queues.
 
 use super::ConnId;
-use crate::qos;
-use crate::state::State;
+use crate::qos::counters;
+use crate::state::{Shared, State};
 use flow::PortNo;
 use openflow::{OfError, OfPort, Queue, QueueStats, port};
 
 /// `OFPQ_ALL`.
 pub const ALL: u32 = 0xffff_ffff;
+
+/// Has the kernel say what the queues have sent that a request asks for. Another thread waits for
+/// it, and of the connections this one.
+pub async fn asked(state: &Shared, id: ConnId, of_port: OfPort) {
+    let ports = state.borrow().queue_ports(id, of_port).unwrap_or_default();
+    counters::asked(state, ports.into_iter().map(|(_, no)| no).collect()).await;
+}
 
 impl State {
     /// The queues of a port (or of [`port::ANY`]) with this number (or [`ALL`]).
@@ -38,7 +45,7 @@ impl State {
 
     /// Statistics of the queues of a port (or of [`port::ANY`]) with this number (or [`ALL`]).
     pub fn queue_stats(
-        &mut self,
+        &self,
         id: ConnId,
         of_port: OfPort,
         queue: u32,
@@ -46,7 +53,7 @@ impl State {
         let now = self.now_ms();
         let mut found = Vec::new();
         for (port, no) in self.queue_ports(id, of_port)? {
-            for (id, counters) in qos::counters(self, no) {
+            for (id, counters) in counters::counters(self, no) {
                 let (queue, stats) = (Queue { port, id }, counters.stats);
                 found.push(QueueStats {
                     queue,

@@ -1,7 +1,7 @@
 //! The traffic control of devices as it was last set, and what changes it, some requests at a time.
 
 use super::plan::{Plan, Shape, Wanted};
-use ::port::tc::{Qdisc, ROOT_CLASS, TrafficClass, TrafficControl};
+use ::port::tc::{ClassStats, Qdisc, ROOT_CLASS, TrafficClass, TrafficControl};
 use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -108,6 +108,15 @@ struct Change {
     failures: Vec<String>,
 }
 
+/// The kernel's last answer about what a port's queues have sent.
+#[derive(Default)]
+pub(super) struct Counted {
+    /// The number of the question.
+    pub number: u64,
+    /// By minor number.
+    pub stats: BTreeMap<u16, ClassStats>,
+}
+
 /// The traffic control of one device as it was last set.
 #[derive(Default)]
 pub struct Applied {
@@ -123,6 +132,8 @@ pub struct Applied {
     /// What failed at the last attempt, which is in the log already.
     failures: Vec<String>,
     pub(super) gate: Gate,
+    /// What the kernel said last of the queues.
+    pub(super) counted: Counted,
 }
 
 impl Applied {

@@ -30,3 +30,14 @@ impl Due {
         Some(next)
     }
 }
+
+/// Ports about whose queues the kernel is to be asked ([`super::counters`]).
+#[derive(Default)]
+pub struct Asked {
+    /// Those whose turn is to come.
+    pub(super) due: Due,
+    /// The one that the kernel is being asked of.
+    pub(super) current: Option<PortNo>,
+    /// Questions that were begun.
+    pub(super) begun: u64,
+}

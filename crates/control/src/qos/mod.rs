@@ -3,6 +3,7 @@
 //! its threads do not wait for that. Threads of their own ask the kernel, which may take long.
 
 pub mod applied;
+pub mod counters;
 pub mod due;
 mod plan;
 mod qos_show;
@@ -11,8 +12,8 @@ use crate::config::IfaceConf;
 use crate::state::{Shared, State};
 use crate::vlog;
 use ::port::Port;
-use ::port::tc::{ClassStats, TrafficControl};
-use applied::{Answers, Applied, Gate, TcRequest, minor};
+use ::port::tc::TrafficControl;
+use applied::{Answers, Applied, Gate, TcRequest};
 use flow::PortNo;
 use plan::{Device, Plan, Wanted};
 use std::collections::BTreeMap;
@@ -22,14 +23,6 @@ use tokio::task::spawn_blocking;
 pub use qos_show::show;
 
 const MODULE: &str = "netdev_linux";
-
-/// A queue's counters, and when it was made (`now_ms`).
-pub struct QueueCounters {
-    /// What the queue has sent.
-    pub stats: ClassStats,
-    /// When the queue was made.
-    pub since_ms: u64,
-}
 
 /// Whoever waits for a configuration waits for its traffic control, but no longer than this: the
 /// kernel takes minutes for tens of thousands of queues. Changes of other ports go on then.
@@ -122,18 +115,4 @@ pub fn release(s: &mut State, ports: &[PortNo]) -> BTreeMap<String, Gate> {
         }
     }
     gates
-}
-
-/// The counters of a port's queues, by number.
-pub fn counters(s: &mut State, no: PortNo) -> BTreeMap<u32, QueueCounters> {
-    let Some(applied) = s.applied.qos.get(&no).filter(|a| a.queues().next().is_some()) else {
-        return BTreeMap::new();
-    };
-    let tc = s.dp.port(no).and_then(|port| port.traffic_control());
-    let stats = tc.and_then(|mut tc| tc.class_stats().ok()).unwrap_or_default();
-    let found = applied.since_ms.iter().filter_map(|(id, since_ms)| {
-        let stats = *stats.get(&minor(*id))?;
-        Some((*id, QueueCounters { stats, since_ms: *since_ms }))
-    });
-    found.collect()
 }

@@ -1,14 +1,14 @@
 //! `qos/show` of a port whose packets the kernel queues, in ovs-vswitchd's words.
 
+use super::counters::{QueueCounters, counters};
 use super::plan::queue_settings;
-use super::{QueueCounters, counters};
 use crate::state::State;
 use ::port::tc::TrafficClass;
 use flow::PortNo;
 use std::fmt::Write;
 
 /// The text; None if the kernel does not queue for the port.
-pub fn show(s: &mut State, name: &str, no: PortNo) -> Option<String> {
+pub fn show(s: &State, name: &str, no: PortNo) -> Option<String> {
     let counters = counters(s, no);
     let shape = s.applied.qos.get(&no)?.shape()?;
     let mut text = format!("QoS: {name} {}\n", shape.kind);

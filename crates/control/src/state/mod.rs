@@ -139,6 +139,8 @@ pub struct Applied {
     pub qos: crate::qos::applied::Ports,
     /// Ports whose traffic control is not as it is to be yet.
     pub qos_due: crate::qos::due::Due,
+    /// Ports whose queues' counters are wanted.
+    pub queues_asked: crate::qos::due::Asked,
     /// Settings without effect that are in the log already.
     pub notices: BTreeSet<crate::config::Notice>,
     /// What more may come into the log about these, and about mirrors.

@@ -140,13 +140,14 @@ fn addresses_that_change_all_the_time_disturb_no_other_bridge() {
 
 /// Where the kernel has a thread that asks about a device, or makes or changes one, wait for its
 /// lock; and one that closes a socket on it, for all CPUs.
-const WAITS: [&str; 6] = [
+const WAITS: [&str; 7] = [
     "rtnetlink",
     "dev_ethtool",
     "tun_chr_ioctl",
     "packet_setsockopt",
     "packet_do_bind",
     "synchronize_rcu",
+    "rtnl_dumpit",
 ];
 
 /// Where a thread waits that opens an AF_XDP device.
@@ -229,6 +230,35 @@ fn control_does_not_wait_for_queues_and_addresses_while_others_make_devices() {
         });
         drop(making);
         assert!(all > 0, "another thread waited instead");
+    });
+}
+
+/// Nor for counters of queues, which controllers and users ask for.
+#[test]
+fn control_does_not_wait_for_counters_of_queues_while_others_make_devices() {
+    const QUEUES: usize = 20;
+    attacked(|ns, sw, _| {
+        add_bridge(sw, "br1");
+        ns.ip("link add w0 type veth peer name x0").unwrap();
+        vsctl(sw, "add-port br1 w0");
+        let queues: Vec<_> = (0..QUEUES).map(|id| format!("{id}=@q")).collect();
+        let qos = format!("create qos type=linux-htb queues={}", queues.join(","));
+        let all = format!("--id=@qos {qos} -- --id=@q create queue other_config:burst=1");
+        vsctl(sw, &format!("set port w0 qos=@qos -- {all}"));
+        let class = || ns.exec(&["tc", "class", "show", "dev", "w0"]).unwrap();
+        wait_for("the queues", || class().lines().count() == QUEUES + 1);
+        let making = [make_devices(), make_devices()];
+        let all = while_others_wait(sw, || {
+            for _ in 0..20 {
+                assert_eq!(ofctl(sw, "queue-stats br1").matches("queue").count(), QUEUES + 1);
+                let shown = appctl(sw, "qos/show w0");
+                assert_eq!(shown.matches("tx_packets").count(), QUEUES, "{shown}");
+            }
+        });
+        drop(making);
+        assert!(all > 0, "another thread waited instead");
+        vsctl(sw, "del-port w0");
+        assert_eq!(ofctl(sw, "queue-stats br1").matches("queue").count(), 1);
     });
 }
 
