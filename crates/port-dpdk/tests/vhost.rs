@@ -146,6 +146,7 @@ impl Ends {
 fn guests() {
     let _cleanup = common::Cleanup(dir());
     let before = devices().pools.in_use();
+    front_ends_that_leave_at_once_are_few();
     for ring in ["", ",packed_vq=1", ",mrg_rxbuf=0", ",in_order=1", ",in_order=1,packed_vq=1"] {
         guest_makes_the_socket(ring, "own");
     }
@@ -321,6 +322,26 @@ fn front_ends_leave_while_their_ports_go() {
             std::fs::remove_file(path(i)).unwrap();
         }
     }
+}
+
+/// A socket whose front-ends leave at once is tried once a second, however often they come.
+fn front_ends_that_leave_at_once_are_few() {
+    use std::os::unix::net::UnixListener;
+    const TIME: Duration = Duration::from_millis(3500);
+    let path = dir().join("brief.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let begin = std::time::Instant::now();
+    let port = open_client(&path, "library");
+    let mut tries = 0;
+    while begin.elapsed() < TIME || tries < 2 {
+        tries += u64::from(listener.accept().is_ok());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let most = begin.elapsed().as_secs() + 1;
+    assert!(tries <= most, "{tries} tries, more than {most}");
+    drop(port);
+    std::fs::remove_file(&path).unwrap();
 }
 
 /// Random messages, some with a valid header, while a guest is served.

@@ -24,21 +24,24 @@ const RESET_REOPENS_MAX: u8 = 10;
 /// reset. True if there is one: the configuration then has to be applied again. Other failures are
 /// tried again when the configuration changes.
 pub fn take_returned(state: &Shared) -> bool {
-    let came_back = |i: &mut Iface| {
-        !i.works()
-            && match (i.conf.kind.as_str(), xdp_device(&i.conf)) {
-                (_, Some(device)) => i.xdp_reopens > 0 && device_exists(device),
-                ("system", _) => device_exists(&i.conf.name),
-                ("dpdk", _) if i.reset_reopens > 0 => {
-                    i.reset_reopens -= 1;
-                    true
-                }
-                _ => false,
-            }
-    };
     let mut s = state.borrow_mut();
     let mut all = s.bridges.values_mut().flat_map(|b| b.ifaces.values_mut());
-    all.any(came_back)
+    all.any(|iface| came_back(iface, device_exists))
+}
+
+/// True if an interface that does not work is to be opened again; `exists`: whether there is a
+/// kernel device of a name.
+fn came_back(i: &mut Iface, exists: impl Fn(&str) -> bool) -> bool {
+    !i.works()
+        && match (i.conf.kind.as_str(), xdp_device(&i.conf)) {
+            (_, Some(device)) => i.xdp_reopens > 0 && exists(device),
+            ("system", _) => exists(&i.conf.name),
+            ("dpdk", _) if i.reset_reopens > 0 => {
+                i.reset_reopens -= 1;
+                true
+            }
+            _ => false,
+        }
 }
 
 /// The kernel device that DPDK's driver for AF_XDP opens for an interface, if it is that driver's.
@@ -412,4 +415,42 @@ pub(super) fn holder(s: &State, br: &BridgeConf, iface: &str) -> Option<String> 
         .filter(|(_, b)| b.ifaces.get(iface).is_some_and(Iface::works))
         .map(|(n, _)| n.clone())
         .next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost_port(devargs: &str) -> Iface {
+        let options = [("dpdk-devargs".to_owned(), devargs.to_owned())].into();
+        let kind = "dpdk".to_owned();
+        let mut iface = Iface::new(IfaceConf { kind, options, ..IfaceConf::default() }, 0);
+        iface.reset_reopens = RESET_REOPENS_MAX;
+        iface
+    }
+
+    /// Looks, one a second, that have a lost port opened again.
+    fn reopened(devargs: &str, exists: bool) -> usize {
+        let mut iface = lost_port(devargs);
+        (0..100).filter(|_| came_back(&mut iface, |name| name == "eth9" && exists)).count()
+    }
+
+    #[test]
+    fn an_adapter_that_was_reset_is_opened_again_some_times() {
+        assert_eq!(reopened("0000:01:00.0", false), usize::from(RESET_REOPENS_MAX));
+        assert_eq!(reopened("net_tap0,iface=eth9", true), usize::from(RESET_REOPENS_MAX));
+    }
+
+    /// Its limit counts attempts, which [`given_up`] does.
+    #[test]
+    fn an_afxdp_device_of_type_dpdk_is_waited_for() {
+        let devargs = "net_af_xdp_x,iface=eth9,queue_count=2";
+        assert_eq!((reopened(devargs, false), reopened(devargs, true)), (0, 100));
+        let mut iface = lost_port(devargs);
+        iface.xdp_reopens = 0;
+        assert!(!came_back(&mut iface, |_| true));
+        let other = IfaceConf { name: "eth9".into(), kind: "afxdp".into(), ..Default::default() };
+        assert_eq!((xdp_device(&iface.conf), xdp_device(&other)), (Some("eth9"), Some("eth9")));
+        assert_eq!(xdp_device(&lost_port("net_af_xdp_x").conf), None, "no device is named");
+    }
 }
