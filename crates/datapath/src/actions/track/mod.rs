@@ -15,7 +15,7 @@ use super::{ct, interpret_one};
 use crate::actions::interpret::{RECIRC_LIMIT, Sink};
 use crate::actions::program::Program;
 use crate::batch::Batch;
-use crate::batch::keys::run_length;
+use crate::batch::keys::{Layout, run_length};
 use crate::tx::TxState;
 use action::{Ct, Op};
 use conntrack::{Arrival, At, Bad, FastPacket, FastTracked, Meta, Seen, state};
@@ -204,12 +204,19 @@ fn track(
         }
     };
     if let Some(edit) = edit {
-        if !ct::replace(p, &edit) {
-            meta.state = state::INV | state::TRK;
+        match ct::replace(p, &edit) {
+            // The next pass reads where the IP packet ends.
+            true => move_end(&mut batch.columns.layout[i], edit.growth()),
+            false => meta.state = state::INV | state::TRK,
         }
         batch.columns.len[i] = p.len() as u16;
     }
     send_or_recirculate(batch, program, i, tx);
+}
+
+/// Moves the end of an IP packet whose text was replaced by one that is `growth` bytes longer.
+fn move_end(layout: &mut Layout, growth: isize) {
+    layout.end = layout.end.saturating_add_signed(growth as i16);
 }
 
 /// Sends a packet that was tracked, or has it looked up again.
