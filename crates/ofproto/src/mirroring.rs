@@ -48,8 +48,8 @@ pub(crate) struct Places {
     pub placed: Vec<Option<Placed>>,
     /// The mirrors that copy all ports' packets, a bit each.
     all: u32,
-    /// Those that name ports, by port. Kept, as mirrors change rarely, and what is published with
-    /// every change of a port needs it.
+    /// The mirrors that name ports, by the name of the port, a bit each. This is kept because
+    /// mirrors change rarely, and each change of a port asks for it.
     named: HashMap<String, Mirrored>,
 }
 

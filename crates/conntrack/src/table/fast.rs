@@ -26,7 +26,7 @@ impl FastPacket {
         if !head.is_alive(epoch, now as u32) {
             return None;
         }
-        let state = match self.refresh(table, &entry, (&head, reply), now) {
+        let state = match self.keeps_state(table, &entry, (&head, reply), now) {
             true if reply => state::TRK | state::EST | state::RPL,
             true => state::TRK | state::EST,
             false => self.change_state(table, n, (head.control, reply), now)?,
@@ -53,7 +53,7 @@ impl FastPacket {
     /// Moves the connection's windows and expiry, for a packet that changes no more than these.
     /// False: the packet changes more, or is invalid, and nothing was done.
     #[inline(always)]
-    fn refresh(
+    fn keeps_state(
         &self,
         table: &Table,
         entry: &Entry<'_>,
@@ -86,10 +86,9 @@ impl FastPacket {
         stays
     }
 
-    /// Changes the state of connection `n` by a packet for which [`FastPacket::refresh`] does not
-    /// do; returns the bits of `ct_state`. None: the packet is invalid, or
-    /// another thread changed the connection meanwhile, and nothing was done; or the packet begins
-    /// another connection, and this one has ended.
+    /// Changes the state of connection `n`; returns the bits of `ct_state`. None: the packet is
+    /// invalid, or another thread changed the connection meanwhile, and nothing was done; or the
+    /// packet begins another connection, and this one has ended.
     #[inline(never)]
     fn change_state(
         &self,

@@ -34,10 +34,10 @@ impl Due {
 /// Ports about whose queues the kernel is to be asked ([`super::counters`]).
 #[derive(Default)]
 pub struct Asked {
-    /// Those whose turn is to come.
+    /// The ports that the kernel was not asked about yet, each once, in turn.
     pub(super) due: Due,
-    /// The one that the kernel is being asked of.
+    /// The port that the kernel is being asked about; None: it is not asked.
     pub(super) current: Option<PortNo>,
-    /// Questions that were begun.
+    /// Number of questions that were begun since the start; the last one has this number.
     pub(super) begun: u64,
 }

@@ -8,7 +8,9 @@ use crate::actions::program::Programs;
 use crate::batch::Batch;
 use crate::batch::keys::{Line, bytes_mut};
 use crate::cpu::Level;
-use crate::lookup::compare::{Avx2, Probe, Scalar};
+#[cfg(target_arch = "x86_64")]
+use crate::lookup::compare::Avx2;
+use crate::lookup::compare::{Probe, Scalar};
 use crate::lookup::recirc_memo::{Prediction, Predictions};
 use crate::lookup::table::Table;
 use crate::marks::step::needs_key;
