@@ -1,16 +1,59 @@
 //! A frame that its sender left whole for the adapter, and that is segmented as packets are asked
-//! for.
+//! for; and the memory that such frames are read into.
 
 use crate::stats::Stats;
 use packet::{Packet, Pool};
+use std::ops::Range;
 use telemetry::Drop as Reason;
 use wire::gso::Plan;
 use wire::vnet::{VnetHeader, complete_checksum};
 
+/// Bytes of a frame that are read into an ordinary packet buffer, at most; the rest is read into a
+/// [`Spill`].
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Bytes by which a frame may be longer than a packet buffer: the longest frame that a device
+/// sends.
+const SPILL_BYTES: usize = 64 * 1024 + 256;
+
+/// Memory for the part of a frame that does not fit into its packet buffer. There is room in front
+/// of it for the other part, so that a frame that is segmented need not be copied as a whole.
+pub struct Spill(Vec<u8>);
+
+impl Default for Spill {
+    fn default() -> Self {
+        Spill(vec![0; HEAD_BYTES_MAX + SPILL_BYTES])
+    }
+}
+
+impl Spill {
+    /// Bytes of a frame that go to the empty packet `p`; the others go to the spill.
+    pub fn head_len(p: &Packet) -> usize {
+        p.tailroom().min(HEAD_BYTES_MAX)
+    }
+
+    /// Where the kernel writes what does not fit into the packet.
+    pub fn tail_mut(&mut self) -> &mut [u8] {
+        &mut self.0[HEAD_BYTES_MAX..]
+    }
+
+    /// A packet with the frame that consists of `head` and the first `tail` bytes of the spill.
+    pub fn large(&self, head: &[u8], tail: usize, pool: &dyn Pool) -> Result<Packet, Reason> {
+        let len = head.len() + tail;
+        let mut large = pool.sized(len).ok_or_else(|| missing(pool, len))?;
+        let _ = large.set_len(len);
+        let (to_head, to_tail) = large.data_mut().split_at_mut(head.len());
+        to_head.copy_from_slice(head);
+        to_tail.copy_from_slice(&self.0[HEAD_BYTES_MAX..][..tail]);
+        Ok(large)
+    }
+}
+
 /// The frame of a receive queue that is being segmented.
 #[derive(Default)]
 pub struct Cutting {
-    frame: Vec<u8>,
+    memory: Spill,
+    /// Where the frame is in `memory`.
+    frame: Range<usize>,
     /// None: nothing is left of the frame.
     plan: Option<Plan>,
     /// Index of the next segment.
@@ -24,16 +67,19 @@ impl Cutting {
         self.plan.is_none()
     }
 
-    /// Begins with the frame in these pieces, each segment of which gets this tag.
+    /// Begins with the frame that consists of `head` and the first `tail` bytes of `spill`, which
+    /// gets other memory. Each segment gets this tag.
     pub fn begin(
         &mut self,
-        pieces: [&[u8]; 2],
+        (head, spill, tail): (&[u8], &mut Spill, usize),
         h: &VnetHeader,
         tag: Option<[u8; 4]>,
     ) -> Result<(), Reason> {
-        self.frame.clear();
-        pieces.iter().for_each(|piece| self.frame.extend_from_slice(piece));
-        (self.plan, self.next, self.tag) = (Plan::new(&self.frame, h), 0, tag);
+        std::mem::swap(&mut self.memory, spill);
+        self.frame = HEAD_BYTES_MAX - head.len()..HEAD_BYTES_MAX + tail;
+        let frame = &mut self.memory.0[self.frame.clone()];
+        frame[..head.len()].copy_from_slice(head);
+        (self.plan, self.next, self.tag) = (Plan::new(frame, h), 0, tag);
         self.plan.map(|_| ()).ok_or(Reason::BadOffload)
     }
 
@@ -47,6 +93,7 @@ impl Cutting {
         out: &mut Vec<Packet>,
     ) {
         let Some(plan) = self.plan.take() else { return };
+        let frame = &self.memory.0[self.frame.clone()];
         let end = plan.count().min(self.next + n);
         for i in self.next..end {
             let mut p = match buffer(spare, pool, plan.len(i), end - i) {
@@ -54,7 +101,7 @@ impl Cutting {
                 Err(reason) => return stats.rx.drop(reason, (plan.count() - i) as u64),
             };
             let _ = p.set_len(plan.len(i));
-            let written = plan.write(&self.frame, i, p.data_mut()).is_some();
+            let written = plan.write(frame, i, p.data_mut()).is_some();
             p.set_sound_checksums();
             match written && insert_tag(&mut p, self.tag) {
                 true => out.push(p),
@@ -86,7 +133,7 @@ fn buffer(
 }
 
 /// The reason for which there is no buffer of this size.
-pub fn missing(pool: &dyn Pool, bytes: usize) -> Reason {
+fn missing(pool: &dyn Pool, bytes: usize) -> Reason {
     if bytes > pool.room() { Reason::TooLong } else { Reason::NoBuffer }
 }
 

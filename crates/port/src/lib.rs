@@ -87,6 +87,12 @@ pub trait TxQueue: Send {
     /// Sends from the front of `packets`; returns how many were taken (sent, or dropped, freed and
     /// counted by the port). The others stay the caller's. Never blocks.
     fn tx(&mut self, packets: &[Packet]) -> usize;
+    /// Sends as `tx` does, until `enough` of `packets` were taken. A frame that is made of several
+    /// packets is not divided for that, so a few more may be taken. `enough` is at most the number
+    /// of packets.
+    fn tx_some(&mut self, packets: &[Packet], enough: usize) -> usize {
+        self.tx(&packets[..enough])
+    }
     /// How many of `n` packets `tx` would take, at most: called for a queue that was full, before
     /// packets for it are worked on. `n`, if the queue cannot say.
     fn room(&mut self, n: usize) -> usize {

@@ -6,7 +6,7 @@
 //! frames contain; one in which no frame waits holds none.
 
 use crate::RxQueue;
-use crate::cutting::{Cutting, complete, missing};
+use crate::cutting::{Cutting, Spill, complete};
 use crate::stats::Stats;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr};
 use packet::{BURST, Packet, Pool};
@@ -20,8 +20,6 @@ use wire::vnet::{VNET_LEN, VnetHeader};
 const PACKET_AUXDATA: c_int = 8;
 const VLAN_VALID: u32 = 1 << 4;
 const VLAN_TPID_VALID: u32 = 1 << 6;
-/// Bytes by which a frame may be longer than a packet buffer: the largest unsegmented frame.
-const SPILL: usize = 64 * 1024 + 256;
 /// Errors in a row after which a call gives up until the next one.
 const MAX_ERRORS: usize = BURST;
 
@@ -56,7 +54,7 @@ pub struct PacketRx {
     vnet: Vec<[u8; VNET_LEN]>,
     control: Vec<Control>,
     /// Memory for each slot, for the part of a frame that does not fit into its packet buffer.
-    spill: Vec<u8>,
+    spill: Vec<Spill>,
 }
 
 /// What is known of a received frame besides its bytes.
@@ -79,7 +77,7 @@ impl PacketRx {
             cutting: Cutting::default(),
             vnet: vec![[0; VNET_LEN]; BURST],
             control: vec![Control::default(); BURST],
-            spill: vec![0; BURST * SPILL],
+            spill: (0..BURST).map(|_| Spill::default()).collect(),
         }
     }
 
@@ -91,9 +89,8 @@ impl PacketRx {
         // SAFETY: plain data for which all-zero is valid.
         let mut msgs: [mmsghdr; BURST] = unsafe { std::mem::zeroed() };
         for i in 0..n {
-            let spill = &mut self.spill[i * SPILL..(i + 1) * SPILL];
-            iov[i] =
-                [whole_iov(&mut self.vnet[i]), buffer_iov(&mut self.batch[i]), whole_iov(spill)];
+            let spill = self.spill[i].tail_mut();
+            iov[i] = [whole_iov(&mut self.vnet[i]), head_iov(&mut self.batch[i]), whole_iov(spill)];
             msgs[i].msg_hdr.msg_iov = iov[i].as_mut_ptr();
             msgs[i].msg_hdr.msg_iovlen = iov[i].len() as _;
             msgs[i].msg_hdr.msg_control = self.control[i].as_mut_ptr().cast::<c_void>();
@@ -148,14 +145,19 @@ impl PacketRx {
         // SAFETY: a frame is finished once, and its place gets another buffer before it is used.
         let mut p = unsafe { self.batch[r.slot].duplicate() };
         let h = VnetHeader::read(&self.vnet[r.slot]);
+        let head = r.len.min(Spill::head_len(&p));
+        let (spill, tail) = (&mut self.spill[r.slot], r.len - head);
+        let _ = p.set_len(head);
         let result = if r.truncated {
             Err(Reason::TooLong)
         } else if h.gso != 0 {
-            let begun = self.cutting.begin(pieces(&p, &self.spill, r), &h, r.tag);
+            let begun = self.cutting.begin((p.data(), spill, tail), &h, r.tag);
+            let _ = p.set_len(0);
             self.spare.push(p);
             return begun.unwrap_or_else(|reason| self.stats.rx.drop(reason, 1));
-        } else if r.len > p.tailroom() {
-            let large = self.large(&p, r);
+        } else if tail > 0 {
+            let large = spill.large(p.data(), tail, &*self.pool);
+            let _ = p.set_len(0);
             self.spare.push(p);
             match large {
                 Ok(large) => p = large,
@@ -163,7 +165,6 @@ impl PacketRx {
             }
             complete(&mut p, &h, r.tag)
         } else {
-            let _ = p.set_len(r.len);
             complete(&mut p, &h, r.tag)
         };
         match result {
@@ -173,17 +174,6 @@ impl PacketRx {
                 self.pool.free(&[p]);
             }
         }
-    }
-
-    /// A larger packet with a frame's bytes.
-    fn large(&self, p: &Packet, r: &Received) -> Result<Packet, Reason> {
-        let mut large = self.pool.sized(r.len).ok_or_else(|| missing(&*self.pool, r.len))?;
-        let _ = large.set_len(r.len);
-        let [head, tail] = pieces(p, &self.spill, r);
-        let (to_head, to_tail) = large.data_mut().split_at_mut(head.len());
-        to_head.copy_from_slice(head);
-        to_tail.copy_from_slice(tail);
-        Ok(large)
     }
 
     /// Discards up to `n` waiting frames for which there are no buffers: otherwise they would keep
@@ -262,16 +252,6 @@ impl Drop for PacketRx {
     }
 }
 
-/// The bytes of a received frame: those in the packet (empty, as it was given to the kernel), and
-/// those in its part of `spill`.
-fn pieces<'a>(p: &'a Packet, spill: &'a [u8], r: &Received) -> [&'a [u8]; 2] {
-    let room = p.tailroom().min(r.len);
-    // SAFETY: the buffer goes on for `tailroom` bytes behind the (no) data; the kernel wrote the
-    // first `room`.
-    let head = unsafe { std::slice::from_raw_parts(p.data().as_ptr(), room) };
-    [head, &spill[r.slot * SPILL..][..r.len - room]]
-}
-
 /// The tag that the kernel removed from the frame, as it was on the wire.
 fn stripped_tag(hdr: &msghdr) -> Option<[u8; 4]> {
     // SAFETY: the kernel filled the control buffer that `hdr` points to, which still lives.
@@ -298,8 +278,7 @@ fn whole_iov(b: &mut [u8]) -> iovec {
     iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() }
 }
 
-/// The free room of an empty packet.
-fn buffer_iov(p: &mut Packet) -> iovec {
-    let room = p.tailroom();
-    iovec { iov_base: p.data_mut().as_mut_ptr().cast(), iov_len: room }
+/// Where the kernel writes a frame's head: the free room of an empty packet.
+fn head_iov(p: &mut Packet) -> iovec {
+    iovec { iov_base: p.data_mut().as_mut_ptr().cast(), iov_len: Spill::head_len(p) }
 }

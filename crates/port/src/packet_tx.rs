@@ -2,7 +2,7 @@
 
 use crate::TxQueue;
 use crate::stats::Stats;
-use crate::vectors::{VECTORS_MAX, vectors_of};
+use crate::vectors::{FRAME_PACKETS_MAX, VECTORS_MAX, vectors_of};
 use libc::{iovec, mmsghdr};
 use packet::{BURST, Packet, Pool};
 use std::io;
@@ -34,13 +34,15 @@ impl PacketTx {
         PacketTx { fd, pool, stats, frames: Vec::with_capacity(BURST) }
     }
 
-    /// Makes frames of packets, each of which has one segment.
-    fn plan(&mut self, packets: &[Packet]) {
+    /// Makes frames of the first packets, until those are `enough`, or one has several segments;
+    /// the first one has one.
+    fn plan(&mut self, packets: &[Packet], enough: usize) {
         self.frames.clear();
         let mut at = 0;
-        while at < packets.len() {
-            let frames = packets[at..].iter().map(|p| (p.data(), p.has_sound_checksums()));
-            let merged = Merged::new(frames);
+        while at < enough && packets[at].segments() == 1 {
+            let whole = packets[at..].iter().take(FRAME_PACKETS_MAX);
+            let whole = whole.take_while(|p| p.segments() == 1);
+            let merged = Merged::new(whole.map(|p| (p.data(), p.has_sound_checksums())));
             let packets = merged.as_ref().map_or(1, |m| m.segments);
             self.frames.push(Frame { packets, merged });
             at += packets;
@@ -73,34 +75,36 @@ impl PacketTx {
         crate::sys::check(ret).map(|n| n as usize)
     }
 
-    /// Sends at most [`BURST`] packets from the front of `packets`; returns how many were sent. A
-    /// frame that the kernel refuses is sent as the packets of which it is made.
-    fn send_burst(&mut self, packets: &[Packet]) -> io::Result<usize> {
-        let n = packets.iter().take(BURST).take_while(|p| p.segments() == 1).count();
-        self.plan(&packets[..n]);
-        let sent = match self.send(&packets[..n]) {
+    /// Sends packets from the front of `packets` by one system call, until those are `enough`, or
+    /// a burst; returns how many were sent. A frame that the kernel refuses is sent as the packets
+    /// of which it is made.
+    fn send_burst(&mut self, packets: &[Packet], enough: usize) -> io::Result<usize> {
+        self.plan(packets, enough.min(BURST));
+        let sent = match self.send(packets) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.frames[0].merged.is_some() => {
                 let single = || Frame { packets: 1, merged: None };
-                let first = self.frames[0].packets;
+                let first = self.frames[0].packets.min(BURST);
                 self.frames.clear();
                 self.frames.resize_with(first, single);
-                self.send(&packets[..first])?
+                self.send(packets)?
             }
             sent => sent?,
         };
         Ok(self.frames[..sent].iter().map(|f| f.packets).sum())
     }
 
-    /// Sends as many packets as possible; returns how many were taken.
-    fn send_all(&mut self, packets: &[Packet]) -> usize {
+    /// Sends as many packets as possible, until `enough` were taken; returns how many were.
+    fn send_some(&mut self, packets: &[Packet], enough: usize) -> usize {
         let (mut taken, mut told_down) = (0, false);
-        while let [first, ..] = &packets[taken..] {
+        while let [first, ..] = &packets[taken..]
+            && taken < enough
+        {
             if first.segments() != 1 {
                 self.stats.tx.drop(Reason::Segmented, 1);
                 taken += 1;
                 continue;
             }
-            let error = match self.send_burst(&packets[taken..]) {
+            let error = match self.send_burst(&packets[taken..], enough - taken) {
                 Ok(n) => {
                     let sent = &packets[taken..taken + n];
                     self.stats.tx.pass(n, sent.iter().map(Packet::len).sum());
@@ -138,7 +142,11 @@ impl PacketTx {
 
 impl TxQueue for PacketTx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
-        let taken = self.send_all(packets);
+        self.tx_some(packets, packets.len())
+    }
+
+    fn tx_some(&mut self, packets: &[Packet], enough: usize) -> usize {
+        let taken = self.send_some(packets, enough);
         self.pool.free(&packets[..taken]);
         taken
     }

@@ -6,14 +6,14 @@
 //! them unless `userspace-tso-enable` is on; then checksums and segments are left to the switch.
 //! In the other direction segments that follow each other are merged ([`wire::merge`]).
 
-use crate::cutting::{Cutting, complete, missing};
+use crate::cutting::{Cutting, Spill, complete};
 use crate::device::Device;
 use crate::inquiry::TapAnswer;
 use crate::netlink::{KernelStats, LinkChange};
 use crate::stats::Stats;
 use crate::sys::{check, failed, ifreq, open_failed, socket};
 use crate::tc::TrafficControl;
-use crate::vectors::{VECTORS_MAX, vectors_of};
+use crate::vectors::{FRAME_PACKETS_MAX, VECTORS_MAX, vectors_of};
 use crate::{Counters, DeviceAnswer, Inquiry, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use libc::{c_int, iovec};
 use packet::{BURST, Packet, Pool};
@@ -144,7 +144,7 @@ impl TapPort {
             pool: pool.clone(),
             stats: stats.clone(),
             spare: Vec::new(),
-            spill: vec![0; SPILL],
+            spill: Spill::default(),
             cutting: Cutting::default(),
             tso: config.userspace_tso,
         };
@@ -172,15 +172,11 @@ struct TapRx {
     stats: Arc<Stats>,
     spare: Vec<Packet>,
     /// The part of a frame that does not fit into an ordinary packet buffer.
-    spill: Vec<u8>,
+    spill: Spill,
     cutting: Cutting,
     /// The kernel may leave checksums and segments to the switch.
     tso: bool,
 }
-
-/// Bytes by which a frame may be longer than a packet buffer: the longest frame that a device
-/// sends.
-const SPILL: usize = 64 * 1024 + 256;
 
 /// The result of one attempt to read a frame.
 enum Read {
@@ -197,13 +193,15 @@ impl TapRx {
     /// length, and what is left to do. Of a frame for which no buffer is large enough, the kernel
     /// copies only as much as is needed to notice that, unless it may have to be cut.
     fn read(&mut self, p: &mut Packet) -> io::Result<(usize, VnetHeader)> {
-        let room = p.tailroom();
-        let usable = if self.tso { SPILL } else { self.pool.room().saturating_sub(room) + 1 };
+        let room = Spill::head_len(p);
+        let spill = self.spill.tail_mut();
+        let most = if self.tso { spill.len() } else { self.pool.room().saturating_sub(room) + 1 };
+        let usable = most.min(spill.len());
         let mut header = [0u8; VNET_LEN];
         let iov = [
             iovec { iov_base: header.as_mut_ptr().cast(), iov_len: VNET_LEN },
             iovec { iov_base: p.data_mut().as_mut_ptr().cast(), iov_len: room },
-            iovec { iov_base: self.spill.as_mut_ptr().cast(), iov_len: usable.min(SPILL) },
+            iovec { iov_base: spill.as_mut_ptr().cast(), iov_len: usable },
         ];
         // SAFETY: the pieces are writable for the lengths given.
         let n = unsafe { libc::readv(self.tap.fd.as_raw_fd(), iov.as_ptr(), iov.len() as c_int) };
@@ -214,19 +212,20 @@ impl TapRx {
     /// Makes a packet of the frame of `len` bytes in `p` and `spill`, or begins to segment it. On
     /// return `p` is empty, or the packet.
     fn finish(&mut self, mut p: Packet, len: usize, h: &VnetHeader) -> Read {
-        let room = p.tailroom();
+        let head = len.min(Spill::head_len(&p));
+        let tail = len - head;
+        let _ = p.set_len(head);
         let result = if h.gso != 0 {
-            let _ = p.set_len(len.min(room));
-            let pieces = [p.data(), &self.spill[..len.saturating_sub(room)]];
-            let begun = self.cutting.begin(pieces, h, None);
+            let begun = self.cutting.begin((p.data(), &mut self.spill, tail), h, None);
             let _ = p.set_len(0);
             self.spare.push(p);
             begun.map(|()| Read::Nothing)
         } else {
-            let whole = if p.set_len(len) {
+            let whole = if tail == 0 {
                 Ok(p)
             } else {
-                let large = self.large(&mut p, len);
+                let large = self.spill.large(p.data(), tail, &*self.pool);
+                let _ = p.set_len(0);
                 self.spare.push(p);
                 large
             };
@@ -242,18 +241,6 @@ impl TapRx {
             self.stats.rx.drop(reason, 1);
             Read::Nothing
         })
-    }
-
-    /// A larger packet with the frame of `len` bytes, whose parts are in `p` and in `spill`.
-    fn large(&self, p: &mut Packet, len: usize) -> Result<Packet, Reason> {
-        let mut large = self.pool.sized(len).ok_or_else(|| missing(&*self.pool, len))?;
-        let room = p.tailroom();
-        let _ = (large.set_len(len), p.set_len(room));
-        let (head, tail) = large.data_mut().split_at_mut(room);
-        head.copy_from_slice(p.data());
-        tail.copy_from_slice(&self.spill[..len - room]);
-        let _ = p.set_len(0);
-        Ok(large)
     }
 
     /// Discards up to `n` waiting frames for which there are no buffers: otherwise they would keep
@@ -374,7 +361,7 @@ impl TapTx {
     /// Sends a frame of the first packets, as many as can be merged; how many those are, and what
     /// became of them. A frame that the kernel refuses is sent as the packet that is the first.
     fn send(&self, packets: &[Packet]) -> (usize, Result<(), Option<Reason>>) {
-        let whole = packets.iter().take(BURST).take_while(|p| p.segments() == 1);
+        let whole = packets.iter().take(FRAME_PACKETS_MAX).take_while(|p| p.segments() == 1);
         let Some(merged) = Merged::new(whole.map(|p| (p.data(), p.has_sound_checksums()))) else {
             return (1, self.write(&packets[..1], None));
         };
@@ -387,8 +374,14 @@ impl TapTx {
 
 impl TxQueue for TapTx {
     fn tx(&mut self, packets: &[Packet]) -> usize {
+        self.tx_some(packets, packets.len())
+    }
+
+    fn tx_some(&mut self, packets: &[Packet], enough: usize) -> usize {
         let mut taken = 0;
-        while let [first, ..] = &packets[taken..] {
+        while let [first, ..] = &packets[taken..]
+            && taken < enough
+        {
             let (n, result) = match first.segments() {
                 1 => self.send(&packets[taken..]),
                 _ => (1, Err(Some(Reason::Segmented))),

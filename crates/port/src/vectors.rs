@@ -5,8 +5,11 @@ use packet::{BURST, Packet};
 use wire::merge::Merged;
 use wire::vnet::VNET_LEN;
 
-/// Pieces of a burst's frames, at most: a header for each packet and its data.
-pub const VECTORS_MAX: usize = 2 * BURST;
+/// Packets that are merged into one frame, at most. A frame of 64 kB has 45 of the usual size.
+pub const FRAME_PACKETS_MAX: usize = 64;
+/// Pieces of a burst's frames, at most: a header for each packet and its data, and the packets that
+/// the last frame has beyond the burst.
+pub const VECTORS_MAX: usize = 2 * BURST + FRAME_PACKETS_MAX;
 
 /// Lists the pieces of a frame of these packets, which were merged if they are more than one;
 /// returns how many pieces those are, at most two for each packet.

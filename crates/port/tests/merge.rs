@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use packet::{Packet, Pool};
 use port::PortConfig;
 use std::process::Command;
 use testkit::tcp_stream;
@@ -68,6 +69,37 @@ fn a_tap_gets_one_frame_of_many_segments() {
     t.port.set_admin_up(true).unwrap();
     let mut other = open("tp0", "system");
     sends(&mut t, &mut other, "tp0", 4);
+    other.close();
+    t.close();
+}
+
+/// Sends 100 segments, ten of which are enough for one call: it makes one frame of as many as
+/// possible, and the kernel counts two frames on `device`.
+fn sends_whole_frames(from: &mut Open, to: &mut Open, device: &str) {
+    let sent = tcp_stream(false, 1, &[900; 100]);
+    let packets: Vec<Packet> = sent.iter().map(|f| from.pool.packet(f).unwrap()).collect();
+    let before = received(device);
+    assert_eq!(from.tx.tx_some(&packets, 10), 64);
+    assert_eq!(from.tx.tx_some(&packets[64..], 36), 36);
+    let got = to.receive(sent.len(), |f| f[12..14] == [8, 0]);
+    assert_eq!(received(device) - before, 2);
+    assert!(got == sent, "frames changed, or their order");
+}
+
+#[test]
+fn a_frame_is_not_divided_where_enough_packets_were_sent() {
+    if !namespace() {
+        return;
+    }
+    veth();
+    let (mut a, mut b) = (open("v0", "system"), open("v1", "system"));
+    sends_whole_frames(&mut a, &mut b, "v1");
+    a.close();
+    b.close();
+    let mut t = open("tp0", "tap");
+    t.port.set_admin_up(true).unwrap();
+    let mut other = open("tp0", "system");
+    sends_whole_frames(&mut t, &mut other, "tp0");
     other.close();
     t.close();
 }

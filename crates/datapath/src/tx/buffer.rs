@@ -8,7 +8,6 @@ use crate::stats::worker_stats::PerfCell;
 use crate::tx::flush::FlushTimer;
 use crate::tx::slow::{SendCost, SlowSends};
 use packet::{Packet, VECTOR};
-use std::ops::Range;
 use std::sync::Arc;
 use telemetry::Drop;
 
@@ -119,7 +118,7 @@ impl TxPort {
             return FlushOutcome::Stays;
         }
         let buf = &self.buf;
-        let send = |range: Range<usize>| q.tx(&buf[range.clone()]).min(range.len());
+        let send = |from, enough| q.tx_some(&buf[from..], enough).min(buf.len() - from);
         let (n, stopped) = slow.send(&mut self.cost, buf.len(), send);
         let stays = n == 0 && q.is_busy() || stopped;
         if n == 0 && stays {

@@ -102,6 +102,8 @@ impl TxState {
         port.was_full = false;
         port.full = match &route {
             Route::Queue(q) if q.has_phases() => PHASED_BURST_PACKETS,
+            // The more packets wait, the more of them make one frame of the kernel.
+            Route::Queue(_) if self.slow.is_measured() => VECTOR,
             _ => BURST,
         };
         port.refuses = matches!(&route, Route::Queue(q) if q.refuses());

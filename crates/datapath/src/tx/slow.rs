@@ -68,6 +68,11 @@ impl SlowSends {
         SlowSends { packet, ..SlowSends::default() }
     }
 
+    /// True on the kernel worker.
+    pub fn is_measured(&self) -> bool {
+        self.packet != 0
+    }
+
     /// Records that this iteration has packets for ports that are not slow.
     #[inline]
     pub fn serve_others(&mut self) {
@@ -121,18 +126,18 @@ impl SlowSends {
         }
     }
 
-    /// Sends up to `n` packets by `send`, which is given how many it may send and from where, and
-    /// returns how many it sent. Returns how many were sent in all, and whether the others have to
-    /// wait for the next iteration.
+    /// Sends up to `n` packets by `send`, which is given the first one's index and how many are
+    /// enough for one call, and returns how many it sent. Returns how many were sent in all, and
+    /// whether the others have to wait for the next iteration.
     #[inline]
     pub fn send(
         &mut self,
         cost: &mut SendCost,
         n: usize,
-        mut send: impl FnMut(std::ops::Range<usize>) -> usize,
+        mut send: impl FnMut(usize, usize) -> usize,
     ) -> (usize, bool) {
-        if self.packet == 0 {
-            return (send(0..n), false);
+        if !self.is_measured() {
+            return (send(0, n), false);
         }
         if !self.is_slow(cost) {
             self.serve_others();
@@ -144,7 +149,7 @@ impl SlowSends {
                 return (sent, true);
             }
             let began = cycles();
-            let taken = send(sent..sent + most);
+            let taken = send(sent, most);
             self.record(cost, taken, cycles() - began);
             sent += taken;
             if taken < most {
