@@ -1,9 +1,11 @@
 //! Cycles per packet of connection tracking: `cargo run --release -p datapath --example ct --
-//! [CONNECTIONS] [none | ct | v6 | zone | nat | services | masks] [WINDOWS] [SERVERS] [check]`.
+//! [CONNECTIONS] [none | ct | v6 | zone | nat | services | masks | ended | nat-ended] [WINDOWS]
+//! [SERVERS] [check]`.
 //!
 //! TCP connections between an in-memory source and a sink, both directions in turn, in an order
 //! that no cache foresees. At first each is opened (SYN, SYN with ACK, data), which is what a new
-//! connection costs; then all of them carry data. Rules are the usual three: what is not tracked
+//! connection costs; then all of them carry data, or (`ended`, `nat-ended`) are opened and reset by
+//! four packets each, again and again. Rules are the usual three: what is not tracked
 //! goes through `ct`, what is new is committed (`nat`: with a translated source) and sent, what is
 //! established is sent. `none`: everything is sent. `v6`: IPv6. `zone`: rules behind `ct` look at
 //! the zone, which is not in a key's first 64 bytes. `services`: what is established is sent by a
@@ -60,13 +62,22 @@ struct Source {
     v6: bool,
     /// Checksums are known to be right.
     sound: bool,
+    /// Connections are opened and reset.
+    ends: bool,
     script: Arc<Script>,
 }
 
 /// Sequence numbers and flags of a connection's packets: SYN, SYN with ACK, data, data that
-/// answers.
-const PHASES: [(bool, u32, u32, u8); 4] =
-    [(false, 1, 0, 2), (true, 1, 2, 0x12), (false, 2, 2, 0x10), (true, 2, 12, 0x10)];
+/// answers, RST.
+const PHASES: [(bool, u32, u32, u8); 5] = [
+    (false, 1, 0, 2),
+    (true, 1, 2, 0x12),
+    (false, 2, 2, 0x10),
+    (true, 2, 12, 0x10),
+    (false, 12, 2, 0x14),
+];
+/// The phases of a connection that is opened and reset.
+const ENDED_PHASES: [usize; 4] = [0, 1, 2, 4];
 
 /// Packets that open so many connections, and those that fill the last block.
 fn packets_to_open(connections: u64) -> u64 {
@@ -142,6 +153,12 @@ impl RxQueue for Source {
             let mut p = unsafe { self.ring[self.at].duplicate() };
             self.at = (self.at + 1) % self.ring.len();
             let (connection, phase) = match established {
+                true if self.ends => {
+                    let (block, k) = (k / (4 * OPENED_TOGETHER), k % (4 * OPENED_TOGETHER));
+                    let connection = block * OPENED_TOGETHER + k % OPENED_TOGETHER;
+                    let blocks = self.connections.next_multiple_of(OPENED_TOGETHER);
+                    (connection % blocks, ENDED_PHASES[(k / OPENED_TOGETHER) as usize])
+                }
                 // Neighbours in time are not neighbours in memory, and directions are mixed.
                 true => {
                     let mixed = (k ^ k >> 7).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -229,7 +246,12 @@ impl Pipeline for Rules {
     }
 }
 
-fn datapath(connections: u64, rules: Rules, sound: bool, script: &Arc<Script>) -> Datapath {
+fn datapath(
+    connections: u64,
+    rules: Rules,
+    (sound, ends): (bool, bool),
+    script: &Arc<Script>,
+) -> Datapath {
     let pool: Arc<dyn Pool> = Arc::new(Borrowed(HeapPool::new()));
     let (mode, nat, v6) = (rules.0, rules.0 == Mode::Nat, rules.0 == Mode::V6);
     let mut config = Config::new(pool.clone(), Domain::new(), Arc::new(rules));
@@ -246,7 +268,7 @@ fn datapath(connections: u64, rules: Rules, sound: bool, script: &Arc<Script>) -
         p
     });
     let ring: Vec<Packet> = packets.collect();
-    let source = Source { ring, at: 0, connections, nat, v6, sound, script: script.clone() };
+    let source = Source { ring, at: 0, connections, nat, v6, sound, ends, script: script.clone() };
     dp.add_port(Mem::new(Some(Box::new(source)), 1), RxAffinity::default()).expect("a port");
     dp.add_port(Mem::new(None, 1), RxAffinity::default()).expect("a port");
     dp
@@ -288,11 +310,13 @@ fn resident_mib() -> u64 {
 fn main() {
     let mut args = std::env::args().skip(1);
     let connections: u64 = args.next().map_or(10_000, |a| a.parse().expect("connections"));
-    let mode = match args.next().as_deref() {
+    let mode = args.next();
+    let ends = mode.as_ref().is_some_and(|mode| mode.contains("ended"));
+    let mode = match mode.as_deref() {
         Some("none") => Mode::None,
         Some("v6") => Mode::V6,
         Some("zone") => Mode::Zone,
-        Some("nat") => Mode::Nat,
+        Some("nat" | "nat-ended") => Mode::Nat,
         Some("services") => Mode::Services,
         Some("masks") => Mode::Masks,
         _ => Mode::Ct,
@@ -301,8 +325,9 @@ fn main() {
     let servers: u32 = args.next().map_or(16, |a| a.parse().expect("servers"));
     let sound = args.next().is_none();
     assert!(sound || mode != Mode::V6, "checksums of IPv6 are not made");
+    assert!(sound || !ends, "a RST is behind ten bytes of data");
     let script = Arc::new(Script::default());
-    let mut dp = datapath(connections, Rules(mode, servers), sound, &script);
+    let mut dp = datapath(connections, Rules(mode, servers), (sound, ends), &script);
     window(&mut dp);
     let before = resident_mib();
     let mut opening = Vec::new();
@@ -319,9 +344,15 @@ fn main() {
         dp.conntrack().len(),
         resident_mib() - before
     );
+    if ends {
+        script.next.store(0, Relaxed);
+    }
     script.established.store(1, Relaxed);
     window(&mut dp);
     let from = script.next.load(Relaxed);
-    show("established", (0..windows).filter_map(|_| window(&mut dp)).collect());
+    show(
+        if ends { "ended" } else { "established" },
+        (0..windows).filter_map(|_| window(&mut dp)).collect(),
+    );
     println!("packets in established: {}", script.next.load(Relaxed) - from);
 }
