@@ -64,8 +64,10 @@ pub mod bit {
     pub const SPECIAL: u64 = 1 << 31;
     pub const GENERATION_SHIFT: u32 = 48;
     pub const EPOCH_SHIFT: u32 = 32;
-    /// The bits that a packet changes.
+    /// The bits that a packet changes; 0 in a dead entry, but for [`UNLINKED`].
     pub const PEERS: u64 = (1 << 24) - 1;
+    /// The index does not have the dead entry any more.
+    pub const UNLINKED: u64 = 1;
 }
 
 /// The entries of a table.
@@ -245,7 +247,7 @@ impl<'a> Entry<'a> {
         self.hot[CONTROL].compare_exchange(old, new, AcqRel, Relaxed).is_ok()
     }
 
-    /// Sets the control word of an entry that no other thread can find.
+    /// Sets the control word of an entry that no other thread changes.
     pub fn set_control(&self, word: u64) {
         self.hot[CONTROL].store(word, Release);
     }

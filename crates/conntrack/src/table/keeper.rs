@@ -119,7 +119,7 @@ impl Keeper {
     fn idle(&mut self, entries: Vec<u32>) {
         for n in entries {
             let entry = self.table.entries.get(n);
-            entry.set_control(entry.control() | bit::DEAD);
+            entry.set_control(super::dead(entry.control()));
         }
     }
 
@@ -255,20 +255,21 @@ impl Keeper {
     /// to `ended`.
     fn look(&mut self, due: &mut Vec<u32>, now: u64, ended: &mut Vec<u32>) {
         let first = ended.len();
-        let mut hashes = [[0; 2]; LOOKED_ENTRIES_MAX];
+        let mut linked = [None; LOOKED_ENTRIES_MAX];
         for n in due.drain(..) {
             match self.end_if_due(n, now) {
                 Err(ticks) => self.arm(n, ticks),
-                Ok(of_tuples) => {
-                    for hash in of_tuples {
-                        self.table.index.prefetch(hash);
+                Ok(hashes) => {
+                    for hash in hashes.iter().flatten() {
+                        self.table.index.prefetch(*hash);
                     }
-                    hashes[ended.len() - first] = of_tuples;
+                    linked[ended.len() - first] = hashes;
                     ended.push(n);
                 }
             }
         }
-        for (n, [a, b]) in ended[first..].iter().zip(hashes) {
+        for (n, hashes) in ended[first..].iter().zip(linked) {
+            let Some([a, b]) = hashes else { continue };
             self.table.index.remove(a, *n);
             if a != b && self.table.index.remove(b, *n) {
                 self.table.twice.fetch_sub(1, Relaxed);
@@ -277,9 +278,10 @@ impl Keeper {
         self.armed -= ended.len() - first;
     }
 
-    /// Ends an entry's connection if it has expired; returns the hashes of its two tuples if it has
-    /// ended. The error is the number of ticks after which it is examined again.
-    fn end_if_due(&self, n: u32, now: u64) -> Result<[u32; 2], u64> {
+    /// Ends an entry's connection if it has expired. If it has ended, returns the hashes under
+    /// which the index has it; None: the index does not have it any more. The error is the number
+    /// of ticks after which the entry is examined again.
+    fn end_if_due(&self, n: u32, now: u64) -> Result<Option<[u32; 2]>, u64> {
         let table = &*self.table;
         let entry = table.entries.get(n);
         let control = entry.control();
@@ -295,7 +297,10 @@ impl Keeper {
                 return Err(1);
             }
         }
+        if control & bit::DEAD != 0 && control & bit::UNLINKED != 0 {
+            return Ok(None);
+        }
         let conn = entry.conn(control, 0);
-        Ok([conn.orig, conn.reply].map(|t| table.secret.hash(&t)))
+        Ok(Some([conn.orig, conn.reply].map(|t| table.secret.hash(&t))))
     }
 }

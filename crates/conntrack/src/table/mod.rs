@@ -299,14 +299,23 @@ impl Table {
         let put = bucket.put(hash, n, ended);
         if let (Some(Put::Instead), Some(m)) = (put, ended) {
             let entry = self.entries.get(m);
-            // If this was the ended entry's second place, the keeper will not find it and so not
-            // count it.
-            let orig = entry.conn(entry.control(), 0).orig;
-            if self.secret.hash(&orig) != hash {
+            let control = entry.control();
+            if control & bit::TRANSLATED == 0 {
+                // Both tuples have one hash, so this was its only place.
+                self.unlinked(m);
+            } else if self.secret.hash(&entry.conn(control, 0).orig) != hash {
+                // The keeper will not find the ended entry's second place, and so not count it.
                 self.twice.fetch_sub(1, Relaxed);
             }
         }
         put.is_some()
+    }
+
+    /// Notes that the index does not have an ended entry any more: the keeper then need not lock
+    /// its buckets, whose lines stay in the cache of this worker's core.
+    fn unlinked(&self, n: u32) {
+        let entry = self.entries.get(n);
+        entry.set_control(entry.control() | bit::UNLINKED);
     }
 
     /// Writes a packet's change of the ends of a connection, and starts the timeout of `class`.
@@ -352,7 +361,7 @@ impl Table {
     /// Ends the connection of an entry. False: its control word is no longer `control`, and nothing
     /// was done.
     fn end_entry(&self, entry: &Entry<'_>, control: u64) -> bool {
-        let ended = entry.exchange(control, control & !bit::LIVE | bit::DEAD);
+        let ended = entry.exchange(control, dead(control));
         if ended {
             let epoch = (control >> bit::EPOCH_SHIFT) as u16;
             let half_open = (control & bit::HALF_OPEN != 0).then(|| entry.port());
@@ -366,6 +375,11 @@ impl Default for Table {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// The control word of a connection that has ended.
+fn dead(control: u64) -> u64 {
+    control & !(bit::LIVE | bit::PEERS) | bit::DEAD
 }
 
 /// True if a connection is half-open while this timeout runs.
@@ -454,6 +468,15 @@ impl Worker {
         }
         let entry = table.entries.get(n);
         entry.set_control(control | bit::LIVE);
+        if let [Some(m), Some(other)] = ended
+            && m == other
+            && a != b
+        {
+            first.put(a, n, ended[0]);
+            second.put(b, n, ended[1]);
+            table.unlinked(m);
+            return Ok(());
+        }
         if !table.put(&first, a, n, ended[0]) {
             entry.set_control(control);
             return Err(Refused::Full);
@@ -464,7 +487,7 @@ impl Worker {
                 table.twice.fetch_sub(1, Relaxed);
                 // Another worker may have found the entry: it counts as ended, and the keeper
                 // removes it.
-                entry.set_control(control | bit::DEAD);
+                entry.set_control(dead(control));
                 return Err(Refused::Full);
             }
         }

@@ -418,9 +418,19 @@ fn the_index_grows_with_both_tuples_of_a_translated_connection() {
     assert_eq!(table.twice.load(Relaxed), 0);
 }
 
-/// A translated connection that begins again takes both places of the one that ended.
+/// A connection that begins again takes the places of the one that ended, which the keeper then
+/// does not look for: two places if it is translated.
 #[test]
 fn connections_with_the_tuples_of_ended_ones_take_their_places() {
+    // Of translated ones, those are unlinked whose other side is that of the next one.
+    begin_again(Translation::Source, (3, 2), 200 / 3);
+    begin_again(Translation::None, (1, 0), 199);
+}
+
+/// Begins and ends a connection 200 times. Before the keeper looks at them, `left` are the words of
+/// the index and the second places among them, and as many of the ended entries as `unlinked` says
+/// have no place in it.
+fn begin_again(nat: Translation, left: (usize, u32), unlinked: usize) {
     let domain = Domain::new();
     let mut reader = domain.reader();
     let table = Arc::new(Table::new());
@@ -430,14 +440,17 @@ fn connections_with_the_tuples_of_ended_ones_take_their_places() {
     keeper.tend(0, 1000);
     for round in 0..200 {
         // The other side of the translation is the same for two of three.
-        let dst = 9 + u128::from(round % 3 == 0);
+        let dst = if nat == Translation::None { 7 } else { 9 + u128::from(round % 3 == 0) };
         let reply = Tuple { dst, ..orig.reversed() };
-        let conn = Conn { orig, reply, nat: Translation::Source, ..Conn::default() };
+        let conn = Conn { orig, reply, nat, ..Conn::default() };
         worker.insert(&conn, Class::UdpFirst, Arrival::default()).expect("room");
         assert!(table.flush_tuple(&orig, 0));
     }
     let words: usize = table.buckets(0..table.bucket_count()).sum();
-    assert_eq!((words, table.twice.load(Relaxed)), (3, 2));
+    assert_eq!((words, table.twice.load(Relaxed)), left);
+    const BITS: u64 = bit::DEAD | bit::UNLINKED;
+    let is_unlinked = |n: &u32| table.entries.get(*n).control() & BITS == BITS;
+    assert_eq!((0..READY_COUNT_MAX as u32).filter(is_unlinked).count(), unlinked);
     table.flush();
     while !keeper.tend(0, 1000) {}
     reader.quiescent();
