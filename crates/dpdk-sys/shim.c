@@ -211,6 +211,32 @@ void weft_eth_unwatch(uint16_t port, int removals, uint32_t *count)
     }
 }
 
+static int link_changed(uint16_t port, enum rte_eth_event_type event, void *arg, void *more)
+{
+    const struct weft_link_watch *watch = arg;
+
+    (void)port, (void)event, (void)more;
+    watch->changed(watch->arg);
+    return 0;
+}
+
+int weft_eth_watch_link(uint16_t port, struct weft_link_watch *watch)
+{
+    return rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, link_changed, watch);
+}
+
+void weft_eth_unwatch_link(uint16_t port, struct weft_link_watch *watch)
+{
+    /* It is being called. */
+    while (rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_LSC, link_changed, watch) == -EAGAIN)
+        rte_pause();
+}
+
+int weft_eth_has_link_interrupt(const struct rte_eth_dev_info *info)
+{
+    return !!(*info->dev_flags & RTE_ETH_DEV_INTR_LSC);
+}
+
 int weft_eth_flow_control(uint16_t port, int rx, int tx, int autoneg)
 {
     static const enum rte_eth_fc_mode modes[2][2] = {

@@ -104,6 +104,18 @@ int weft_log_to(void (*sink)(const char *text, size_t len));
 int weft_eth_watch(uint16_t port, int removals, uint32_t *count);
 /* Nothing is written to count any more. */
 void weft_eth_unwatch(uint16_t port, int removals, uint32_t *count);
+/* Whom to call when a port's link changes. */
+struct weft_link_watch {
+    void (*changed)(void *arg);
+    void *arg;
+};
+/* Has DPDK call watch->changed(watch->arg) from now on, mostly on EAL's interrupt thread; 0 on success. The port's
+ * configuration asks for the interrupt. */
+int weft_eth_watch_link(uint16_t port, struct weft_link_watch *watch);
+/* The watch is not used any more. */
+void weft_eth_unwatch_link(uint16_t port, struct weft_link_watch *watch);
+/* True if a device can interrupt when its link changes. */
+int weft_eth_has_link_interrupt(const struct rte_eth_dev_info *info);
 /* Has a port send pause frames when its queues are full (rx), heed those it receives (tx), and agree on both with its
  * link's other end (autoneg). 0, or a negative error number; -ENOTSUP: the device has no flow control. */
 int weft_eth_flow_control(uint16_t port, int rx, int tx, int autoneg);

@@ -452,8 +452,10 @@ probe(struct rte_vdev_device *vdev)
 	ret = file_load(d);
 	if (!ret)
 		ret = map_counters(d);
-	if (!ret && config.hw.on)
+	if (!ret && config.hw.on) {
+		dev->data->dev_flags |= RTE_ETH_DEV_INTR_LSC;
 		ret = hw_open(d);
+	}
 	if (ret) {
 		unmap_counters(d);
 		file_free(d);

@@ -113,7 +113,8 @@ struct hw_faults {
 	uint64_t gone;          /* the adapter does not answer, and an event */
 	uint64_t other_per_mille; /* marks of another slot: bit 8 */
 	uint64_t void_every;      /* every so manieth rule takes no effect */
-	uint64_t unused[18];
+	uint64_t link_down;       /* there is no carrier, and an event for each change */
+	uint64_t unused[17];
 } __rte_cache_aligned;
 
 struct counters {

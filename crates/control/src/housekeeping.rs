@@ -194,7 +194,7 @@ fn turn(s: &mut State, most: usize) -> bool {
     let flows = slice_flows(s.watches_of_any());
     let flows = flows.min(most / LEARNED_FLOW_EVENTS);
     let more = more | s.ofproto.learn_deferred(flows) | s.ofproto.notify_buckets();
-    links::look_at_guests(s);
+    links::look_at_reported(s);
     crate::vhost_async::tick(s);
     capture::keep(s);
     crate::failed_translations::log(s);

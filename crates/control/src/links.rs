@@ -1,5 +1,5 @@
-//! Links that go up and down: netlink says so of the kernel's, the others are looked at once per
-//! second.
+//! Links that go up and down: netlink says so of the kernel's, and drivers of guests' and of those
+//! of adapters that interrupt; all are looked at once per second.
 //!
 //! The kernel may have whoever asks about a device wait for tenths of a second, so another thread
 //! asks ([`port::Inquiry`]), and the control thread goes on meanwhile.
@@ -150,14 +150,15 @@ pub async fn answers(inquiries: Vec<(PortNo, Inquiry)>) -> std::io::Result<Answe
     Ok(numbers.into_iter().zip(answers).collect())
 }
 
-/// Looks at the links of guests when some came or went; a look at one makes no system call, so a
-/// front-end that comes and goes costs others nothing.
-pub fn look_at_guests(s: &mut State) {
+/// Looks at the links of guests, and of adapters that interrupt, when some were reported as
+/// changed. A look at one makes no system call, so a front-end that comes and goes costs others
+/// nothing.
+pub fn look_at_reported(s: &mut State) {
     let now = s.now_ms();
-    if is_due(&mut s.recent.guests_ms, now, &s.recent.guests_changed) {
-        let guests = select(s, |_, iface| has_guest(&iface.conf.kind));
-        look_at(s, &guests, Answers::new());
-        follow_up(s, &guests);
+    if is_due(&mut s.recent.reported_ms, now, &s.recent.links_reported) {
+        let reported = select(s, |_, iface| reports_changes(&iface.conf));
+        look_at(s, &reported, Answers::new());
+        follow_up(s, &reported);
         s.status_dirty = true;
     }
 }
@@ -172,9 +173,14 @@ fn is_due(last_ms: &mut u64, now_ms: u64, changed: &AtomicBool) -> bool {
     due
 }
 
-/// True if interfaces of this type have guests.
-fn has_guest(kind: &str) -> bool {
-    ["dpdkvhostuser", "dpdkvhostuserclient"].contains(&kind)
+/// True if the interface's driver reports changes: it has guests, or an adapter is to interrupt.
+fn reports_changes(conf: &IfaceConf) -> bool {
+    let interrupts = || conf.options.get("dpdk-lsc-interrupt").is_some_and(|v| v == "true");
+    match conf.kind.as_str() {
+        "dpdkvhostuser" | "dpdkvhostuserclient" => true,
+        "dpdk" => interrupts(),
+        _ => false,
+    }
 }
 
 fn register(watch: LinkWatch) -> std::io::Result<AsyncFd<LinkWatch>> {
@@ -299,6 +305,16 @@ mod tests {
         let looks: Vec<u64> = looks.collect();
         assert_eq!(looks.len() as u64, 1000 / LOOK_MS + 1);
         assert!(looks.last() >= Some(&1999), "the last change was not missed");
-        assert!(has_guest("dpdkvhostuserclient") && !has_guest("system"));
+    }
+
+    #[test]
+    fn guests_and_adapters_that_interrupt_report_changes() {
+        let reports = |kind: &str, options: &[(&str, &str)]| {
+            let options = options.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            reports_changes(&IfaceConf { kind: kind.into(), options, ..IfaceConf::default() })
+        };
+        let interrupts = [("dpdk-lsc-interrupt", "true")];
+        assert!(reports("dpdkvhostuserclient", &[]) && reports("dpdk", &interrupts));
+        assert!(!reports("dpdk", &[]) && !reports("system", &interrupts));
     }
 }

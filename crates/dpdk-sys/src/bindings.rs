@@ -801,6 +801,30 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn weft_eth_unwatch(port: u16, removals: libc::c_int, count: *mut u32);
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct weft_link_watch {
+    pub changed: ::core::option::Option<unsafe extern "C" fn(arg: *mut libc::c_void)>,
+    pub arg: *mut libc::c_void,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of weft_link_watch"][::core::mem::size_of::<weft_link_watch>() - 16usize];
+    ["Alignment of weft_link_watch"][::core::mem::align_of::<weft_link_watch>() - 8usize];
+    ["Offset of field: weft_link_watch::changed"]
+        [::core::mem::offset_of!(weft_link_watch, changed) - 0usize];
+    ["Offset of field: weft_link_watch::arg"]
+        [::core::mem::offset_of!(weft_link_watch, arg) - 8usize];
+};
+unsafe extern "C" {
+    pub fn weft_eth_watch_link(port: u16, watch: *mut weft_link_watch) -> libc::c_int;
+}
+unsafe extern "C" {
+    pub fn weft_eth_unwatch_link(port: u16, watch: *mut weft_link_watch);
+}
+unsafe extern "C" {
+    pub fn weft_eth_has_link_interrupt(info: *const rte_eth_dev_info) -> libc::c_int;
+}
 unsafe extern "C" {
     pub fn weft_eth_flow_control(
         port: u16,

@@ -1,6 +1,7 @@
 //! Ethdev ports: attach, configure, receive, send, remove.
 
 use crate::eth_info::{self, EthInfo, EthLink, EthStats};
+use crate::link_watch::{LinkWatch, OnLinkChange};
 use crate::pool::{self, drop_chains};
 use crate::registry::{self, Claims};
 use crate::upsets::Upsets;
@@ -27,6 +28,8 @@ pub struct EthConfig {
     pub mtu: Option<u16>,
     /// Where received packets are put.
     pub pool: Arc<DpdkPool>,
+    /// Called when the link changes. None: the device does not interrupt for that.
+    pub on_link_change: Option<OnLinkChange>,
 }
 
 /// A device that is attached and claimed, not yet started.
@@ -41,6 +44,8 @@ pub(crate) struct Dev {
     /// Rules were asked for.
     pub has_rules: AtomicBool,
     pub upsets: Mutex<Upsets>,
+    /// Present while the device interrupts when its link changes.
+    link_watch: Mutex<Option<LinkWatch>>,
     remove: bool,
     /// Packets that arrived as chains and were dropped.
     chained: AtomicU64,
@@ -99,6 +104,7 @@ impl EthDev {
             info,
             has_rules,
             upsets: Mutex::default(),
+            link_watch: Mutex::default(),
             remove,
             chained,
             may_chain,
@@ -158,6 +164,8 @@ impl EthDev {
             }
         }
         let port = self.dev.port;
+        let watch = config.on_link_change.as_ref().and_then(|f| LinkWatch::new(port, f));
+        *self.dev.link_watch.lock().unwrap_or_else(|e| e.into_inner()) = watch;
         // SAFETY: the port is claimed by us and configured.
         let ret = unsafe { sys::rte_eth_dev_start(port) };
         if ret < 0 {
@@ -197,6 +205,7 @@ impl EthDev {
             let mut conf: sys::rte_eth_conf = std::mem::zeroed();
             conf.rxmode.mtu = config.mtu.unwrap_or(0).into();
             conf.rxmode.offloads = if checks { sys::WEFT_RX_CHECKSUMS } else { 0 };
+            conf.intr_conf.set_lsc(config.on_link_change.is_some().into());
             if n_rxq > 1 && rss != 0 {
                 conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
                 conf.rx_adv_conf.rss_conf.rss_hf = rss;
@@ -336,6 +345,7 @@ impl Drop for Dev {
         }
         let device = raw.map(|raw| raw.device);
         self.upsets.get_mut().unwrap_or_else(|e| e.into_inner()).end(self.port);
+        drop(self.link_watch.get_mut().unwrap_or_else(|e| e.into_inner()).take());
         if *self.has_rules.get_mut() {
             crate::rules::flush(self.port);
         }

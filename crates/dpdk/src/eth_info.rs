@@ -39,6 +39,8 @@ pub struct EthInfo {
     pub rss: u64,
     /// True if the device checks checksums of received IPv4, TCP and UDP.
     pub rx_checksums: bool,
+    /// True if the device can interrupt when its link changes.
+    pub link_interrupt: bool,
     pub(crate) rx_desc: DescLimit,
     pub(crate) tx_desc: DescLimit,
 }
@@ -128,6 +130,8 @@ pub(crate) fn raw_info(port: u16) -> Option<sys::rte_eth_dev_info> {
 
 pub(crate) fn info(port: u16) -> Option<EthInfo> {
     let raw = raw_info(port)?;
+    // SAFETY: the driver's flags live as long as the device, which exists while the port does.
+    let link_interrupt = unsafe { sys::weft_eth_has_link_interrupt(&raw) != 0 };
     // SAFETY: the names in `raw` are static; the device exists while the port does.
     let (driver, bus, numa) = unsafe {
         let bus = sys::rte_bus_name(sys::rte_dev_bus(raw.device));
@@ -153,6 +157,7 @@ pub(crate) fn info(port: u16) -> Option<EthInfo> {
         max_vmdq_pools: raw.max_vmdq_pools,
         rss: raw.flow_type_rss_offloads,
         rx_checksums: raw.rx_offload_capa & sys::WEFT_RX_CHECKSUMS == sys::WEFT_RX_CHECKSUMS,
+        link_interrupt,
         rx_desc: DescLimit::new(&raw.rx_desc_lim),
         tx_desc: DescLimit::new(&raw.tx_desc_lim),
     })

@@ -78,6 +78,7 @@ fn start(devices: &Devices, options: &EthOptions) -> Result<(EthDev, EthQueues),
             false => devices.pools.for_mtu(mtu, dev.info().numa),
         }
         .map_err(device_error)?;
+        let interrupts = options.link_interrupt && dev.info().link_interrupt;
         let wanted = EthConfig {
             n_rxq: options.n_rxq,
             n_txq: options.n_txq,
@@ -85,6 +86,7 @@ fn start(devices: &Devices, options: &EthOptions) -> Result<(EthDev, EthQueues),
             n_txd: options.n_txd,
             mtu: options.mtu,
             pool,
+            on_link_change: devices.on_change.clone().filter(|_| interrupts),
         };
         match dev.start(&wanted) {
             Ok(queues) => return Ok((dev, queues)),
@@ -116,6 +118,9 @@ impl EthPort {
             adapter_resets,
         };
         port.set_flow_control();
+        if port.options.link_interrupt && !port.dev.info().link_interrupt {
+            port.warn("the device has no interrupt for changes of its link");
+        }
         Ok(port)
     }
 
@@ -128,8 +133,13 @@ impl EthPort {
             Ok(false) => "Flow control is not supported.".into(),
             Err(error) => error.to_string(),
         };
+        self.warn(&failed);
+    }
+
+    /// Writes a warning about the port to the log.
+    fn warn(&self, what: &str) {
         if let Some(warn) = &self.warn {
-            warn(&format!("{}: {failed}", self.name));
+            warn(&format!("{}: {what}", self.name));
         }
     }
 }

@@ -37,8 +37,9 @@ pub struct Devices {
     pub vhost_postcopy: bool,
     /// `other_config:userspace-tso-enable`.
     pub userspace_tso: bool,
-    /// Called when a guest or one of its queues is added or removed, so that link state and number
-    /// of receive queues are read again. Runs on a thread of DPDK; must not block.
+    /// Called when a guest or one of its queues is added or removed, or an adapter interrupts as
+    /// its link changes (`dpdk-lsc-interrupt`), so that link state and number of receive queues are
+    /// read again. Runs on a thread of DPDK; must not block.
     pub on_change: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Called with a warning for the log, from any thread.
     pub warn: Option<Warn>,

@@ -28,6 +28,8 @@ pub(crate) struct EthOptions {
     pub n_txd: u16,
     pub n_txq: u16,
     pub mtu: Option<u16>,
+    /// The device interrupts when its link changes (`dpdk-lsc-interrupt`).
+    pub link_interrupt: bool,
 }
 
 impl EthOptions {
@@ -47,6 +49,7 @@ impl EthOptions {
             n_txd: descriptors(get(options, "n_txq_desc"), default),
             n_txq: config.n_txq.clamp(1, MAX_QUEUES as usize) as u16,
             mtu: config.mtu_request,
+            link_interrupt: get(options, "dpdk-lsc-interrupt") == Some("true"),
         })
     }
 }

@@ -28,6 +28,7 @@ const FAULTS: usize = 35_136;
 const RESET: usize = 10;
 const GONE: usize = 11;
 const VOID_EVERY: usize = 13;
+const LINK_DOWN: usize = 14;
 
 /// What comes in: of twenty networks; the same in VXLAN, from four peers, 124 bytes without FCS.
 const PACKETS: &str = "flows=1000,rules=20,rate=60000";
@@ -462,4 +463,35 @@ fn rules_that_go_or_do_nothing_lose_nothing() {
     assert!(bench.full() > 0 && bench.full() < 20);
     reasons_add_up(&bench.sw);
     assert_eq!(bench.adapter("src", STALE_HANDLES), 0);
+}
+
+/// Changes of the adapter's link that are asked for by an interrupt are seen before links are
+/// looked at, which is once per second. The adapter itself takes up to 100 ms.
+#[test]
+fn an_interrupt_reports_changes_of_the_link() {
+    const CHANGES: u64 = 12;
+    const SOON: Duration = Duration::from_millis(450);
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let bench = Bench::new(&ns, "hw=full");
+    vsctl(&bench.sw, "set interface src options:dpdk-lsc-interrupt=true");
+    bench.wait_for("the uplink", || bench.sw.log().matches("added interface src").count() == 2);
+    let is_down = || {
+        let all = ofctl(&bench.sw, "dump-ports-desc br0");
+        let state = all.split("(src)").nth(1).and_then(|src| src.split("state:").nth(1));
+        state.is_some_and(|state| state.trim_start().starts_with("LINK_DOWN"))
+    };
+    let change = |n: u64| {
+        let down = n.is_multiple_of(2);
+        bench.write("src", FAULTS + 8 * LINK_DOWN, down.into());
+        let start = Instant::now();
+        bench.wait_for("the link", || is_down() == down);
+        start.elapsed()
+    };
+    let took: Vec<Duration> = (0..CHANGES).map(change).collect();
+    // Without the interrupt half of them would be.
+    let soon = took.iter().filter(|t| **t < SOON).count();
+    assert!(soon >= 9, "{took:?}");
 }

@@ -47,8 +47,8 @@ const CASES: &[(&str, &str)] = &[
         "bridge br0: controller tcp:127.0.0.1:9: other_config:dscp=100",
     ),
     (
-        "set interface d0 options:dpdk-lsc-interrupt=true",
-        "interface d0: options:dpdk-lsc-interrupt",
+        "set interface d0 options:dpdk-vf-mac=02\\:00\\:00\\:00\\:00\\:01",
+        "interface d0: options:dpdk-vf-mac",
     ),
     (
         "--no-wait set bridge br0 other_config:controller-queue-size=700",

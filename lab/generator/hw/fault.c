@@ -127,6 +127,19 @@ take_faults(struct hw *hw, bool *reset, bool *removed)
 	hw->gone = f->gone;
 }
 
+/* Sets the link of a started port; true: it changed. */
+static bool
+take_link(struct hw *hw, struct rte_eth_dev *dev)
+{
+	volatile struct hw_faults *f = &hw->device->counters->faults;
+	bool up = !f->link_down, was_up = dev->data->dev_link.link_status == RTE_ETH_LINK_UP;
+
+	if (!dev->data->dev_started || up == was_up)
+		return false;
+	dev->data->dev_link.link_status = up ? RTE_ETH_LINK_UP : RTE_ETH_LINK_DOWN;
+	return true;
+}
+
 static void
 watch(void *context)
 {
@@ -140,6 +153,8 @@ watch(void *context)
 	pthread_mutex_unlock(&hw->adapter->lock);
 	if (*hw->device->config.stats)
 		hw_refresh(hw);
+	if (take_link(hw, dev) && dev->data->dev_conf.intr_conf.lsc)
+		rte_eth_dev_callback_process(dev, RTE_ETH_EVENT_INTR_LSC, NULL);
 	if (reset)
 		rte_eth_dev_callback_process(dev, RTE_ETH_EVENT_INTR_RESET, NULL);
 	if (removed)

@@ -319,7 +319,11 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
             ("n_rxq", Numbers(1, U16), ""),
             ("n_rxq_desc", DESCRIPTORS, ""),
             ("n_txq_desc", DESCRIPTORS, ""),
-            ("dpdk-lsc-interrupt", OFF, "links are looked at once per second"),
+            (
+                "dpdk-lsc-interrupt",
+                FLAG,
+                "a change of the link is taken over at once, not within a second",
+            ),
             ("dpdk-vf-mac", ANY, ""),
             ("flow-ctrl-autoneg", FLAG, ""),
             ("rx-flow-ctrl", FLAG, ""),

@@ -89,7 +89,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
         (
             "Interface",
             "options",
-            Datum::map([("n_rxq", "2"), ("dpdk-lsc-interrupt", "true"), ("peer", "x")]),
+            Datum::map([("n_rxq", "2"), ("dpdk-vf-mac", "02:00:00:00:00:01"), ("peer", "x")]),
         ),
         ("Interface", "bfd", Datum::map([("enable", "true"), ("min_xr", "100")])),
         ("Controller", "other_config", Datum::map([("dscp", "64")])),
@@ -104,7 +104,7 @@ fn what_is_not_supported_is_said_by_row_and_name() {
             "WARN bridge br0: controller ptcp:6653: other_config:dscp=64 is not supported and has no effect",
             "INFO interface p1 of type dpdk: options:peer is not known and has no effect",
             "INFO interface p1: bfd:min_xr is not known and has no effect",
-            "WARN interface p1: options:dpdk-lsc-interrupt is not supported and has no effect (links are looked at once per second)",
+            "WARN interface p1: options:dpdk-vf-mac is not supported and has no effect",
             "WARN port p1: bond_fake_iface is not supported and has no effect (a bond has no interface of its own)",
             "WARN zone 5: timeouts:tcp_unack is not supported and has no effect (connections have no such state)",
         ]

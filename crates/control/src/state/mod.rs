@@ -165,10 +165,11 @@ pub struct Recent {
     pub flows: crate::appctl::history::Flows,
     /// How busy workers were, for `dpif-netdev/pmd-rxq-show`.
     pub usage: crate::appctl::usage::Usage,
-    /// When the links of guests were last looked at, as guests had come or gone.
-    pub guests_ms: u64,
-    /// A guest or one of its queues came or went; set by a thread of the driver's.
-    pub guests_changed: Arc<AtomicBool>,
+    /// When links were last looked at because drivers had reported changes.
+    pub reported_ms: u64,
+    /// A guest or one of its queues came or went, or an adapter's link changed; set by a thread of
+    /// the driver's.
+    pub links_reported: Arc<AtomicBool>,
     /// How often the link of an interface was looked at.
     pub links_looked_at: u64,
     /// Interfaces that were reported to the database, and turns that this took.
@@ -279,8 +280,8 @@ impl Bridge {
 impl State {
     /// A state without bridges.
     pub fn new(ofproto: Switch, dp: Datapath, mut devices: port_dpdk::Devices) -> Self {
-        let guests_changed = Arc::new(AtomicBool::new(false));
-        let flag = guests_changed.clone();
+        let links_reported = Arc::new(AtomicBool::new(false));
+        let flag = links_reported.clone();
         devices.on_change = Some(Arc::new(move || flag.store(true, Ordering::Release)));
         devices.warn = Some(Arc::new(|text| vlog::warn!("netdev_dpdk", "{text}")));
         devices.info = Some(Arc::new(|module, text| vlog::info!(module, "{text}")));
@@ -301,7 +302,7 @@ impl State {
             pending: Pending::default(),
             underlay: UnderlayConf::default(),
             applied: Applied { restoring: true, ..Applied::default() },
-            recent: Recent { guests_changed, ..Recent::default() },
+            recent: Recent { links_reported, ..Recent::default() },
             status_dirty: false,
             oam: Default::default(),
             bonds: Default::default(),
