@@ -6,6 +6,9 @@
 //! the group. In a full table the port with the most memberships loses its oldest, so a port that
 //! reports many groups displaces none of another port's. (OVS removes the group that was not
 //! reported for the longest time.)
+//!
+//! What is flushed, or was learned behind a port that goes, is dead at once: the view says up to
+//! which serial number. [`McastTable::sweep`] removes it later, some at a time.
 
 use crate::shares::Shares;
 use crate::types::McastConfig;
@@ -26,6 +29,12 @@ const HEARD_COST_NS: u64 = 1_000_000_000 / HEARD_RATE_PER_SECOND;
 /// Limits of a membership's age in seconds, as in OVS.
 const AGING_SECONDS: (u32, u32) = (15, 3600);
 const GROUPS: (usize, usize) = (10, 1_000_000);
+/// Memberships that one new group displaces, at most: those of groups with members behind several
+/// ports make no room.
+const DISPLACED_MAX: usize = 64;
+/// Memberships of a port that goes which change decisions about their groups only; with more, those
+/// about all multicast of the bridge.
+const SINGLE_GROUPS_MAX: usize = 256;
 
 /// A group in a VLAN. IPv4 addresses are IPv4-mapped.
 pub(crate) type Group = (u16, Ipv6Addr);
@@ -34,16 +43,53 @@ pub(crate) type Group = (u16, Ipv6Addr);
 #[derive(Clone, Default)]
 pub(crate) struct McastView {
     /// The ports with members, by group.
-    pub groups: HashTrieMapSync<Group, Arc<[OfPort]>>,
+    groups: HashTrieMapSync<Group, Arc<[Shown]>>,
     /// The ports with routers, by VLAN.
-    pub routers: HashTrieMapSync<u16, Arc<[OfPort]>>,
+    routers: HashTrieMapSync<u16, Arc<[Shown]>>,
+    dead: Dead,
+}
+
+/// A port with members or a router, and the serial number of a report or query of it.
+type Shown = (OfPort, u64);
+
+/// What is dead, though it is still in the tables.
+#[derive(Clone, Default)]
+struct Dead {
+    /// Everything up to this serial number.
+    all: u64,
+    /// What was learned behind a port, up to a serial number.
+    ports: Arc<BTreeMap<OfPort, u64>>,
+}
+
+impl Dead {
+    fn includes(&self, port: OfPort, serial: u64) -> bool {
+        serial <= self.all || self.ports.get(&port).is_some_and(|last| serial <= *last)
+    }
+}
+
+impl McastView {
+    /// The ports with members of a group in a VLAN.
+    pub fn members(&self, vlan: u16, group: Ipv6Addr) -> impl Iterator<Item = OfPort> {
+        self.live(self.groups.get(&(vlan, group)))
+    }
+
+    /// The ports with routers in a VLAN.
+    pub fn routers(&self, vlan: u16) -> impl Iterator<Item = OfPort> {
+        self.live(self.routers.get(&vlan))
+    }
+
+    fn live(&self, all: Option<&Arc<[Shown]>>) -> impl Iterator<Item = OfPort> {
+        let all = all.into_iter().flat_map(|all| all.iter());
+        all.filter(|(port, serial)| !self.dead.includes(*port, *serial)).map(|(port, _)| *port)
+    }
 }
 
 /// A change that decisions may depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Changed {
     Group(Ipv6Addr),
-    Routers,
+    /// Routers, or very many groups: whatever goes to more than one station.
+    All,
 }
 
 /// A port with members of a group, or with a router: a line of `mdb/show`.
@@ -81,6 +127,10 @@ pub(crate) struct McastTable {
     routers: BTreeMap<(u16, OfPort), Member>,
     /// Routers, by the serial number of their latest query; the first is the oldest.
     router_order: BTreeMap<u64, (u16, OfPort)>,
+    /// VLANs in which each port has a router.
+    router_vlans: BTreeSet<(OfPort, u16)>,
+    /// Dead memberships and routers that are still in the tables.
+    unswept: Unswept,
     /// When each port may send a full burst again, ns.
     whole_at: BTreeMap<OfPort, u64>,
     not_heard: u64,
@@ -88,6 +138,18 @@ pub(crate) struct McastTable {
     shown: McastView,
     pub published: Arc<Published<McastView>>,
     changed: BTreeSet<Changed>,
+    /// True: what is shown differs from what is published.
+    unpublished: bool,
+    /// Memberships and routers that were looked at.
+    #[cfg(test)]
+    steps: u64,
+}
+
+/// Dead memberships and routers, by the port behind which they were.
+#[derive(Default)]
+struct Unswept {
+    members: Vec<(OfPort, BTreeMap<u64, Group>)>,
+    routers: Vec<(OfPort, u16)>,
 }
 
 impl McastTable {
@@ -101,12 +163,17 @@ impl McastTable {
             order: BTreeMap::new(),
             routers: BTreeMap::new(),
             router_order: BTreeMap::new(),
+            router_vlans: BTreeSet::new(),
+            unswept: Unswept::default(),
             whole_at: BTreeMap::new(),
             not_heard: 0,
             serial: 0,
             shown: McastView::default(),
             published: Arc::new(Published::new(domain, McastView::default())),
             changed: BTreeSet::new(),
+            unpublished: false,
+            #[cfg(test)]
+            steps: 0,
         }
     }
 
@@ -134,33 +201,47 @@ impl McastTable {
     }
 
     pub fn is_router(&self, vlan: u16, port: OfPort) -> bool {
-        self.routers.contains_key(&(vlan, port))
+        self.routers.get(&(vlan, port)).is_some_and(|m| self.lives(m))
+    }
+
+    fn lives(&self, m: &Member) -> bool {
+        !self.shown.dead.includes(m.port, m.serial)
+    }
+
+    fn step(&mut self) {
+        #[cfg(test)]
+        {
+            self.steps += 1;
+        }
     }
 
     /// Records a router's query.
     pub fn router(&mut self, vlan: u16, port: OfPort, now: u64) {
         let new = self.member(port, now);
         self.router_order.insert(new.serial, (vlan, port));
-        match self.routers.insert((vlan, port), new) {
-            Some(old) => _ = self.router_order.remove(&old.serial),
-            None => self.show_routers(vlan),
+        self.router_vlans.insert((port, vlan));
+        let old = self.routers.insert((vlan, port), new);
+        old.iter().for_each(|old| _ = self.router_order.remove(&old.serial));
+        if !old.is_some_and(|old| self.lives(&old)) {
+            self.show_routers(vlan);
         }
     }
 
-    /// Records a member's report.
+    /// Records a member's report. In a full table a new group has room once the port with the most
+    /// memberships has given up some; where these do not suffice, the next report finds more room.
     pub fn join(&mut self, group: Group, port: OfPort, now: u64) {
         let new = self.member(port, now);
-        if !self.groups.contains_key(&group) {
-            while self.groups.len() >= self.config.table_size && self.evict() {}
+        if !self.groups.contains_key(&group) && !self.has_room() {
+            return;
         }
         let all = self.groups.entry(group).or_default();
         all.last().iter().for_each(|m| _ = self.order.remove(&m.serial));
         let before = all.iter().position(|m| m.port == port).map(|at| all.remove(at));
         all.push(new);
         self.order.insert(new.serial, group);
-        match before {
-            Some(m) => self.unlink(&m),
-            None => self.show_group(group),
+        before.iter().for_each(|m| self.unlink(m));
+        if !before.is_some_and(|m| self.lives(&m)) {
+            self.show_group(group);
         }
         self.members.insert(new.serial, (group, port));
         let own = self.by_port.entry(port).or_default();
@@ -168,11 +249,29 @@ impl McastTable {
         self.shares.set(port, own.len());
     }
 
+    /// True if there is room for a new group, for which others give way if need be. As long as some
+    /// are dead, those that are alive need not.
+    fn has_room(&mut self) -> bool {
+        let mut left = DISPLACED_MAX;
+        let is_full = |t: &McastTable| t.groups.len() >= t.config.table_size;
+        if is_full(self) {
+            left -= self.sweep(left);
+        }
+        if !self.unswept.members.is_empty() {
+            return true;
+        }
+        while is_full(self) && left > 0 && self.evict() {
+            left -= 1;
+        }
+        !is_full(self)
+    }
+
     fn unlink(&mut self, m: &Member) {
         self.members.remove(&m.serial);
-        let own = self.by_port.entry(m.port).or_default();
-        own.remove(&m.serial);
-        self.shares.set(m.port, own.len());
+        let Some(own) = self.by_port.get_mut(&m.port) else { return };
+        if own.remove(&m.serial).is_some() {
+            self.shares.set(m.port, own.len());
+        }
         if own.is_empty() {
             self.by_port.remove(&m.port);
         }
@@ -180,8 +279,18 @@ impl McastTable {
 
     /// Records that a member leaves.
     pub fn leave(&mut self, group: Group, port: OfPort) {
-        let Some(all) = self.groups.get_mut(&group) else { return };
-        let Some(at) = all.iter().position(|m| m.port == port) else { return };
+        if self.drop_member(group, port, None) {
+            self.changed.insert(Changed::Group(group.1));
+        }
+    }
+
+    /// Removes a membership, if its latest report has this serial number (None: any); false: it is
+    /// not there.
+    fn drop_member(&mut self, group: Group, port: OfPort, serial: Option<u64>) -> bool {
+        self.step();
+        let Some(all) = self.groups.get_mut(&group) else { return false };
+        let is_it = |m: &Member| m.port == port && serial.is_none_or(|serial| m.serial == serial);
+        let Some(at) = all.iter().position(is_it) else { return false };
         all.last().iter().for_each(|m| _ = self.order.remove(&m.serial));
         let gone = all.remove(at);
         match all.last() {
@@ -189,7 +298,8 @@ impl McastTable {
             None => _ = self.groups.remove(&group),
         }
         self.unlink(&gone);
-        self.show_group(group);
+        self.view_group(group);
+        true
     }
 
     fn member(&mut self, port: OfPort, used: u64) -> Member {
@@ -208,33 +318,100 @@ impl McastTable {
 
     /// Removes all memberships and routers of a port.
     pub fn remove_port(&mut self, port: OfPort) {
-        let own: Vec<Group> =
-            self.by_port.get(&port).map_or_else(Vec::new, |own| own.values().copied().collect());
-        own.into_iter().for_each(|group| self.leave(group, port));
         self.whole_at.remove(&port);
-        let vlans: Vec<u16> =
-            self.routers.keys().filter(|(_, p)| *p == port).map(|(vlan, _)| *vlan).collect();
-        vlans.into_iter().for_each(|vlan| self.drop_router(vlan, port));
+        let vlans = (port, 0)..=(port, u16::MAX);
+        let vlans: Vec<_> = self.router_vlans.range(vlans).copied().collect();
+        let own = self.by_port.remove(&port).unwrap_or_default();
+        if vlans.is_empty() && own.is_empty() {
+            return;
+        }
+        self.shares.set(port, 0);
+        match vlans.is_empty() && own.len() <= SINGLE_GROUPS_MAX {
+            true => self.changed.extend(own.values().map(|group| Changed::Group(group.1))),
+            false => _ = self.changed.insert(Changed::All),
+        }
+        Arc::make_mut(&mut self.shown.dead.ports).insert(port, self.serial);
+        self.unswept.members.push((port, own));
+        self.unswept.routers.extend(vlans);
+        self.unpublished = true;
     }
 
     fn drop_router(&mut self, vlan: u16, port: OfPort) {
+        self.step();
         if let Some(gone) = self.routers.remove(&(vlan, port)) {
             self.router_order.remove(&gone.serial);
+            self.router_vlans.remove(&(port, vlan));
         }
-        self.show_routers(vlan);
+        self.view_routers(vlan);
     }
 
     /// Removes everything.
     pub fn flush(&mut self) {
-        while self.evict() {}
-        let routers: Vec<_> = self.routers.keys().copied().collect();
-        routers.into_iter().for_each(|(vlan, port)| self.drop_router(vlan, port));
+        if self.by_port.is_empty() && self.routers.is_empty() {
+            return;
+        }
+        self.unswept.members.extend(std::mem::take(&mut self.by_port));
+        self.shares = Shares::default();
+        self.shown.dead.all = self.serial;
+        self.changed = BTreeSet::from([Changed::All]);
+        self.unpublished = true;
+    }
+
+    /// True if dead memberships or routers are still in the tables.
+    pub fn is_unswept(&self) -> bool {
+        !self.unswept.members.is_empty() || !self.unswept.routers.is_empty() || self.dead_router()
+    }
+
+    /// True if everything was flushed after the oldest router was last heard of.
+    fn dead_router(&self) -> bool {
+        let oldest = self.router_order.first_key_value();
+        oldest.is_some_and(|(serial, _)| *serial <= self.shown.dead.all)
+    }
+
+    /// Removes dead memberships and routers from the tables: at most `n`; returns how many.
+    pub fn sweep(&mut self, n: usize) -> usize {
+        let mut gone = 0;
+        while gone < n
+            && let Some((port, own)) = self.unswept.members.last_mut()
+        {
+            let port = *port;
+            match own.pop_first() {
+                Some((serial, group)) => {
+                    self.drop_member(group, port, Some(serial));
+                    gone += 1;
+                }
+                None => _ = self.unswept.members.pop(),
+            }
+        }
+        while gone < n
+            && let Some((port, vlan)) = self.unswept.routers.pop()
+        {
+            if self.routers.get(&(vlan, port)).is_some_and(|m| !self.lives(m)) {
+                self.drop_router(vlan, port);
+            }
+            gone += 1;
+        }
+        while gone < n
+            && self.dead_router()
+            && let Some((_, &(vlan, port))) = self.router_order.first_key_value()
+        {
+            self.drop_router(vlan, port);
+            gone += 1;
+        }
+        if !self.shown.dead.ports.is_empty() && !self.is_unswept() {
+            self.shown.dead.ports = Arc::default();
+            self.unpublished = true;
+        }
+        gone
     }
 
     /// Removes memberships and routers that were not heard of for too long, and memberships beyond
     /// the limit: at most `n`; returns how many.
     pub fn expire(&mut self, now: u64, n: usize) -> usize {
-        let mut gone = 0;
+        let mut gone = self.sweep(n);
+        if self.is_unswept() {
+            return gone;
+        }
         let age = u64::from(self.config.aging_s) * 1_000_000_000;
         while gone < n && self.groups.len() > self.config.table_size && self.evict() {
             gone += 1;
@@ -255,6 +432,7 @@ impl McastTable {
             && now.saturating_sub(self.routers[&(vlan, port)].used) >= ROUTER_AGE_NS_MAX
         {
             self.drop_router(vlan, port);
+            self.changed.insert(Changed::All);
             gone += 1;
         }
         gone
@@ -263,14 +441,14 @@ impl McastTable {
     /// All memberships, those of the group that was heard of longest ago first, then all routers.
     pub fn entries(&self) -> Vec<McastEntry> {
         let members = self.order.values().flat_map(|group| {
-            self.groups[group].iter().map(|m| McastEntry {
+            self.groups[group].iter().filter(|m| self.lives(m)).map(|m| McastEntry {
                 port: m.port,
                 vlan: group.0,
                 group: Some(group.1),
                 used: m.used,
             })
         });
-        let mut routers: Vec<_> = self.routers.iter().collect();
+        let mut routers: Vec<_> = self.routers.iter().filter(|(_, m)| self.lives(m)).collect();
         routers.sort_unstable_by_key(|(_, m)| m.serial);
         let routers = routers.into_iter().map(|((vlan, port), m)| McastEntry {
             port: *port,
@@ -282,26 +460,37 @@ impl McastTable {
     }
 
     fn show_group(&mut self, group: Group) {
-        match self.groups.get(&group) {
-            Some(all) => self.shown.groups.insert_mut(group, all.iter().map(|m| m.port).collect()),
-            None => _ = self.shown.groups.remove_mut(&group),
-        }
+        self.view_group(group);
         self.changed.insert(Changed::Group(group.1));
     }
 
+    fn view_group(&mut self, group: Group) {
+        let shown = |all: &Vec<Member>| all.iter().map(|m| (m.port, m.serial)).collect();
+        match self.groups.get(&group) {
+            Some(all) => self.shown.groups.insert_mut(group, shown(all)),
+            None => _ = self.shown.groups.remove_mut(&group),
+        }
+        self.unpublished = true;
+    }
+
     fn show_routers(&mut self, vlan: u16) {
+        self.view_routers(vlan);
+        self.changed.insert(Changed::All);
+    }
+
+    fn view_routers(&mut self, vlan: u16) {
         let own = self.routers.range((vlan, 0)..=(vlan, OfPort::MAX));
-        let own: Arc<[OfPort]> = own.map(|((_, port), _)| *port).collect();
+        let own: Arc<[Shown]> = own.map(|((_, port), m)| (*port, m.serial)).collect();
         match own.is_empty() {
             false => self.shown.routers.insert_mut(vlan, own),
             true => _ = self.shown.routers.remove_mut(&vlan),
         }
-        self.changed.insert(Changed::Routers);
+        self.unpublished = true;
     }
 
     /// Publishes the present state, and returns what has changed since it was last published.
     pub fn publish(&mut self) -> BTreeSet<Changed> {
-        if !self.changed.is_empty() {
+        if std::mem::take(&mut self.unpublished) {
             self.published.publish(self.shown.clone());
         }
         std::mem::take(&mut self.changed)
@@ -319,6 +508,7 @@ fn within(config: McastConfig) -> McastConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sync::Writer;
 
     const SECOND_NS: u64 = 1_000_000_000;
 
@@ -404,9 +594,94 @@ mod tests {
         assert_eq!(routers, [(0, 2), (0, 4), (0, 6), (0, 8)]);
         t.publish();
         t.flush();
-        assert_eq!(t.publish().len(), 10, "nine groups, and routers");
+        assert!(t.publish().contains(&Changed::All) && t.entries().is_empty());
+        t.sweep(usize::MAX);
         assert!(t.members.is_empty() && t.by_port.is_empty() && t.shares.is_empty());
+        assert!(t.groups.is_empty() && t.order.is_empty() && t.router_vlans.is_empty());
         assert!(t.shown.groups.is_empty() && t.shown.routers.is_empty());
+        assert!(t.publish().is_empty() && t.router_order.is_empty());
+    }
+
+    /// Ports 1 and 2 are members of each of very many groups; port 1 has a router in each VLAN.
+    fn full() -> (Writer, McastTable) {
+        let writer = Domain::new().writer();
+        let mut t = McastTable::new(writer.domain().clone(), McastConfig::default());
+        t.config.table_size = FULL_GROUPS.into();
+        for i in 0..FULL_GROUPS {
+            t.join(group(i), 1, 0);
+            t.join(group(FULL_GROUPS - 1 - i), 2, 0);
+        }
+        (0..4095).for_each(|vlan| t.router(vlan, 1, 0));
+        t.publish();
+        (writer, t)
+    }
+
+    const FULL_GROUPS: u16 = 20_000;
+
+    /// Ports to which packets of a group and of a router's VLAN go.
+    fn to((writer, t): (&Writer, &McastTable), i: u16) -> (Vec<OfPort>, Vec<OfPort>) {
+        let view = t.published.read(writer.pin());
+        let (vlan, group) = group(i);
+        (view.members(vlan, group).collect(), view.routers(vlan).collect())
+    }
+
+    #[test]
+    fn what_is_flushed_is_dead_at_once_and_goes_some_at_a_time() {
+        let (w, mut t) = full();
+        assert_eq!(to((&w, &t), 5), (vec![1, 2], vec![1]));
+        let before = t.steps;
+        t.flush();
+        assert_eq!(t.publish(), BTreeSet::from([Changed::All]));
+        assert!(t.steps - before <= 2, "{} steps", t.steps - before);
+        assert_eq!((to((&w, &t), 5), t.entries().len()), ((vec![], vec![]), 0));
+        assert!(!t.is_router(5, 1));
+        // Who reports again is a member again, in a table that is full of what is dead, too.
+        t.join(group(5), 2, 1);
+        t.join(group(FULL_GROUPS), 3, 1);
+        t.router(group(5).0, 2, 1);
+        t.publish();
+        while t.is_unswept() {
+            let before = t.steps;
+            assert!(t.expire(2, 100) <= 100 && t.steps - before <= 100);
+            assert!(!t.publish().contains(&Changed::All));
+            assert_eq!(to((&w, &t), 5), (vec![2], vec![2]));
+        }
+        assert_eq!(shown(&t), (vec![(2, 5), (3, FULL_GROUPS)], vec![(2, group(5).0)]));
+        assert_eq!((t.members.len(), t.groups.len(), t.router_vlans.len()), (2, 2, 1));
+    }
+
+    #[test]
+    fn what_a_port_leaves_is_dead_at_once_and_goes_some_at_a_time() {
+        let (w, mut t) = full();
+        let before = t.steps;
+        t.remove_port(1);
+        assert_eq!(t.publish(), BTreeSet::from([Changed::All]));
+        assert!(t.steps - before <= 2, "{} steps", t.steps - before);
+        assert_eq!((to((&w, &t), 5), t.entries().len()), ((vec![2], vec![]), FULL_GROUPS.into()));
+        // Another port under the same number has what it reports itself, and no more.
+        t.join(group(7), 1, 1);
+        t.publish();
+        while t.is_unswept() {
+            let before = t.steps;
+            assert!(t.expire(2, 100) <= 100 && t.steps - before <= 100);
+            assert!(t.publish().is_empty());
+            assert_eq!((to((&w, &t), 5).0, to((&w, &t), 7).0), (vec![2], vec![2, 1]));
+        }
+        assert_eq!(t.members.len(), usize::from(FULL_GROUPS) + 1);
+        assert!(t.shown.dead.ports.is_empty() && t.router_vlans.is_empty());
+    }
+
+    #[test]
+    fn a_new_group_displaces_few_memberships() {
+        let (w, mut t) = full();
+        for i in 0..400 {
+            let before = t.steps;
+            t.join(group(FULL_GROUPS + i), 3, 1);
+            assert!(t.steps - before <= DISPLACED_MAX as u64);
+            assert!(t.groups.len() <= FULL_GROUPS.into());
+        }
+        t.publish();
+        assert_eq!(to((&w, &t), FULL_GROUPS + 399).0, [3]);
     }
 
     /// A guest on a trunk can be a router in each VLAN: a turn removes some, and reads one
@@ -424,6 +699,7 @@ mod tests {
         assert_eq!(t.expire(end, usize::MAX), usize::from(ROUTERS) - 11);
         assert_eq!(shown(&t).1, [(1, 5)], "it asked again");
         t.remove_port(1);
+        t.sweep(usize::MAX);
         assert!(t.routers.is_empty() && t.router_order.is_empty());
     }
 }

@@ -66,7 +66,11 @@ impl Switch {
                 .entry(id.0)
                 .or_insert_with(|| McastTable::new(domain, config))
                 .configure(config),
-            None => _ = self.mcast.remove(&id.0),
+            None => {
+                let Some(mut table) = self.mcast.remove(&id.0) else { return };
+                table.flush();
+                self.mcast_gone.push(table);
+            }
         }
     }
 
@@ -80,6 +84,15 @@ impl Switch {
     /// Removes members and routers that are too old, at most `n`; returns how many.
     pub(super) fn expire_mcast(&mut self, now: u64, n: usize) -> usize {
         let mut left = n;
+        while left > 0
+            && let Some(table) = self.mcast_gone.last_mut()
+        {
+            left -= table.sweep(left);
+            table.publish();
+            if !table.is_unswept() {
+                self.mcast_gone.pop();
+            }
+        }
         let all: Vec<u32> = self.mcast.keys().copied().collect();
         for id in all {
             left -= self.mcast.get_mut(&id).map_or(0, |t| t.expire(now, left));
@@ -101,7 +114,7 @@ impl Switch {
 fn to_group(changed: Changed) -> Region {
     let (mut key, mut mask) = (Key::ZERO, Mask::ZERO);
     match changed {
-        Changed::Routers => {
+        Changed::All => {
             mask.set_u8(at::ETH_DST, 1);
             key.set_u8(at::ETH_DST, 1);
         }

@@ -85,6 +85,8 @@ pub struct Switch {
     pub(crate) learned: Learned,
     /// Members of multicast groups, by bridge, for bridges that snoop.
     pub(crate) mcast: BTreeMap<u32, McastTable>,
+    /// Tables of bridges that snoop no more, until they are empty.
+    mcast_gone: Vec<McastTable>,
     /// The timeout policies of zones that have one.
     pub(crate) zone_timeouts: Arc<BTreeMap<u16, u32>>,
     /// Numbers by which texts name the frozen states of packets to controllers.
@@ -123,6 +125,7 @@ impl Switch {
             meters_touched_ms: 0,
             learned: Learned::default(),
             mcast: BTreeMap::new(),
+            mcast_gone: Vec::new(),
             state_numbers: StateNumbers::default(),
             zone_timeouts: Arc::default(),
             behind: BTreeSet::new(),

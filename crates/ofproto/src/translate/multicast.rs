@@ -66,18 +66,17 @@ impl<'a> Xlate<'a, '_> {
                 self.trace_detail(|| why.into());
                 self.normal_flood(input, tags);
             }
-            Packet::To(group) => match view.groups.get(&(tags.outer.vid, group)) {
-                None if config.flood_unregistered => {
+            Packet::To(group) => {
+                let mut members = view.members(tags.outer.vid, group).peekable();
+                if members.peek().is_none() && config.flood_unregistered {
                     self.trace_detail(|| "unregistered multicast, flooding".into());
                     self.normal_flood(input, tags);
-                }
-                members => {
-                    let members = members.iter().flat_map(|m| m.iter());
-                    members.for_each(|port| self.send_to_port(*port, &mut to, "group"));
+                } else {
+                    members.for_each(|port| self.send_to_port(port, &mut to, "group"));
                     self.send_to_flagged(&mut to, "flood", |b| b.mcast.flood);
                     self.send_to_routers(view, &mut to);
                 }
-            },
+            }
         }
         true
     }
@@ -131,11 +130,8 @@ impl<'a> Xlate<'a, '_> {
     }
 
     fn send_to_routers(&mut self, view: &McastView, to: &mut Ports<'_>) {
-        let routers = view.routers.get(&to.tags.outer.vid);
-        routers
-            .iter()
-            .flat_map(|r| r.iter())
-            .for_each(|port| self.send_to_port(*port, to, "router"));
+        let routers = view.routers(to.tags.outer.vid);
+        routers.for_each(|port| self.send_to_port(port, to, "router"));
     }
 
     fn send_to_flagged(&mut self, to: &mut Ports<'_>, what: &str, is: impl Fn(&Bundle) -> bool) {
