@@ -20,6 +20,7 @@ mod check;
 mod events;
 mod fields;
 mod groups;
+mod growth;
 mod in_band;
 mod learned;
 mod mac_changes;

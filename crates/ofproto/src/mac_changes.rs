@@ -59,6 +59,14 @@ impl Macs {
         }
     }
 
+    /// Many addresses of a bridge changed.
+    pub fn push_bridge(&mut self, bridge: u32) {
+        self.single.retain(|(b, _), _| *b != bridge);
+        self.vlans.retain(|(b, _)| *b != bridge);
+        self.bridges.insert(bridge);
+        self.n = self.single.values().map(Vec::len).sum();
+    }
+
     /// Merges the addresses of the VLAN with the most; those of its bridge, if these are few.
     fn widen(&mut self) {
         let largest = self.single.iter().max_by_key(|(_, list)| list.len());
@@ -67,12 +75,10 @@ impl Macs {
         if n >= VLAN_MACS_MIN && wide < BRIDGE_VLANS_MAX {
             self.single.remove(&(bridge, vlan));
             self.vlans.insert((bridge, vlan));
+            self.n = self.single.values().map(Vec::len).sum();
         } else {
-            self.single.retain(|(b, _), _| *b != bridge);
-            self.vlans.retain(|(b, _)| *b != bridge);
-            self.bridges.insert(bridge);
+            self.push_bridge(bridge);
         }
-        self.n = self.single.values().map(Vec::len).sum();
     }
 
     pub fn drain(self) -> impl Iterator<Item = Changed> {

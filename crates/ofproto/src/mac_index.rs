@@ -3,13 +3,18 @@
 //!
 //! An address is in one of two buckets of eight slots, which a keyed hash names: a reader examines
 //! sixteen slots at most, whatever addresses there are. A slot is a tag (address and VLAN) and a
-//! value (port). The writer writes the value before the tag; a reader that reads the same tag
-//! before and after the value has a value that belonged to the tag. Removing an address empties its
-//! slot. When both buckets of an address are full, or half of all slots are in use, the writer
-//! publishes an index twice as large under another key.
+//! value: the port, and the generation of entries in which it was learned. Entries of generations
+//! that ended are dead, though they are still there. The writer writes the value before the tag; a
+//! reader that reads the same tag before and after the value has a value that belonged to the tag.
+//! Removing an address empties its slot. When both buckets of an address are full, or half of all
+//! slots are in use, the writer publishes a larger index under another key.
 
+use crate::growth::GROWN_ENTRIES;
+use openflow::{OfPort, port};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use sync::{Domain, Guard, Published};
 
 /// Slots of one bucket: eight tags fill a cache line.
@@ -21,7 +26,7 @@ const EMPTY: u64 = 0;
 #[derive(Default)]
 struct Bucket {
     tags: [AtomicU64; BUCKET_SLOTS],
-    ports: [AtomicU32; BUCKET_SLOTS],
+    places: [AtomicU64; BUCKET_SLOTS],
 }
 
 impl Bucket {
@@ -36,9 +41,51 @@ impl Bucket {
 
 struct Slots {
     /// The buckets; their number is a power of two.
-    buckets: Box<[Bucket]>,
+    buckets: Arc<[Bucket]>,
     /// Secret keys of the hash, so that senders cannot choose addresses that collide.
     keys: [u64; 2],
+    dead: Dead,
+}
+
+/// Where an address is: its OpenFlow port, and in which generation that was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LearnedPort(u64);
+
+/// Bits of a [`LearnedPort`] with the port; the bridge's own has the 16-bit number of OpenFlow 1.0
+/// there.
+const PORT_BITS: u32 = 16;
+const LOCAL_16: u64 = port::LOCAL as u64 & 0xffff;
+
+impl LearnedPort {
+    pub fn new(port: OfPort, generation: u64) -> LearnedPort {
+        LearnedPort(generation << PORT_BITS | u64::from(port) & 0xffff)
+    }
+
+    fn port(self) -> OfPort {
+        match self.0 & 0xffff {
+            LOCAL_16 => port::LOCAL,
+            port => port as OfPort,
+        }
+    }
+
+    fn generation(self) -> u64 {
+        self.0 >> PORT_BITS
+    }
+}
+
+/// Which entries are dead.
+#[derive(Clone, Default)]
+pub(crate) struct Dead {
+    /// Those of earlier generations.
+    pub all: u64,
+    /// Those of a port from earlier generations.
+    pub ports: BTreeMap<OfPort, u64>,
+}
+
+impl Dead {
+    pub fn includes(&self, port: OfPort, generation: u64) -> bool {
+        generation < self.all || self.ports.get(&port).is_some_and(|end| generation < *end)
+    }
 }
 
 fn tag(vlan: u16, mac: [u8; 6]) -> u64 {
@@ -53,7 +100,8 @@ impl Slots {
         let n = (entries * 2 / BUCKET_SLOTS).next_power_of_two().max(2);
         let secret = RandomState::new();
         let keys = [secret.hash_one(1u8), secret.hash_one(2u8) | 1];
-        Slots { buckets: (0..n).map(|_| Bucket::default()).collect(), keys }
+        let buckets = (0..n).map(|_| Bucket::default()).collect();
+        Slots { buckets, keys, dead: Dead::default() }
     }
 
     fn room(&self) -> usize {
@@ -70,24 +118,25 @@ impl Slots {
         [&self.buckets[a], &self.buckets[b]]
     }
 
-    fn find(&self, tag: u64) -> Option<u32> {
+    fn find(&self, tag: u64) -> Option<OfPort> {
         let found = |b: &Bucket| {
             let i = b.position(tag)?;
-            let port = b.ports[i].load(Ordering::Acquire);
-            (b.tags[i].load(Ordering::Acquire) == tag).then_some(port)
+            let place = b.places[i].load(Ordering::Acquire);
+            (b.tags[i].load(Ordering::Acquire) == tag).then_some(LearnedPort(place))
         };
-        self.buckets(tag).into_iter().find_map(found)
+        let place = self.buckets(tag).into_iter().find_map(found)?;
+        (!self.dead.includes(place.port(), place.generation())).then(|| place.port())
     }
 
     /// Sets a value; false: there is no room.
-    fn put(&self, tag: u64, port: u32) -> bool {
+    fn put(&self, tag: u64, place: LearnedPort) -> bool {
         let both = self.buckets(tag);
         let known = both.iter().find_map(|b| Some((b, b.position(tag)?)));
         let emptier = if both[1].free() > both[0].free() { &both[1] } else { &both[0] };
         let Some((b, i)) = known.or_else(|| Some((emptier, emptier.position(EMPTY)?))) else {
             return false;
         };
-        b.ports[i].store(port, Ordering::Release);
+        b.places[i].store(place.0, Ordering::Release);
         b.tags[i].store(tag, Ordering::Release);
         true
     }
@@ -114,7 +163,7 @@ impl MacIndex {
     }
 
     /// The OpenFlow port behind which an address was seen.
-    pub fn find(&self, guard: Guard<'_>, vlan: u16, mac: [u8; 6]) -> Option<u32> {
+    pub fn find(&self, guard: Guard<'_>, vlan: u16, mac: [u8; 6]) -> Option<OfPort> {
         self.slots.read(guard).find(tag(vlan, mac))
     }
 
@@ -136,11 +185,18 @@ impl MacWriter<'_> {
         self.index.slots.read(self.guard)
     }
 
-    /// Sets the port of an address; false: the index has to grow first ([`MacWriter::rebuild`]).
+    /// Sets the place of an address; false: the index has to grow first ([`MacWriter::rebuild`]).
     /// `entries`: number of addresses, this one included.
-    pub fn put(self, vlan: u16, mac: [u8; 6], port: u32, entries: usize) -> bool {
+    pub fn put(self, (vlan, mac, place): (u16, [u8; 6], LearnedPort), entries: usize) -> bool {
         let slots = self.slots();
-        entries * 2 <= slots.room() && slots.put(tag(vlan, mac), port)
+        entries * 2 <= slots.room() && slots.put(tag(vlan, mac), place)
+    }
+
+    /// Publishes which entries are dead.
+    pub fn kill(self, dead: &Dead) {
+        let Slots { buckets, keys, .. } = self.slots();
+        let (buckets, keys, dead) = (buckets.clone(), *keys, dead.clone());
+        self.index.slots.publish(Slots { buckets, keys, dead });
     }
 
     /// Removes an address.
@@ -148,12 +204,18 @@ impl MacWriter<'_> {
         self.slots().remove(tag(vlan, mac));
     }
 
-    /// Publishes an index of these addresses (VLAN, address, port) with twice the room.
-    pub fn rebuild(self, all: impl Iterator<Item = (u16, [u8; 6], u32)> + Clone) {
-        let mut entries = self.slots().room();
+    /// Publishes an index of these addresses (VLAN, address, place) with at least twice the room;
+    /// if they are many, with room for `max`.
+    pub fn rebuild(
+        self,
+        all: impl Iterator<Item = (u16, [u8; 6], LearnedPort)> + Clone,
+        max: usize,
+    ) {
+        let room = self.slots().room();
+        let mut entries = if room > GROWN_ENTRIES { room.max(max) } else { room };
         loop {
-            let slots = Slots::new(entries);
-            if all.clone().all(|(vlan, mac, port)| slots.put(tag(vlan, mac), port)) {
+            let slots = Slots { dead: self.slots().dead.clone(), ..Slots::new(entries) };
+            if all.clone().all(|(vlan, mac, place)| slots.put(tag(vlan, mac), place)) {
                 return self.index.slots.publish(slots);
             }
             entries *= 2;
@@ -182,9 +244,15 @@ mod tests {
             let slots = Slots::new(1 << 14);
             let tags: std::collections::BTreeSet<u64> =
                 (0..1u32 << 14).map(|i| tag((i & 0xfff) as u16, make(i))).collect();
-            let placed = tags.iter().filter(|t| slots.put(**t, **t as u32)).count();
+            let placed = tags
+                .iter()
+                .filter(|t| slots.put(**t, LearnedPort::new(**t as u16 as u32, 0)))
+                .count();
             assert!(placed + 1 >= tags.len(), "{placed} of {}", tags.len());
-            let found = tags.iter().filter(|t| slots.find(**t) == Some(**t as u32)).count();
+            let found = tags
+                .iter()
+                .filter(|t| slots.find(**t) == Some(LearnedPort::new(**t as u16 as u32, 0).port()))
+                .count();
             assert_eq!(found, placed);
             tags.iter().for_each(|t| slots.remove(*t));
             assert!(slots.buckets.iter().all(|b| b.free() == BUCKET_SLOTS));
@@ -205,10 +273,10 @@ mod tests {
         let domain = Domain::new().writer();
         let index = MacIndex::new(domain.domain().clone(), 8);
         let (guard, writer) = (domain.pin(), index.writer(domain.pin()));
-        let put = |i: u32| writer.put(0, mac(i), i, i as usize + 1);
+        let put = |i: u32| writer.put((0, mac(i), LearnedPort::new(i, 0)), i as usize + 1);
         assert!((0..8).all(put));
         assert!(!put(8));
-        writer.rebuild((0..8).map(|i| (0, mac(i), i)));
+        writer.rebuild((0..8).map(|i| (0, mac(i), LearnedPort::new(i, 0))), 9);
         assert!(put(8));
         assert!((0..9).all(|i| index.find(guard, 0, mac(i)) == Some(i)));
         writer.remove(0, mac(3));

@@ -6,8 +6,12 @@
 //! log n in the number of ports). In a full table the port with the most entries loses its oldest,
 //! as in OVS (`evict_mac_entry_fairly`), and a port may teach new addresses, or claim those of
 //! other ports, at a limited rate.
+//!
+//! Entries that are flushed, or whose port goes, are dead at once: they were learned in a
+//! generation that ended. [`MacTable::sweep`] removes them later, some at a time.
 
-use crate::mac_index::MacWriter;
+use crate::growth::make_room;
+use crate::mac_index::{Dead, LearnedPort, MacWriter};
 use crate::shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,6 +29,12 @@ const LEARN_COST_NS: u64 = 1_000_000_000 / LEARN_RATE_MACS_PER_SECOND;
 pub(crate) const REPORT_INTERVAL_NS: u64 = 60_000_000_000;
 /// How long an entry that is seen again keeps its position in the order, as in OVS, ns.
 const ORDER_STEP_NS: u64 = 1_000_000_000;
+/// Learned addresses of a flush that are named, and of a port that are removed at once.
+const SINGLE_MACS_MAX: usize = 256;
+/// Dead entries that a new address removes from a full table.
+const SWEPT_PER_MAC: usize = 2;
+/// The generation of static entries, which does not end.
+const FIXED: u64 = u64::MAX;
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -78,6 +88,8 @@ pub(crate) enum Learned {
 /// An entry in its port's list; static entries are in none.
 struct Node {
     entry: MacEntry,
+    /// The generation of entries in which it was learned, or moved.
+    generation: u64,
     /// The entry's position in the order in which addresses were last seen; the highest is that of
     /// the latest. [`MacTable::number`] gives it.
     serial: u64,
@@ -110,9 +122,9 @@ impl Nodes {
         &mut self.list[i as usize]
     }
 
-    fn add(&mut self, entry: MacEntry) -> u32 {
+    fn add(&mut self, entry: MacEntry, generation: u64) -> u32 {
         self.step();
-        let node = Node { entry, serial: 0, older: NONE, newer: NONE };
+        let node = Node { entry, generation, serial: 0, older: NONE, newer: NONE };
         match self.free.pop() {
             Some(i) => {
                 self.list[i as usize] = node;
@@ -128,8 +140,10 @@ impl Nodes {
 
 /// What a port has learned, and may learn.
 struct PortMacs {
+    /// The list: dead entries are the oldest.
     oldest: u32,
     newest: u32,
+    /// Number of entries that are not dead.
     n: usize,
     /// When its burst will be full again, ns.
     whole_at: u64,
@@ -162,6 +176,12 @@ pub(crate) struct MacTable {
     /// Number of learned entries of each port.
     shares: Shares,
     fixed: BTreeSet<(u16, [u8; 6])>,
+    /// The present generation, and what is dead.
+    generation: u64,
+    dead: Dead,
+    /// Number of dead entries that are still there, and ports that may have some.
+    unswept: usize,
+    unswept_ports: BTreeSet<u32>,
     pub max: usize,
     pub aging_ns: u64,
     /// The latest time that was given, ns.
@@ -179,6 +199,10 @@ impl MacTable {
             ports: BTreeMap::new(),
             shares: Shares::default(),
             fixed: BTreeSet::new(),
+            generation: 0,
+            dead: Dead::default(),
+            unswept: 0,
+            unswept_ports: BTreeSet::new(),
             max: max.max(1),
             aging_ns: u64::from(aging_s) * 1_000_000_000,
             clock: 0,
@@ -198,23 +222,31 @@ impl MacTable {
     ) -> Learned {
         self.clock = self.clock.max(now);
         if let Some(i) = self.by_mac.get(&(vlan, mac)).copied() {
-            return self.again(index, i, port, now);
+            if !self.is_dead(i) {
+                return self.again(index, i, port, now);
+            }
+            self.remove(index, vlan, mac);
         }
-        if self.by_mac.len() >= self.max && self.shares.is_empty() {
+        if self.live() >= self.max && self.shares.is_empty() {
             return Learned::Refused;
         }
         if !self.may_teach(port) {
             return Learned::Limited;
         }
-        let full = self.by_mac.len() >= self.max;
+        if self.by_mac.len() >= self.max {
+            self.sweep(index, SWEPT_PER_MAC);
+        }
+        let full = self.unswept == 0 && self.by_mac.len() >= self.max;
         let evicted = if full { self.evict(index) } else { None };
         self.stats.learned += 1;
-        let i = self.nodes.add(MacEntry { port, vlan, mac, used: now, fixed: false });
+        let entry = MacEntry { port, vlan, mac, used: now, fixed: false };
+        let i = self.nodes.add(entry, self.generation);
         self.number(i);
+        make_room(&mut self.by_mac, self.max);
         self.by_mac.insert((vlan, mac), i);
         self.link(i);
         self.count(port, 1);
-        self.index(index, vlan, mac, port);
+        self.index(index, i);
         evicted.map_or(Learned::New, |(v, m)| Learned::Evicted(v, m))
     }
 
@@ -239,6 +271,7 @@ impl MacTable {
         (entry.port, entry.used) = (port, e.used.max(now));
         self.link(i);
         if e.port != port {
+            self.nodes.get_mut(i).generation = self.generation;
             self.count(port, 1);
         }
         if e.port != port || now - e.used.min(now) >= ORDER_STEP_NS {
@@ -248,8 +281,18 @@ impl MacTable {
             return Learned::Refreshed;
         }
         self.stats.moved += 1;
-        self.index(index, e.vlan, e.mac, port);
+        self.index(index, i);
         Learned::Moved
+    }
+
+    /// Number of entries that are not dead.
+    fn live(&self) -> usize {
+        self.by_mac.len() - self.unswept
+    }
+
+    fn is_dead(&self, i: u32) -> bool {
+        let node = &self.nodes.list[i as usize];
+        self.dead.includes(node.entry.port, node.generation)
     }
 
     /// Makes the entry the latest of all.
@@ -306,17 +349,18 @@ impl MacTable {
         port: u32,
         now: u64,
     ) -> Option<MacEntry> {
-        let before = self.by_mac.get(&(vlan, mac)).map(|i| self.nodes.get(*i).entry);
+        let before = self.by_mac.get(&(vlan, mac)).filter(|i| !self.is_dead(**i));
+        let before = before.map(|i| self.nodes.get(*i).entry);
         self.drop_entry(vlan, mac);
-        let i = self.nodes.add(MacEntry { port, vlan, mac, used: now, fixed: true });
+        let i = self.nodes.add(MacEntry { port, vlan, mac, used: now, fixed: true }, FIXED);
         self.number(i);
         self.by_mac.insert((vlan, mac), i);
         self.fixed.insert((vlan, mac));
-        self.index(index, vlan, mac, port);
+        self.index(index, i);
         before
     }
 
-    /// Removes an entry, static or learned.
+    /// Removes an entry, static or learned. False: there is none.
     pub fn remove(&mut self, index: MacWriter<'_>, vlan: u16, mac: [u8; 6]) -> bool {
         index.remove(vlan, mac);
         self.drop_entry(vlan, mac)
@@ -324,18 +368,19 @@ impl MacTable {
 
     fn drop_entry(&mut self, vlan: u16, mac: [u8; 6]) -> bool {
         let Some(i) = self.by_mac.remove(&(vlan, mac)) else { return false };
-        match self.fixed.remove(&(vlan, mac)) {
-            true => {}
-            false => {
-                let port = self.unlink(i);
-                self.count(port, -1);
+        let dead = self.is_dead(i);
+        if !self.fixed.remove(&(vlan, mac)) {
+            let port = self.unlink(i);
+            match dead {
+                true => self.unswept -= 1,
+                false => self.count(port, -1),
             }
         }
         self.nodes.free.push(i);
-        true
+        !dead
     }
 
-    /// Evicts the oldest address of the port with the most.
+    /// Evicts the oldest address of the port with the most. No entry may be dead.
     fn evict(&mut self, index: MacWriter<'_>) -> Option<(u16, [u8; 6])> {
         let port = self.shares.most()?;
         let e = self.nodes.get(self.ports[&port].oldest).entry;
@@ -379,29 +424,54 @@ impl MacTable {
         self.shares.set(port, p.n);
     }
 
-    fn index(&mut self, index: MacWriter<'_>, vlan: u16, mac: [u8; 6], port: u32) {
-        if !index.put(vlan, mac, port, self.by_mac.len()) {
-            let entries = self.by_mac.values().map(|i| &self.nodes.list[*i as usize].entry);
-            index.rebuild(entries.map(|e| (e.vlan, e.mac, e.port)));
+    fn index(&mut self, index: MacWriter<'_>, i: u32) {
+        let place = |node: &Node| {
+            let MacEntry { port, vlan, mac, .. } = node.entry;
+            (vlan, mac, LearnedPort::new(port, node.generation))
+        };
+        if !index.put(place(&self.nodes.list[i as usize]), self.by_mac.len()) {
+            let all = self.by_mac.values().map(|i| place(self.nodes.get(*i)));
+            index.rebuild(all, self.max);
         }
     }
 
-    /// Removes all entries of a port, and what was known of the port. Returns the learned ones.
-    pub fn remove_port(&mut self, index: MacWriter<'_>, port: u32) -> Vec<(u16, [u8; 6])> {
-        let mut learned = Vec::new();
-        let mut next = self.ports.get(&port).map_or(NONE, |p| p.oldest);
-        while next != NONE {
-            let node = self.nodes.get(next);
-            let e = node.entry;
-            next = node.newer;
-            self.remove(index, e.vlan, e.mac);
-            learned.push((e.vlan, e.mac));
-        }
+    /// The entries of a port that are not dead, of which the latest is the first.
+    fn of_port(&self, port: u32) -> impl Iterator<Item = (u16, [u8; 6])> {
+        let mut next = self.ports.get(&port).map_or(NONE, |p| p.newest);
+        std::iter::from_fn(move || {
+            let node = (next != NONE && !self.is_dead(next)).then(|| self.nodes.get(next))?;
+            next = node.older;
+            Some((node.entry.vlan, node.entry.mac))
+        })
+    }
+
+    /// Removes all entries of a port, and what was known of the port. Returns the latest `n` of
+    /// those that were learned.
+    pub fn remove_port(
+        &mut self,
+        index: MacWriter<'_>,
+        port: u32,
+        n: usize,
+    ) -> Vec<(u16, [u8; 6])> {
         let on =
             |(v, m): &&(u16, [u8; 6])| self.nodes.get(self.by_mac[&(*v, *m)]).entry.port == port;
         let fixed: Vec<_> = self.fixed.iter().filter(on).copied().collect();
         fixed.into_iter().for_each(|(vlan, mac)| _ = self.remove(index, vlan, mac));
-        self.ports.remove(&port);
+        let learned: Vec<_> = self.of_port(port).take(n.max(SINGLE_MACS_MAX + 1)).collect();
+        if learned.len() <= SINGLE_MACS_MAX {
+            learned.iter().for_each(|(vlan, mac)| _ = self.remove(index, *vlan, *mac));
+        }
+        let Some(p) = self.ports.get_mut(&port) else { return learned };
+        if p.n > 0 {
+            self.generation += 1;
+            self.dead.ports.insert(port, self.generation);
+            index.kill(&self.dead);
+        }
+        self.unswept += p.n;
+        *p = PortMacs { oldest: p.oldest, newest: p.newest, ..PortMacs::default() };
+        self.shares.set(port, 0);
+        self.unswept_ports.insert(port);
+        self.sweep(index, 0);
         learned
     }
 
@@ -412,19 +482,62 @@ impl MacTable {
             && self.remove(index, vlan, mac)
     }
 
-    /// Removes all learned entries, and returns them.
-    pub fn flush(&mut self, index: MacWriter<'_>) -> Vec<(u16, [u8; 6])> {
-        let learned = self.by_mac.keys().filter(|k| !self.fixed.contains(k));
-        let out: Vec<_> = learned.copied().collect();
-        out.iter().for_each(|(vlan, mac)| _ = self.remove(index, *vlan, *mac));
-        out
+    /// Removes all learned entries, and returns them; None: they are many.
+    pub fn flush(&mut self, index: MacWriter<'_>) -> Option<Vec<(u16, [u8; 6])>> {
+        let n = self.live() - self.fixed.len();
+        if n == 0 {
+            return Some(Vec::new());
+        }
+        let ports: Vec<u32> = self.shares.ports().collect();
+        let few = n <= SINGLE_MACS_MAX;
+        let learned = few.then(|| ports.iter().flat_map(|port| self.of_port(*port)).collect());
+        self.generation += 1;
+        self.dead.all = self.generation;
+        self.unswept += n;
+        for port in &ports {
+            self.ports.entry(*port).or_default().n = 0;
+        }
+        self.unswept_ports.extend(ports);
+        self.shares = Shares::default();
+        index.kill(&self.dead);
+        learned
+    }
+
+    /// Removes dead entries: at most `n`; returns how many.
+    pub fn sweep(&mut self, index: MacWriter<'_>, n: usize) -> usize {
+        let mut gone = 0;
+        while let Some(port) = self.unswept_ports.first().copied() {
+            let oldest = self.ports.get(&port).map_or(NONE, |p| p.oldest);
+            if oldest == NONE || !self.is_dead(oldest) {
+                self.unswept_ports.remove(&port);
+                // Nothing was learned behind it since it was removed.
+                if self.ports.get(&port).is_some_and(|p| p.n == 0 && p.whole_at == 0) {
+                    self.ports.remove(&port);
+                }
+                continue;
+            }
+            if gone == n {
+                return gone;
+            }
+            let e = self.nodes.get(oldest).entry;
+            self.remove(index, e.vlan, e.mac);
+            gone += 1;
+        }
+        if !self.dead.ports.is_empty() {
+            self.dead.ports.clear();
+            index.kill(&self.dead);
+        }
+        gone
     }
 
     /// Removes entries that are too old, and entries beyond a smaller limit: at most `n`; returns
-    /// them.
+    /// them. None as long as dead ones are there.
     pub fn expire(&mut self, index: MacWriter<'_>, now: u64, n: usize) -> Vec<(u16, [u8; 6])> {
         self.clock = self.clock.max(now);
         let mut out = Vec::new();
+        if self.unswept > 0 {
+            return out;
+        }
         let ports: Vec<u32> = self.shares.ports().collect();
         for port in ports {
             while out.len() < n
@@ -448,8 +561,9 @@ impl MacTable {
 
     /// All entries; the one that was not seen for the longest time is first.
     pub fn entries(&self) -> Vec<MacEntry> {
+        let at = |i: &u32| &self.nodes.list[*i as usize];
         let mut all: Vec<&Node> =
-            self.by_mac.values().map(|i| &self.nodes.list[*i as usize]).collect();
+            self.by_mac.values().filter(|i| !self.is_dead(**i)).map(at).collect();
         all.sort_unstable_by_key(|n| n.serial);
         all.into_iter().map(|n| n.entry).collect()
     }
@@ -467,7 +581,7 @@ impl MacTable {
             let entry = &self.nodes.get(i as u32).entry;
             // Free places keep their old entries.
             let is_there = self.by_mac.get(&(entry.vlan, entry.mac)) == Some(&(i as u32));
-            if is_there && !each(entry) {
+            if is_there && !self.is_dead(i as u32) && !each(entry) {
                 return Some(i + 1);
             }
         }
@@ -475,7 +589,7 @@ impl MacTable {
     }
 
     pub fn stats(&self) -> MacStats {
-        let (current, fixed) = (self.by_mac.len(), self.fixed.len());
+        let (current, fixed) = (self.live(), self.fixed.len());
         MacStats { current, fixed, max: self.max, ..self.stats }
     }
 

@@ -1,7 +1,9 @@
 //! Tests of the MAC table: what it learns and forgets, for whom, and how much work that is.
 
 use super::*;
+use crate::growth::GROWN_ENTRIES;
 use crate::mac_index::MacIndex;
+use openflow::port;
 use sync::{Domain, Writer};
 
 const SECOND: u64 = 1_000_000_000;
@@ -86,10 +88,10 @@ fn static_entries_neither_move_nor_age_nor_are_evicted() {
     assert_eq!(t.learn(index.writer(), 0, mac(3), 5, 1), Learned::Refused, "no room");
     assert!(
         t.expire(index.writer(), 1000 * SECOND, 10).is_empty()
-            && t.flush(index.writer()).is_empty()
+            && t.flush(index.writer()) == Some(vec![])
     );
     assert_eq!((t.stats().current, t.stats().fixed), (2, 2));
-    t.remove_port(index.writer(), 6);
+    t.remove_port(index.writer(), 6, 0);
     assert_eq!((t.stats().current, t.stats().fixed, index.find(0, mac(1))), (0, 0, None));
 }
 
@@ -124,13 +126,17 @@ fn a_port_teaches_a_burst_and_then_its_rate() {
     assert_eq!(t.learn(index.writer(), 0, known.mac, 2, 2 * SECOND), Learned::Moved);
 }
 
-/// Looks at entries per new address in a full table of `max`, flooded from one of two ports.
+/// Looks at entries per new address in a full table of `max`, flooded from one of two ports. No
+/// growth until then moves very many.
 fn steps(max: usize) -> u64 {
     let (index, mut t) = table(max);
     let n = max as u64;
     for i in 0..n {
         // Slowly enough to be no flood.
+        let (before, room) = (t.nodes.steps.get(), t.by_mac.capacity());
         t.learn(index.writer(), 0, mac(i), (i % 2) as u32, i * LEARN_COST_NS);
+        assert!(t.nodes.steps.get() - before <= 2 * GROWN_ENTRIES as u64, "{i}");
+        assert!(t.by_mac.capacity() == room || i <= 2 * GROWN_ENTRIES as u64, "{i}");
     }
     assert_eq!(t.stats().current, max);
     let (mut most, mut now) = (0, n * LEARN_COST_NS);
@@ -212,4 +218,79 @@ fn a_walk_over_the_table_looks_at_few_places_at_a_time() {
         found.sort();
         assert!(found.into_iter().eq((0..ENTRIES).filter(|i| stays(*i)).map(mac)));
     }
+}
+
+const MANY: u64 = 100_000;
+
+/// A full table, of which every second address is behind port 1.
+fn full() -> (Index, MacTable) {
+    let (index, mut t) = table(MANY as usize);
+    (0..MANY).for_each(|i| _ = t.learn(index.writer(), 1, mac(i), 1 + (i % 2) as u32, i * SECOND));
+    t.add_static(index.writer(), 1, mac(4), 1, 0);
+    t.add_static(index.writer(), 2, mac(4), port::LOCAL, 0);
+    (index, t)
+}
+
+/// Sweeps some entries at a time, and counts looks at entries.
+fn sweep(index: &Index, t: &mut MacTable) {
+    while t.unswept > 0 {
+        let (unswept, before) = (t.unswept, t.nodes.steps.get());
+        assert_eq!(t.sweep(index.writer(), 100), unswept.min(100));
+        let steps = t.nodes.steps.get() - before;
+        assert!(steps <= 500, "{steps} looks at entries");
+    }
+    assert!(t.unswept_ports.is_empty() && t.dead.ports.is_empty());
+}
+
+#[test]
+fn what_is_flushed_is_dead_at_once_and_goes_some_at_a_time() {
+    let (index, mut t) = full();
+    let before = t.nodes.steps.get();
+    assert_eq!(t.flush(index.writer()), None, "many");
+    assert!(t.nodes.steps.get() - before <= 10);
+    let fixed = [(1, mac(4), 1), (2, mac(4), port::LOCAL)];
+    let there = |t: &MacTable| t.entries().into_iter().map(|e| (e.vlan, e.mac, e.port));
+    assert!(
+        there(&t).eq(fixed)
+            && (0..MANY).filter(|i| *i != 4).all(|i| index.find(1, mac(i)).is_none())
+    );
+    assert_eq!((index.find(1, mac(4)), index.find(2, mac(4))), (Some(1), Some(port::LOCAL)));
+    assert_eq!((t.stats().current, t.flush(index.writer())), (2, Some(vec![])));
+    assert!(!t.remove_learned(index.writer(), 1, mac(7)) && !t.remove(index.writer(), 1, mac(8)));
+    // What is learned now is new, moves no address, and evicts none.
+    let now = 2 * MANY * SECOND;
+    for i in [5, 6, MANY + 1] {
+        assert_eq!(t.learn(index.writer(), 1, mac(i), 1, now), Learned::New);
+        assert_eq!(index.find(1, mac(i)), Some(1));
+    }
+    assert!(t.by_mac.len() <= MANY as usize);
+    let few = t.flush(index.writer()).unwrap();
+    assert_eq!(few, [(1, mac(MANY + 1)), (1, mac(6)), (1, mac(5))]);
+    assert_eq!(t.learn(index.writer(), 1, mac(6), 2, now), Learned::New);
+    sweep(&index, &mut t);
+    assert_eq!((t.by_mac.len(), t.stats().current, t.stats().fixed), (3, 3, 2));
+    assert_eq!((index.find(1, mac(6)), index.find(1, mac(5)), t.stats().moved), (Some(2), None, 0));
+}
+
+#[test]
+fn what_a_port_leaves_is_dead_at_once_and_goes_some_at_a_time() {
+    let (index, mut t) = full();
+    let before = t.nodes.steps.get();
+    let learned = t.remove_port(index.writer(), 1, 1000);
+    assert!(t.nodes.steps.get() - before <= 1020);
+    assert_eq!((learned.len(), learned[0]), (1000, (1, mac(MANY - 2))), "the latest");
+    let behind = |t: &MacTable, port| t.entries().iter().filter(|e| e.port == port).count();
+    assert_eq!((behind(&t, 1), behind(&t, 2)), (0, MANY as usize / 2));
+    assert_eq!((index.find(1, mac(6)), index.find(1, mac(7))), (None, Some(2)));
+    // Another port under its number has what it teaches itself, and no more.
+    let now = 2 * MANY * SECOND;
+    assert_eq!(t.learn(index.writer(), 1, mac(6), 1, now), Learned::New);
+    assert_eq!(t.learn(index.writer(), 1, mac(7), 1, now), Learned::Moved);
+    assert_eq!(t.learn(index.writer(), 1, mac(8), 2, now), Learned::New);
+    assert_eq!([6, 7, 8, 10].map(|i| index.find(1, mac(i))), [Some(1), Some(1), Some(2), None]);
+    sweep(&index, &mut t);
+    assert_eq!((behind(&t, 1), behind(&t, 2)), (2, MANY as usize / 2));
+    assert_eq!([6, 7, 8, 10].map(|i| index.find(1, mac(i))), [Some(1), Some(1), Some(2), None]);
+    assert_eq!(t.remove_port(index.writer(), 1, 1000), [(1, mac(7)), (1, mac(6))]);
+    assert!(t.unswept == 0 && !t.ports.contains_key(&1));
 }

@@ -10,6 +10,7 @@
 //! What is flushed, or was learned behind a port that goes, is dead at once: the view says up to
 //! which serial number. [`McastTable::sweep`] removes it later, some at a time.
 
+use crate::growth::make_room;
 use crate::shares::Shares;
 use crate::types::McastConfig;
 use openflow::OfPort;
@@ -234,6 +235,7 @@ impl McastTable {
         if !self.groups.contains_key(&group) && !self.has_room() {
             return;
         }
+        make_room(&mut self.groups, self.config.table_size);
         let all = self.groups.entry(group).or_default();
         all.last().iter().for_each(|m| _ = self.order.remove(&m.serial));
         let before = all.iter().position(|m| m.port == port).map(|at| all.remove(at));

@@ -7,7 +7,7 @@ use crate::types::*;
 use openflow::OfPort;
 
 /// Addresses of a port that is gone which each other bridge forgets.
-const MOVED_MACS_MAX: usize = 1024;
+pub(super) const MOVED_MACS_MAX: usize = 1024;
 
 impl Switch {
     pub(crate) fn learn(&mut self, bridge: u32, vlan: u16, mac: [u8; 6], port: OfPort, now: u64) {
@@ -95,8 +95,12 @@ impl Switch {
     /// Removes learned addresses (`fdb/flush`); static entries stay.
     pub fn fdb_flush(&mut self, id: BridgeId) -> Result<(), ConfigError> {
         let (b, guard) = self.bridge_pinned(id)?;
-        let gone = b.macs.flush(b.mac_index.writer(guard));
-        gone.iter().for_each(|(vlan, mac)| self.outbox.macs.push(id.0, *vlan, Mac::Known(*mac)));
+        match b.macs.flush(b.mac_index.writer(guard)) {
+            None => self.outbox.macs.push_bridge(id.0),
+            Some(gone) => gone
+                .iter()
+                .for_each(|(vlan, mac)| self.outbox.macs.push(id.0, *vlan, Mac::Known(*mac))),
+        }
         Ok(())
     }
 
@@ -127,12 +131,12 @@ impl Switch {
     }
 
     /// Makes all other bridges forget addresses that were learned behind a port that is gone. Of a
-    /// port with more addresses than a guest has they forget some only, which bounds the work.
+    /// port with more addresses than a guest has these are some only, which bounds the work.
     pub(crate) fn forget_moved(&mut self, gone_from: BridgeId, macs: &[(u16, [u8; 6])]) {
         let others = self.bridges.iter_mut().flatten().filter(|b| b.id != gone_from.0);
         for b in others {
             let index = b.mac_index.writer(self.writer.pin());
-            for (vlan, mac) in macs.iter().take(MOVED_MACS_MAX) {
+            for (vlan, mac) in macs {
                 if b.macs.remove_learned(index, *vlan, *mac) {
                     self.outbox.macs.push(b.id, *vlan, Mac::Known(*mac));
                 }
@@ -145,6 +149,7 @@ impl Switch {
         let mut left = n;
         for b in self.bridges.iter_mut().flatten() {
             let index = b.mac_index.writer(self.writer.pin());
+            left -= b.macs.sweep(index, left);
             let gone = b.macs.expire(index, now, left);
             left -= gone.len();
             gone.iter()

@@ -1,6 +1,7 @@
 //! Ports of bridges.
 
 use super::Switch;
+use super::fdb::MOVED_MACS_MAX;
 use crate::events::Event;
 use crate::tables::counters::{Counter, Slot};
 use crate::types::*;
@@ -137,7 +138,7 @@ impl Switch {
     pub fn remove_port(&mut self, id: BridgeId, of_port: OfPort) -> Result<(), ConfigError> {
         let (b, guard) = self.bridge_pinned(id)?;
         let spec = b.ports.remove(&of_port).ok_or(ConfigError::NoPort(of_port))?;
-        let learned = b.macs.remove_port(b.mac_index.writer(guard), of_port);
+        let learned = b.macs.remove_port(b.mac_index.writer(guard), of_port, MOVED_MACS_MAX);
         self.forget_moved(id, &learned);
         self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
         self.forget_neighbours(&[&spec.name]);
