@@ -1,12 +1,14 @@
 //! `Open_vSwitch.other_config`: the knobs that take effect live.
 
-use crate::config::Desired;
+use crate::config::{Desired, parse_sleeps};
 use crate::of::bundle;
 use crate::state::State;
 use crate::vlog;
 use datapath::{AutoLb, RxqAssign, Settings, Tri};
 
 const MODULE: &str = "dpif_netdev";
+/// How long a PMD thread may sleep, at most, us.
+const SLEEP_US_MAX: u64 = 10_000;
 
 /// Applies what changed.
 pub fn apply(s: &mut State, desired: &Desired) {
@@ -62,8 +64,13 @@ fn read(desired: &Desired) -> Settings {
         s.tx_flush_interval_us = Some(v.min(1_000_000));
     }
     // Open vSwitch 3.1 has the first name, later versions the second.
-    if let Some(list) = text("pmd-sleep-max").or(text("pmd-maxsleep")) {
-        sleeps(list, &mut s);
+    let sleeps = text("pmd-sleep-max").or(text("pmd-maxsleep")).and_then(parse_sleeps);
+    for (core, us) in sleeps.into_iter().flatten() {
+        let us = us.min(SLEEP_US_MAX);
+        match core {
+            None => s.pmd_sleep_max_us = us,
+            Some(core) => _ = s.pmd_sleep_of.insert(core, us),
+        }
     }
     if let Some(v) = number("vlan-limit") {
         s.vlan_limit = if v == 1 { 1 } else { 2 };
@@ -97,22 +104,6 @@ fn read(desired: &Desired) -> Settings {
         improvement: percent("pmd-auto-lb-improvement-threshold", known.improvement),
     };
     s
-}
-
-/// `pmd-sleep-max`: a list like `50,8:0`, of one value for all cores and values for single ones.
-fn sleeps(list: &str, s: &mut Settings) {
-    const MOST: u64 = 10_000;
-    for item in list.split(',') {
-        let read = |us: &str| us.trim().parse::<u64>().ok().map(|us| us.min(MOST));
-        match item.split_once(':') {
-            None => s.pmd_sleep_max_us = read(item).unwrap_or(s.pmd_sleep_max_us),
-            Some((core, us)) => {
-                if let (Ok(core), Some(us)) = (core.trim().parse(), read(us)) {
-                    s.pmd_sleep_of.insert(core, us);
-                }
-            }
-        }
-    }
 }
 
 /// OVS's limit of 200,000 is what its revalidators can check in time; here nothing is checked, so
@@ -172,9 +163,13 @@ mod tests {
 
     #[test]
     fn sleeps_of_single_cores() {
-        let mut s = datapath::Settings::default();
-        super::sleeps("50,8:0, 9:70000,x:1,7:", &mut s);
-        assert_eq!([7, 8, 9].map(|core| s.sleep_max_us(core)), [50, 0, 10_000]);
+        let read = |list: &str| {
+            let other_config = [("pmd-sleep-max".to_string(), list.to_string())].into();
+            let s = super::read(&super::Desired { other_config, ..Default::default() });
+            [7, 8, 9].map(|core| s.sleep_max_us(core))
+        };
+        assert_eq!(read("50,8:0, 9:70000"), [50, 0, 10_000]);
+        assert_eq!(read("50,8:0,x:1"), [0, 0, 0], "what is no list has no effect");
     }
 
     #[test]

@@ -20,10 +20,10 @@ use telemetry::Drop as Reason;
 /// The address of the next dummy port; each has its own.
 static NEXT_MAC: AtomicU32 = AtomicU32::new(0xaa55_0000);
 const MTU: u16 = 1500;
-/// Packets received by a wire that may wait; further ones are dropped.
+/// Packets that may wait in a queue to be received, whoever sent them; further ones are dropped.
 const WAITING_PACKETS_MAX: usize = 4096;
 /// Queues of each direction, at most.
-const QUEUES_MAX: usize = 64;
+pub const DUMMY_QUEUES_MAX: usize = 64;
 
 /// A port of type `dummy`, `dummy-internal`, or `dummy-pmd`, which a PMD thread polls.
 pub struct DummyPort {
@@ -58,7 +58,7 @@ impl Shape {
     fn read(config: &PortConfig) -> Shape {
         let number = |name: &str| config.options.get(name).and_then(|n| n.parse().ok());
         let queues = |name: &str| match config.kind.as_str() {
-            "dummy-pmd" => number(name).unwrap_or(1).clamp(1, QUEUES_MAX),
+            "dummy-pmd" => number(name).unwrap_or(1).clamp(1, DUMMY_QUEUES_MAX),
             _ => 1,
         };
         Shape {
@@ -86,24 +86,32 @@ struct Tx {
 /// Packets to be received, and the descriptor that announces them.
 struct Injected {
     packets: Mutex<VecDeque<Vec<u8>>>,
+    stats: Arc<Stats>,
     /// True: there may be packets.
     some: AtomicBool,
     bell: OwnedFd,
 }
 
 impl Injected {
-    fn new() -> Result<Self, PortError> {
+    fn new(stats: Arc<Stats>) -> Result<Self, PortError> {
         // SAFETY: no pointers are involved.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         let os = |source| PortError::Os { what: "eventfd".into(), source };
         let fd = check(fd).map_err(os)?;
         // SAFETY: the descriptor was just made and has no other owner.
         let bell = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Injected { packets: Mutex::default(), some: AtomicBool::new(false), bell })
+        let (packets, some) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Injected { packets, stats, some, bell })
     }
 
+    /// Appends a packet, or drops and counts it.
     fn push(&self, packet: &[u8]) {
-        self.packets.lock().unwrap_or_else(PoisonError::into_inner).push_back(packet.to_vec());
+        let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
+        if packets.len() >= WAITING_PACKETS_MAX {
+            return self.stats.rx.drop(Reason::NoBuffer, 1);
+        }
+        packets.push_back(packet.to_vec());
+        drop(packets);
         self.some.store(true, Ordering::Release);
         // SAFETY: eight readable bytes.
         unsafe { libc::write(self.bell.as_raw_fd(), (&raw const ONE).cast(), 8) };
@@ -160,15 +168,11 @@ impl DummyPort {
         let shape = Shape::read(config);
         let rx = |_| Rx::new(pool.clone(), captures.clone());
         let rx: Vec<Rx> = (0..shape.n_rxq).map(rx).collect::<Result<_, _>>()?;
-        let (injected, stats) = (rx[0].injected.clone(), rx[0].stats.clone());
+        let injected = rx[0].injected.clone();
         provide(&pool, config.mtu_request);
         let mac = config.mac.unwrap_or([0xaa, 0x55, n[0], n[1], n[2], n[3]]);
         let station = Arc::new(Station::new(mac));
-        let deliver = move |frame: &[u8]| match injected.len() < WAITING_PACKETS_MAX {
-            true => injected.push(frame),
-            false => stats.rx.drop(Reason::NoBuffer, 1),
-        };
-        let wire = Wire::open(&config.options, deliver)?;
+        let wire = Wire::open(&config.options, move |frame: &[u8]| injected.push(frame))?;
         let injected = rx[0].injected.clone();
         let peer = Peer { station: station.clone(), injected, wire: wire.as_ref().map(Wire::tx) };
         let tx = |_| Tx::new(pool.clone(), captures.clone(), peer.clone());
@@ -208,7 +212,8 @@ fn provide(pool: &Arc<dyn Pool>, mtu: Option<u16>) {
 
 impl Rx {
     fn new(pool: Arc<dyn Pool>, captures: Arc<Mutex<Captures>>) -> Result<Rx, PortError> {
-        let (injected, stats) = (Arc::new(Injected::new()?), Arc::<Stats>::default());
+        let stats = Arc::<Stats>::default();
+        let injected = Arc::new(Injected::new(stats.clone())?);
         let queue = DummyRx { injected: injected.clone(), pool, stats: stats.clone(), captures };
         Ok(Rx { injected, stats, queue: Some(Box::new(queue)) })
     }
@@ -227,9 +232,7 @@ impl Peer {
         if let Some(wire) = &self.wire {
             wire.send(frame);
         }
-        if let Some(answer) = self.station.answer(frame)
-            && self.injected.len() < WAITING_PACKETS_MAX
-        {
+        if let Some(answer) = self.station.answer(frame) {
             self.injected.push(&answer);
         }
     }
@@ -436,6 +439,29 @@ mod tests {
             wire.send(&[7; 60]);
         }
         assert_eq!(to.rx[0].injected.len(), WAITING_PACKETS_MAX);
+    }
+
+    #[test]
+    fn packets_that_nothing_receives_wait_up_to_a_number_and_are_counted() {
+        let config = PortConfig { name: "p".into(), kind: "dummy".into(), ..Default::default() };
+        let mut port = DummyPort::open(&config, Arc::new(HeapPool::new())).unwrap();
+        assert!((0..WAITING_PACKETS_MAX + 5).all(|_| port.inject(0, &[7; 60])));
+        assert_eq!(port.rx[0].injected.len(), WAITING_PACKETS_MAX);
+        assert_eq!(port.counters()["rx_dropped"], 5);
+        // So are its own answers.
+        port.answer_arp_for([10, 0, 0, 1].into());
+        let peer = Peer {
+            station: port.station.clone(),
+            injected: port.rx[0].injected.clone(),
+            wire: None,
+        };
+        let (mut question, words) = (vec![0xff; 42], [0x0806, 1, 0x0800, 0x0604, 1]);
+        for (i, word) in words.iter().enumerate() {
+            question[12 + 2 * i..][..2].copy_from_slice(&u16::to_be_bytes(*word));
+        }
+        question[38..].copy_from_slice(&[10, 0, 0, 1]);
+        peer.get(&question);
+        assert_eq!(port.counters()["rx_dropped"], 6);
     }
 
     #[test]

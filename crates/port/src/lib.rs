@@ -34,6 +34,7 @@ mod watch;
 
 pub use adapter::*;
 pub use address::{add_default_route, set_ipv4};
+pub use dummy::DUMMY_QUEUES_MAX;
 pub use inquiry::{DeviceAnswer, Inquiry, ask_all};
 pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;

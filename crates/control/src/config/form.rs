@@ -12,6 +12,12 @@ pub enum Form {
     Address,
     /// An OpenFlow datapath id.
     DatapathId,
+    /// `fast` or `slow`.
+    Pace,
+    /// How long single PMD threads, or all, may sleep.
+    Sleeps,
+    /// 0 to 255, also hexadecimal with `0x`.
+    Byte,
 }
 
 impl Form {
@@ -22,6 +28,9 @@ impl Form {
             Form::Whole => value.trim().parse::<u64>().is_ok(),
             Form::Address => parse_mac(value).is_some(),
             Form::DatapathId => parse_datapath_id(value).is_some(),
+            Form::Pace => ["fast", "slow"].iter().any(|pace| value.eq_ignore_ascii_case(pace)),
+            Form::Sleeps => parse_sleeps(value).is_some(),
+            Form::Byte => parse_number(value).is_some_and(|n| n <= u8::MAX.into()),
         }
     }
 
@@ -32,6 +41,9 @@ impl Form {
             Form::Whole => "a number",
             Form::Address => "an Ethernet address of one station",
             Form::DatapathId => "a datapath id",
+            Form::Pace => "fast or slow",
+            Form::Sleeps => "a list of microseconds and CORE:MICROSECONDS",
+            Form::Byte => "a number from 0 to 255",
         }
     }
 }
@@ -53,4 +65,25 @@ pub fn parse_datapath_id(text: &str) -> Option<u64> {
     };
     let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
     u64::from_str_radix(digits, 16).ok().filter(|&id| plain && id != 0)
+}
+
+/// A number with or without `0x`.
+pub fn parse_number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// How long PMD threads may sleep, us: a list like `50,8:0`, of values for all cores (None) and for
+/// single ones.
+pub fn parse_sleeps(list: &str) -> Option<Vec<(Option<usize>, u64)>> {
+    let one = |item: &str| {
+        let (core, us) = match item.split_once(':') {
+            None => (None, item),
+            Some((core, us)) => (Some(core.trim().parse().ok()?), us),
+        };
+        Some((core, us.trim().parse().ok()?))
+    };
+    list.split(',').map(one).collect()
 }

@@ -15,6 +15,9 @@ pub enum Support {
     /// Only numbers from the first to the second have an effect; any other value is reported in
     /// the log.
     Numbers(i64, i64),
+    /// Numbers from the first to the second have an effect; another number counts as the one that
+    /// is nearest, and any other value has none. The log reports both.
+    Within(u64, u64),
     /// Values of this form do what they do in ovs-vswitchd, at most as far as the setting goes; any
     /// other is reported in the log.
     Of(Form),
@@ -29,7 +32,7 @@ pub enum Support {
     /// Not for the switch: ovsdb-server, tools and management layers read and write it.
     Foreign,
 }
-use Support::{Foreign, No, Numbers, Of, Only, Reported, Unneeded, Works};
+use Support::{Foreign, No, Numbers, Of, Only, Reported, Unneeded, Within, Works};
 
 impl Support {
     /// True if some values have no effect.
@@ -52,6 +55,9 @@ const U32: Support = Numbers(0, u32::MAX as i64);
 /// Descriptors of a ring: powers of two.
 const DESCRIPTORS: Support =
     Only(&["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096"]);
+/// Entries of a table of what packets teach.
+const TABLE_SIZE: Support = Within(10, 1_000_000);
+const DUMMY_QUEUES_MAX: u64 = port::DUMMY_QUEUES_MAX as u64;
 const QUEUE_SIZE: Support = Numbers(1, 512);
 const TUNING: &str = "nothing here is tuned by it";
 const NO_REVALIDATORS: &str = "there are no handler and revalidator threads";
@@ -86,14 +92,14 @@ const OPEN_VSWITCH: &[Knob] = &[
     ("other_config:dpdk-socket-mem", Works, ""),
     ("other_config:emc-insert-inv-prob", Only(&["0"]), "0 switches the signature cache off"),
     ("other_config:enable-statistics", FLAG, ""),
-    ("other_config:flow-limit", WHOLE, ""),
+    ("other_config:flow-limit", Within(1000, u32::MAX as u64), ""),
     ("other_config:flow-restore-wait", FLAG, ""),
     (
         "other_config:hw-offload",
         FLAG,
         "adapters forward packets or mark them (Hardware offload, above)",
     ),
-    ("other_config:max-idle", WHOLE, ""),
+    ("other_config:max-idle", Within(100, u64::MAX), ""),
     ("other_config:max-revalidator", Unneeded, NO_REVALIDATORS),
     ("other_config:min-revalidate-pps", Unneeded, NO_REVALIDATORS),
     ("other_config:n-handler-threads", Unneeded, NO_REVALIDATORS),
@@ -106,13 +112,13 @@ const OPEN_VSWITCH: &[Knob] = &[
     ("other_config:pmd-auto-lb-load-threshold", Numbers(0, 100), ""),
     ("other_config:pmd-auto-lb-rebal-interval", Numbers(0, 20_000), ""),
     ("other_config:pmd-cpu-mask", Works, ""),
-    ("other_config:pmd-maxsleep", Works, ""),
+    ("other_config:pmd-maxsleep", Of(Form::Sleeps), ""),
     ("other_config:pmd-perf-metrics", FLAG, ""),
     ("other_config:pmd-rxq-assign", Only(&["cycles", "roundrobin", "group"]), ""),
     ("other_config:pmd-rxq-isolate", FLAG, ""),
     (
         "other_config:pmd-sleep-max",
-        Works,
+        Of(Form::Sleeps),
         "the name of pmd-maxsleep in later versions, with values for single cores",
     ),
     (
@@ -123,7 +129,7 @@ const OPEN_VSWITCH: &[Knob] = &[
     ("other_config:smc-enable", FLAG, ""),
     ("other_config:stats-update-interval", WHOLE, ""),
     ("other_config:tc-policy", No(&["none"]), NO_OFFLOAD),
-    ("other_config:tx-flush-interval", WHOLE, ""),
+    ("other_config:tx-flush-interval", Within(0, 1_000_000), ""),
     (
         "other_config:userspace-tso-enable",
         FLAG,
@@ -171,17 +177,17 @@ const BRIDGE: &[Knob] = &[
     ("other_config:hwaddr", Of(Form::Address), ""),
     ("other_config:in-band-queue", Numbers(0, i32::MAX as i64), ""),
     ("other_config:mac-aging-time", U32, ""),
-    ("other_config:mac-table-size", U32, ""),
-    ("other_config:mcast-snooping-aging-time", U32, ""),
+    ("other_config:mac-table-size", TABLE_SIZE, ""),
+    ("other_config:mcast-snooping-aging-time", Within(15, 3600), ""),
     ("other_config:mcast-snooping-disable-flood-unregistered", FLAG, ""),
-    ("other_config:mcast-snooping-table-size", U32, ""),
+    ("other_config:mcast-snooping-table-size", TABLE_SIZE, ""),
     ("other_config:rstp-address", Works, ""),
     ("other_config:rstp-ageing-time", ANY, "mac-aging-time is the one age of addresses"),
     ("other_config:rstp-force-protocol-version", WHOLE, ""),
     ("other_config:rstp-forward-delay", WHOLE, ""),
     ("other_config:rstp-max-age", WHOLE, ""),
     ("other_config:rstp-priority", Numbers(0, U16), ""),
-    ("other_config:rstp-transmit-hold-count", WHOLE, ""),
+    ("other_config:rstp-transmit-hold-count", Within(1, 10), ""),
     ("other_config:stp-forward-delay", WHOLE, ""),
     (
         "other_config:stp-hello-time",
@@ -224,7 +230,7 @@ const PORT: &[Knob] = &[
     ("other_config:lacp-fallback-ab", FLAG, ""),
     ("other_config:lacp-system-id", Works, ""),
     ("other_config:lacp-system-priority", Numbers(1, U16), ""),
-    ("other_config:lacp-time", Works, ""),
+    ("other_config:lacp-time", Of(Form::Pace), ""),
     ("other_config:lb-output-action", FLAG, "bonds of mode balance-tcp always work like that"),
     ("other_config:mcast-snooping-flood", FLAG, ""),
     ("other_config:mcast-snooping-flood-reports", FLAG, ""),
@@ -237,11 +243,11 @@ const PORT: &[Knob] = &[
     ("other_config:rstp-port-auto-edge", FLAG, ""),
     ("other_config:rstp-port-mcheck", FLAG, ""),
     ("other_config:rstp-port-num", Works, ""),
-    ("other_config:rstp-port-priority", Works, ""),
+    ("other_config:rstp-port-priority", Of(Form::Byte), ""),
     ("other_config:stp-enable", FLAG, ""),
     ("other_config:stp-path-cost", U32, ""),
     ("other_config:stp-port-num", Works, ""),
-    ("other_config:stp-port-priority", Works, ""),
+    ("other_config:stp-port-priority", Of(Form::Byte), ""),
     ("other_config:transient", Foreign, ""),
 ];
 
@@ -354,9 +360,9 @@ pub(super) const OPTIONS: &[(&str, &[Knob])] = &[
         "dummy dummy-internal dummy-pmd",
         &[
             ("ifindex", Works, ""),
-            ("n_rxq", Works, ""),
-            ("n_txq", Works, ""),
-            ("numa_id", Works, ""),
+            ("n_rxq", Within(1, DUMMY_QUEUES_MAX), "of dummy-pmd ports; others have one"),
+            ("n_txq", Within(1, DUMMY_QUEUES_MAX), "of dummy-pmd ports; others have one"),
+            ("numa_id", WHOLE, ""),
             ("pcap", Works, ""),
             ("pstream", Works, ""),
             ("rxq_pcap", Works, ""),

@@ -29,7 +29,7 @@ pub use desired::{
     Remembered, VlanMode,
 };
 pub use export_conf::{IpfixConf, NetFlowConf, SflowConf};
-pub use form::parse_mac;
+pub use form::{parse_mac, parse_number, parse_sleeps};
 pub use knobs::{Knob, Support, TABLES};
 pub use mirror_conf::MirrorConf;
 pub use notices::Notice;

@@ -1,5 +1,6 @@
 //! What is set in the database and has no effect: one notice for each row with its column or key.
 
+use super::form::Form;
 use super::knobs::{self, Knob, Support};
 use super::qos;
 use ovsdb::{Atom, Datum, Replica, Row, Uuid};
@@ -186,7 +187,7 @@ impl<'a> Walk<'a> {
     }
 
     fn look(&mut self, row: &dyn Display, name: &str, value: &str, state: Support, remark: &str) {
-        let mut what = "is not supported and has".to_owned();
+        let mut what = "is not supported and has no effect".to_owned();
         let (allowed, shown) = match state {
             Support::No(idle) => (idle.contains(&value), String::new()),
             // Targets of controllers are known by their beginnings.
@@ -198,12 +199,20 @@ impl<'a> Walk<'a> {
                 let good = |n: i64| (least..=most).contains(&n);
                 (value.parse().is_ok_and(good), format!("={value}"))
             }
+            Support::Within(least, most) => {
+                let n = value.trim().parse::<u64>().ok();
+                what = match n {
+                    Some(n) => format!("counts as {}", n.clamp(least, most)),
+                    None => format!("is not {} and has no effect", Form::Whole.name()),
+                };
+                (n.is_some_and(|n| (least..=most).contains(&n)), format!("={value}"))
+            }
             Support::Of(form) => {
-                what = format!("is not {} and has", form.name());
+                what = format!("is not {} and has no effect", form.name());
                 (form.fits(value), format!("={value}"))
             }
             Support::Unneeded => {
-                what = "has".into();
+                what = "has no effect".into();
                 (false, format!("={value}"))
             }
             _ => (true, String::new()),
@@ -213,7 +222,7 @@ impl<'a> Walk<'a> {
         }
         let why = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
         let missed = state != Support::Unneeded;
-        let text = brief(format!("{row}: {name}{shown} {what} no effect{why}"));
+        let text = brief(format!("{row}: {name}{shown} {what}{why}"));
         let (name, value) = (name.into(), value.into());
         self.notices.insert(Notice { text, missed, name, value });
     }

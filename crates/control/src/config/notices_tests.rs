@@ -134,12 +134,16 @@ fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
 /// What cannot be read is said, whatever the setting wants; what can be read is not.
 #[test]
 fn a_value_of_another_form_is_said() {
-    let cases: [(&str, &str, &[&str], &[&str]); 9] = [
-        ("Open_vSwitch", "max-idle", &["0", "500"], &["-1", "1.5", "much", "1e3"]),
+    let cases: [(&str, &str, &[&str], &[&str]); 13] = [
+        ("Open_vSwitch", "max-idle", &["100", "500"], &["-1", "1.5", "much", "1e3"]),
         ("Open_vSwitch", "hw-offload", &["true", "false"], &["yes", "TRUE", "1"]),
         ("Open_vSwitch", "pmd-auto-lb-load-threshold", &["0", "100"], &["101", "-1", "x"]),
         ("Open_vSwitch", "pmd-rxq-assign", &["group"], &["groups"]),
-        ("Bridge", "mac-table-size", &["10"], &["4294967296", "many"]),
+        ("Open_vSwitch", "pmd-sleep-max", &["0", "50,8:0", "8:9"], &["-1", "1,x", "1:x:2"]),
+        ("Open_vSwitch", "flow-limit", &["1000"], &["-1", "0x400"]),
+        ("Bridge", "mac-table-size", &["10"], &["-10", "many"]),
+        ("Port", "lacp-time", &["fast", "Slow"], &["quick", "1"]),
+        ("Port", "stp-port-priority", &["0", "0xff"], &["256", "0x100", "high"]),
         ("Bridge", "hwaddr", &["02:00:00:00:00:01"], &["01:00:00:00:00:01", "2:0:0:0:1", "x"]),
         ("Bridge", "datapath-id", &["0x1", "00000000000000ab"], &["0", "1", "0x12345678901234567"]),
         ("Bridge", "stp-priority", &["0", "65535"], &["65536", "0x10"]),
@@ -154,6 +158,32 @@ fn a_value_of_another_form_is_said() {
             assert!(all.len() == 1 && all[0].contains(&shown), "{key}={value}: {all:?}");
         }
     }
+}
+
+#[test]
+fn a_number_that_counts_as_another_one_is_said() {
+    for (table, key, value, counts_as) in [
+        ("Open_vSwitch", "flow-limit", "0", 1000),
+        ("Open_vSwitch", "flow-limit", "5000000000", u32::MAX),
+        ("Open_vSwitch", "max-idle", "1", 100),
+        ("Open_vSwitch", "tx-flush-interval", "1000001", 1_000_000),
+        ("Bridge", "mac-table-size", "4294967296", 1_000_000),
+        ("Bridge", "mcast-snooping-table-size", "9", 10),
+    ] {
+        let all = one(table, &format!("other_config:{key}"), value);
+        let end = format!("other_config:{key}={value} counts as {counts_as}");
+        assert!(all.len() == 1 && all[0].ends_with(&end), "{all:?}");
+    }
+    let kind = ("Interface", "type", Datum::scalar("dummy-pmd"));
+    let options = Datum::map([("n_rxq", "0"), ("n_txq", "1"), ("numa_id", "x")]);
+    let all = texts(vec![kind, ("Interface", "options", options)]);
+    assert_eq!(
+        all,
+        [
+            "WARN interface p1: options:n_rxq=0 counts as 1 (of dummy-pmd ports; others have one)",
+            "WARN interface p1: options:numa_id=x is not a number and has no effect",
+        ]
+    );
 }
 
 #[test]
@@ -267,7 +297,11 @@ fn label(state: Support) -> String {
         Support::Numbers(least, most) => format!("works for {least} to {most}"),
         Support::Of(Form::Flag) => "works for `true` and `false`".into(),
         Support::Of(Form::Whole) => "works for whole numbers".into(),
-        Support::Of(Form::Address | Form::DatapathId) => "works".into(),
+        Support::Within(least, u64::MAX) => format!("works for {least} and more, less as that"),
+        Support::Within(least, most) => format!("works for {least} to {most}, others as the nearest"),
+        Support::Of(Form::Byte) => "works for 0 to 255".into(),
+        Support::Of(Form::Pace) => "works for `fast` and `slow`".into(),
+        Support::Of(Form::Address | Form::DatapathId | Form::Sleeps) => "works".into(),
         Support::No([]) => "no effect".into(),
         Support::No(idle) => format!("no effect ({} asks for none)", list(idle)),
         Support::Unneeded => "no effect".into(),

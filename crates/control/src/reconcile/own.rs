@@ -10,6 +10,10 @@ const MODULE: &str = "bridge";
 
 pub(super) fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> BridgeConfig {
     let number = |key: &str| conf.other_config.get(key).and_then(|v| v.parse().ok());
+    let size = |key: &str| -> Option<usize> {
+        let n = conf.other_config.get(key)?.parse::<u64>().ok()?;
+        Some(usize::try_from(n).unwrap_or(usize::MAX))
+    };
     let flag = |key: &str| conf.other_config.get(key).is_some_and(|v| v == "true");
     BridgeConfig {
         dpid,
@@ -19,13 +23,13 @@ pub(super) fn bridge_config(conf: &BridgeConf, mac: [u8; 6], dpid: u64) -> Bridg
             FailMode::Standalone => ofproto::FailMode::Standalone,
         },
         mac_aging_s: number("mac-aging-time").unwrap_or(300),
-        mac_table_size: number("mac-table-size").unwrap_or(8192) as usize,
+        mac_table_size: size("mac-table-size").unwrap_or(8192),
         forward_bpdu: flag("forward-bpdu"),
         flood_vlans: conf.flood_vlans.clone(),
         tables: conf.flow_tables.iter().map(|(n, t)| (*n, table_config(t))).collect(),
         mcast: conf.mcast_snooping.then(|| McastConfig {
             aging_s: number("mcast-snooping-aging-time").unwrap_or(300),
-            table_size: number("mcast-snooping-table-size").unwrap_or(2048) as usize,
+            table_size: size("mcast-snooping-table-size").unwrap_or(2048),
             flood_unregistered: !flag("mcast-snooping-disable-flood-unregistered"),
         }),
         ..BridgeConfig::default()

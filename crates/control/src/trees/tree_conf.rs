@@ -2,7 +2,7 @@
 //! `rstp-*`.
 
 use crate::bonds::parse_mac;
-use crate::config::{BridgeConf, PortConf};
+use crate::config::{BridgeConf, PortConf, parse_number};
 use openflow::OfPort;
 use std::collections::BTreeMap;
 use stp::{BridgeId, RSTP_PORTS_MAX, RstpPortConf, STP_PORTS_MAX};
@@ -89,14 +89,6 @@ pub fn takes_part(bridge: &BridgeConf, port: &PortConf) -> bool {
     Protocol::of(bridge).is_some_and(|protocol| protocol.takes_part(bridge, port))
 }
 
-/// A number with or without `0x`.
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
-
 /// The tree that the bridge is to have, and what is wrong with its settings. `before`: numbers that
 /// interfaces have, which they keep where none is set. `found`: an interface's OpenFlow port, and
 /// its speed in Mbit/s, 0 where that is not known; None: it does not work.
@@ -167,7 +159,7 @@ fn ports(
         if !protocol.takes_part(bridge, port) {
             continue;
         }
-        match protocol.port(port, "port-num").map(|text| number(text)) {
+        match protocol.port(port, "port-num").map(|text| parse_number(text)) {
             None => others.push(port),
             Some(Some(n)) if (1..=u64::from(ports_max)).contains(&n) => {
                 let taken = given.contains_key(&(n as u16));
@@ -229,7 +221,7 @@ fn port_asked(
     let rapid = protocol.prefix == RSTP.prefix;
     let mbps = if mbps == 0 { DEFAULT_MBPS } else { mbps };
     let cost = of("path-cost").map(|text| text.parse().unwrap_or(0));
-    let priority = of("port-priority").map(|text| number(text).unwrap_or(0) as u8);
+    let priority = of("port-priority").and_then(|text| parse_number(text)?.try_into().ok());
     let priority = priority.unwrap_or(DEFAULT_PORT_PRIORITY);
     let path_cost = cost.unwrap_or_else(|| if rapid { rapid_cost_of(mbps) } else { cost_of(mbps) });
     PortAsked {
