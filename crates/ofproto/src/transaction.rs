@@ -143,10 +143,20 @@ pub(crate) struct Open {
     pub items: Items,
     /// Number of items that were begun.
     pub taken: usize,
+    /// Which item failed and why; what was done is being undone.
+    pub failed: Option<(usize, OfError)>,
     /// True: packets see the change; events and freeing are left.
     pub committed: bool,
     pub monitor_events: std::vec::IntoIter<MonitorEvent>,
     pub removed: std::vec::IntoIter<(u32, Removed)>,
+}
+
+impl Open {
+    pub fn new(change: u64, txn: Txn, items: Items, taken: usize) -> Self {
+        let (monitor_events, removed) = Default::default();
+        let (failed, committed) = (None, false);
+        Open { change, txn, items, taken, failed, committed, monitor_events, removed }
+    }
 }
 
 /// The flows that a request selects.

@@ -90,7 +90,7 @@ impl Switch {
     ) -> Result<(), OfError> {
         let mut txn = self.start(bridge, now)?;
         if let Err(e) = stage(self, &mut txn) {
-            self.roll_back(txn);
+            self.undo_some(&mut txn, &mut { usize::MAX });
             return Err(e);
         }
         self.open(txn, Box::new(std::iter::empty()));
@@ -127,20 +127,26 @@ impl Switch {
     fn open(&mut self, txn: Txn, items: Items) -> Change {
         self.changes.begun += 1;
         let change = self.changes.begun;
-        let (monitor_events, removed) = Default::default();
-        self.changes.open =
-            Some(Open { change, txn, items, taken: 0, committed: false, monitor_events, removed });
+        self.changes.open = Some(Open::new(change, txn, items, 0));
         Change(change)
     }
 
     fn step(&mut self, mut steps: usize) -> Option<Outcome> {
         loop {
             let mut open = self.changes.open.take()?;
+            if let Some(failed) = open.failed {
+                if self.undo_some(&mut open.txn, &mut steps) {
+                    return Some(Err(failed));
+                }
+                self.changes.open = Some(open);
+                return None;
+            }
             if !open.committed {
                 match self.stage_some(&mut open, &mut steps) {
                     Err(e) => {
-                        self.roll_back(open.txn);
-                        return Some(Err((open.taken.saturating_sub(1), e)));
+                        open.failed = Some((open.taken.saturating_sub(1), e));
+                        self.changes.open = Some(open);
+                        continue;
                     }
                     Ok(true) => self.commit(&mut open),
                     Ok(false) => {}
@@ -158,10 +164,7 @@ impl Switch {
             // What its last owner has left behind goes, by the same change.
             let mut txn = self.next_txn(bridge, now);
             txn.remaining = self.unlearning(places);
-            let (monitor_events, removed) = Default::default();
-            let committed = false;
-            self.changes.open =
-                Some(Open { change, txn, items, taken, committed, monitor_events, removed });
+            self.changes.open = Some(Open::new(change, txn, items, taken));
         }
     }
 
@@ -356,8 +359,14 @@ impl Switch {
         !self.changes.deferred.is_empty()
     }
 
-    fn roll_back(&mut self, txn: Txn) {
-        for u in txn.undo.into_iter().rev() {
+    /// Undoes about as many steps of a change that failed, the last one first; true: nothing is
+    /// left.
+    fn undo_some(&mut self, txn: &mut Txn, steps: &mut usize) -> bool {
+        while *steps > 0
+            && let Some(u) = txn.undo.pop()
+        {
+            *steps -= 1;
+            txn.monitor_events.pop();
             match u {
                 Undo::Added(table, rule) => self.undo_add(txn.bridge, table, rule, txn.now),
                 Undo::Removed(table, rule, _) => {
@@ -367,12 +376,16 @@ impl Switch {
                 Undo::Record(id, rec) => self.slots.restore(id, *rec),
                 Undo::Group(g) => self.group_undo(txn.bridge, *g),
                 Undo::Port(spec) => {
+                    *steps = steps.saturating_sub(self.ports_steps() + PORT_MOD_STEPS);
                     let _ = self.update_port(txn.bridge, *spec);
                 }
             }
         }
-        self.keep_owners();
-        self.stop_counting();
+        if txn.undo.is_empty() {
+            self.keep_owners();
+            self.stop_counting();
+        }
+        txn.undo.is_empty()
     }
 
     fn undo_add(&mut self, bridge: BridgeId, table: u8, rule: Arc<FlowRule>, now: u64) {

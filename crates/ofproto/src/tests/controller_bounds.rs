@@ -89,6 +89,35 @@ fn a_slice_of_searches_is_no_longer_than_one_of_changes() {
     assert_eq!(lab.dump().len(), CROWD * 6 / 10);
 }
 
+/// A change that fails at its end is undone in slices, too.
+#[test]
+fn a_slice_undoes_as_few_flows_as_it_changes() {
+    let mut lab = crowd();
+    lab.sw.take_events();
+    let before = lab.dump().len();
+    let added = (0..5000).map(|i| BundleItem::Flow(one_of(CROWD + i)));
+    let deleted = BundleItem::Flow(delete_by_cookie(3));
+    let bad = flow(1, 5, "tcp", apply(vec![Action::Group(77)]));
+    let items: Vec<_> = added.chain([deleted, BundleItem::Flow(bad)]).collect();
+    let change = lab.sw.begin(lab.br, Box::new(items.into_iter().map(Ok)), 0).unwrap();
+    let (mut undone, mut left) = (0, 0);
+    let outcome = loop {
+        let ended = lab.sw.advance(&change, SLICE);
+        let open = lab.sw.changes.open.as_ref();
+        let now = open.map_or(0, |open| open.txn.undo.len());
+        assert!(now + SLICE >= left, "a slice undid {}", left - now);
+        undone += usize::from(now < left);
+        left = now;
+        if let Some(outcome) = ended {
+            break outcome;
+        }
+        assert_eq!(lab.dump().len(), before, "packets and dumps see the flows as they were");
+    };
+    assert_eq!(outcome, Err((5001, OfError::ActBadOutGroup)));
+    assert!(undone >= 5000 / SLICE, "{undone}");
+    assert!(lab.dump().len() == before && !lab.sw.busy());
+}
+
 #[test]
 fn overlaps_are_looked_for_some_flows_at_a_time() {
     let mut lab = crowd();
