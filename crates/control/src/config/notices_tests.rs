@@ -298,7 +298,9 @@ fn label(state: Support) -> String {
         Support::Of(Form::Flag) => "works for `true` and `false`".into(),
         Support::Of(Form::Whole) => "works for whole numbers".into(),
         Support::Within(least, u64::MAX) => format!("works for {least} and more, less as that"),
-        Support::Within(least, most) => format!("works for {least} to {most}, others as the nearest"),
+        Support::Within(least, most) => {
+            format!("works for {least} to {most}, others as the nearest")
+        }
         Support::Of(Form::Byte) => "works for 0 to 255".into(),
         Support::Of(Form::Pace) => "works for `fast` and `slow`".into(),
         Support::Of(Form::Address | Form::DatapathId | Form::Sleeps) => "works".into(),
