@@ -19,7 +19,8 @@ pub struct Notice {
     /// The text for the log.
     pub text: String,
     /// The user who set it counts on it: Open vSwitch knows the setting, and would do something
-    /// that is not done here. Otherwise the name may be misspelt, or there is nothing to do.
+    /// that is not done here. Otherwise the name may be misspelt, the value is one that Open
+    /// vSwitch ignores, too, or there is nothing to do.
     pub missed: bool,
     /// The column, or `COLUMN:KEY`.
     pub name: String,
@@ -221,7 +222,8 @@ impl<'a> Walk<'a> {
             return;
         }
         let why = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
-        let missed = state != Support::Unneeded;
+        let missed =
+            !matches!(state, Support::Unneeded | Support::Of(_) | Support::Within(..));
         let text = brief(format!("{row}: {name}{shown} {what}{why}"));
         let (name, value) = (name.into(), value.into());
         self.notices.insert(Notice { text, missed, name, value });
