@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 const PACKET_AUXDATA: c_int = 8;
 const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
+/// Bytes of memory for frames that were not read yet; the kernel's own limit is some 90 frames,
+/// which a switch sends while its test waits for a core.
+const WAITING_MAX: c_int = 4 << 20;
 const VLAN_VALID: u32 = 1 << 4;
 const VLAN_TPID_VALID: u32 = 1 << 6;
 
@@ -53,6 +56,8 @@ impl Raw {
                 let value = (&raw const one).cast();
                 check(libc::setsockopt(raw, libc::SOL_PACKET, option, value, 4))?;
             }
+            let (limit, force) = (WAITING_MAX, libc::SO_RCVBUFFORCE);
+            check(libc::setsockopt(raw, libc::SOL_SOCKET, force, (&raw const limit).cast(), 4))?;
             let mut member: libc::packet_mreq = std::mem::zeroed();
             member.mr_ifindex = addr.sll_ifindex;
             member.mr_type = libc::PACKET_MR_PROMISC as u16;

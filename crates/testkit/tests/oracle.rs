@@ -11,6 +11,22 @@ fn usable() -> bool {
     privileged() && testkit::available(there, "the package openvswitch-switch")
 }
 
+/// Frames wait for a test that is elsewhere, on a machine without a core for it.
+#[test]
+fn a_socket_keeps_what_is_not_read_yet() {
+    if !privileged() {
+        return;
+    }
+    let net = Netns::new().unwrap();
+    veth((&net, "left"), (&net, "right")).unwrap();
+    let (left, right) = (Raw::open(&net, "left").unwrap(), Raw::open(&net, "right").unwrap());
+    let frame = Frame::udp4(([2; 6], [4; 6]), ([10, 1, 0, 1], [10, 1, 0, 2]), (1, 2), &[7; 1400]);
+    let frame = frame.bytes();
+    (0..500).for_each(|_| left.send(&frame).unwrap());
+    let came = right.collect(500, Instant::now() + Duration::from_secs(5), |f| f == frame);
+    assert_eq!(came.len(), 500);
+}
+
 #[test]
 fn namespaces_and_cables() {
     if !privileged() {
