@@ -291,6 +291,19 @@ fn a_trace_is_no_longer_than_it_may_be() {
     assert!(!trace(&lab).contains("The rest of the trace"));
 }
 
+/// The reason is at the end of what may be a long way.
+#[test]
+fn a_trace_that_is_too_long_shows_why_the_translation_failed() {
+    let mut lab = Lab::new();
+    let again = |t| Action::Resubmit { in_port: None, table: Some(t), ct: false };
+    lab.add(flow(0, 1, "", apply(vec![again(0)])));
+    let style = TraceStyle { bytes_max: Some(100), ..TraceStyle::default() };
+    let at = packet("in_port=1,udp");
+    let text = lab.sw.trace(lab.br, &at, &Options::default(), &style).unwrap();
+    assert!(text.contains("\nThe rest of the trace is not shown: it is too long.\n"), "{text}");
+    assert_eq!(text.matches(" >>>> over max translation depth 64 <<<<\n").count(), 1, "{text}");
+}
+
 #[test]
 fn port_mods_of_a_bundle_go_in_slices() {
     let mut lab = Lab::new();

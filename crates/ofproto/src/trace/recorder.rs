@@ -96,6 +96,16 @@ impl Recorder {
         self.list().extend(node);
     }
 
+    /// Records why the translation failed; the first reason is shown however long the trace is.
+    pub fn failure(&mut self, name: &'static str, text: impl FnOnce() -> String) {
+        if self.failed.is_some() {
+            return self.leaf(StepKind::Error, text);
+        }
+        self.failed = Some(name);
+        let node = Node { text: text(), kind: StepKind::Error, subs: Vec::new() };
+        self.list().push(node);
+    }
+
     pub fn open(&mut self, kind: StepKind, text: impl FnOnce() -> String) {
         match self.node(kind, text) {
             Some(node) => self.open.push(node),

@@ -32,9 +32,8 @@ impl Xlate<'_, '_> {
 
     /// Ends the translation; `name` is what the last line of the trace calls that.
     pub(crate) fn trace_error(&mut self, name: &'static str, text: impl FnOnce() -> String) {
-        self.leaf(StepKind::Error, text);
         if let Some(r) = self.recorder() {
-            r.failed.get_or_insert(name);
+            r.failure(name, text);
         }
     }
 
