@@ -18,6 +18,8 @@ pub enum Form {
     Sleeps,
     /// 0 to 255, also hexadecimal with `0x`.
     Byte,
+    /// A whole number from the first to the second.
+    Between(i64, i64),
 }
 
 impl Form {
@@ -31,6 +33,9 @@ impl Form {
             Form::Pace => ["fast", "slow"].iter().any(|pace| value.eq_ignore_ascii_case(pace)),
             Form::Sleeps => parse_sleeps(value).is_some(),
             Form::Byte => parse_number(value).is_some_and(|n| n <= u8::MAX.into()),
+            Form::Between(least, most) => {
+                value.parse().is_ok_and(|n: i64| (least..=most).contains(&n))
+            }
         }
     }
 
@@ -44,6 +49,7 @@ impl Form {
             Form::Pace => "fast or slow",
             Form::Sleeps => "a list of microseconds and CORE:MICROSECONDS",
             Form::Byte => "a number from 0 to 255",
+            Form::Between(..) => "a number in its range",
         }
     }
 }
