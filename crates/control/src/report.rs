@@ -70,15 +70,18 @@ impl Reporter {
         let due = self
             .last_statistics
             .is_none_or(|t| datapath::now_ms() - t >= desired.stats_interval().as_millis() as u64);
-        let rests = db.is_writing() || self.rests_until.is_some_and(|t| Instant::now() < t);
+        let rests =
+            db.writing().is_under_way() || self.rests_until.is_some_and(|t| Instant::now() < t);
         let wanted = due || s.status_dirty && !rests;
         if !now && (self.draft.is_some() || !wanted) {
+            s.recent.reports.is_wanted &= self.draft.is_some() || s.status_dirty;
             return;
         }
         if due {
             self.last_statistics = Some(datapath::now_ms());
         }
         s.status_dirty = false;
+        s.recent.reports.begin(db);
         let statistics = due || self.draft.take().is_some_and(|draft| draft.statistics);
         self.draft = Some(self.begin(s, desired, (statistics, now)));
         self.go_on(s, db);
@@ -92,6 +95,7 @@ impl Reporter {
         }
         self.rests_until = Some(Instant::now() + REST_EACH * draft.interfaces);
         db.write(std::mem::take(&mut draft.status));
+        s.recent.reports.end();
         self.draft = None;
     }
 

@@ -54,6 +54,17 @@ impl Control {
         run(&mut state.borrow_mut())
     }
 
+    /// Waits until a command has put the clock forward.
+    async fn warped(&self) {
+        match &self.state {
+            Some(state) => {
+                let warped = state.borrow().of.warped.clone();
+                warped.notified().await
+            }
+            None => std::future::pending().await,
+        }
+    }
+
     /// Reports to the database what changed since `desired` was applied.
     fn report(&self, desired: Option<&Rc<Desired>>, to: &mut Reporter, db: &mut Database) {
         if let (Some(state), Some(want)) = (&self.state, desired) {
@@ -171,10 +182,11 @@ async fn main_loop(args: &Args, mut daemon: Daemon, tls: &Tls) -> Result<()> {
             }
             request = next_request(&mut server) => {
                 registry.dispatch(&mut control, request);
-                // It may have put the clock forward.
-                if applying.is_over() {
-                    control.report(desired.as_ref(), &mut report, &mut db);
-                }
+                let applied = desired.as_ref().filter(|_| applying.is_over());
+                control.report(applied, &mut report, &mut db);
+            }
+            () = control.warped(), if applying.is_over() => {
+                control.report(desired.as_ref(), &mut report, &mut db);
             }
             () = tokio::task::yield_now(), if report.is_under_way() && applying.is_over() => {
                 control.state.iter().for_each(|s| report.go_on(&mut s.borrow_mut(), &mut db));

@@ -31,6 +31,34 @@ fn shown(sw: &Switch) -> Vec<String> {
         .collect()
 }
 
+/// The database has what a warp of the clock brought about when the command ends.
+#[test]
+fn a_warp_is_in_the_database_at_once() {
+    if !privileged() {
+        return;
+    }
+    let (_turn, net) = (turn(), Netns::new().unwrap());
+    let mut config = SwitchConfig::new(env!("CARGO_BIN_EXE_weftd"));
+    config.args.push("--enable-dummy".into());
+    let sw = Switch::start(&net, config).unwrap();
+    add_bridge(&sw, "br0");
+    vsctl(
+        &sw,
+        "add-port br0 nic0 -- set interface nic0 type=gre options:remote_ip=192.0.2.3 \
+         other_config:cfm_interval=300 other_config:cfm_extended=true",
+    );
+    appctl(&sw, "time/stop");
+    let fault = |then: &str| {
+        vsctl(&sw, then);
+        appctl(&sw, "time/warp 1500 100");
+        column(&sw, "nic0", "cfm_fault")
+    };
+    for _ in 0..10 {
+        assert_eq!(fault("set interface nic0 cfm_mpid=1"), "true");
+        assert_eq!(fault("remove interface nic0 cfm_mpid 1"), "[]");
+    }
+}
+
 #[test]
 fn beside_ovs() {
     if !privileged() {

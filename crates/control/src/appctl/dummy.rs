@@ -140,6 +140,8 @@ fn set_admin_state(s: &mut State, args: &[String]) -> Result<String, String> {
 
 /// Milliseconds of real time for what a warp brought about to be sent to connections.
 const WRITTEN_MS_MAX: u64 = 200;
+/// Milliseconds of real time for what a warp brought about to be in the database.
+const REPORTED_MS_MAX: u64 = 1_000;
 
 /// Milliseconds that one command lets pass, at most: a hundred years and more.
 const WARP_MS_MAX: u64 = 1 << 42;
@@ -148,8 +150,9 @@ const WARP_MS_MAX: u64 = 1 << 42;
 const WARP_STEPS_MAX: u64 = 1_000_000;
 
 /// All of it at once, or `large_msecs` in steps of `msecs`. Between steps connections are sent what
-/// a step brought about, and the answer comes when they were sent that of the last one: who looks
-/// at what they got, as test suites do, finds it, as with OVS, whose main loop goes round between.
+/// a step brought about, and the answer comes when they were sent that of the last one, and the
+/// database has it: who looks there, as test suites do, finds it, as with OVS, whose main loop goes
+/// round between.
 fn warp(_: &mut State, args: &[String]) -> Result<Job, String> {
     let number = |text: &String| {
         text.parse::<u64>().ok().filter(|n| (1..=WARP_MS_MAX).contains(n)).ok_or("invalid MSECS")
@@ -166,9 +169,12 @@ fn warp(_: &mut State, args: &[String]) -> Result<Job, String> {
                 left = left.saturating_sub(step);
                 tokio::task::yield_now().await;
             }
+            state.borrow_mut().recent.reports.is_wanted = true;
             state.borrow().of.warped.notify_waiters();
             let time_max = Duration::from_millis(WRITTEN_MS_MAX);
             let _ = tokio::time::timeout(time_max, written(&state)).await;
+            let time_max = Duration::from_millis(REPORTED_MS_MAX);
+            let _ = tokio::time::timeout(time_max, reported(&state)).await;
             reply.send(Ok("warped\n".into()));
         })
     }))
@@ -179,6 +185,13 @@ fn pass(s: &mut State, ms: u64) {
     housekeeping::tick(s);
     datapath::warp_clock(ms);
     housekeeping::tick(s);
+}
+
+/// Waits until the database has what is to be reported now.
+async fn reported(state: &Shared) {
+    while !state.borrow().recent.reports.are_written() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Waits until connections were sent what waits for them now.

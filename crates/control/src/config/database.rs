@@ -18,7 +18,9 @@ struct Common {
     /// The last change that was not taken yet: one that comes later takes its place.
     change: Mutex<Option<Change>>,
     has_change: Notify,
-    /// How many of the statuses that came are in the database, or never will be.
+    /// How many statuses there were to be written.
+    sent: AtomicU64,
+    /// How many of these are in the database, or never will be.
     written: AtomicU64,
 }
 
@@ -37,8 +39,16 @@ impl Common {
 pub struct Database {
     common: Arc<Common>,
     statuses: UnboundedSender<Status>,
-    /// How many were sent.
-    sent: u64,
+}
+
+/// How far what was written to the database has come.
+pub struct Writing(Arc<Common>);
+
+impl Writing {
+    /// True if a status is under way to the database, or waits.
+    pub fn is_under_way(&self) -> bool {
+        self.0.written.load(Ordering::Acquire) < self.0.sent.load(Ordering::Relaxed)
+    }
 }
 
 impl Database {
@@ -54,7 +64,7 @@ impl Database {
         std::thread::Builder::new()
             .name(DATABASE_THREAD.into())
             .spawn(move || runtime.block_on(run))?;
-        Ok(Self { common, statuses, sent: 0 })
+        Ok(Self { common, statuses })
     }
 
     /// The next change; of those that came since the last call, the last one. Cancel-safe.
@@ -67,14 +77,43 @@ impl Database {
         }
     }
 
-    /// True if a status is under way to the database, or waits.
-    pub fn is_writing(&self) -> bool {
-        self.common.written.load(Ordering::Acquire) < self.sent
+    /// How far what is written has come.
+    pub fn writing(&self) -> Writing {
+        Writing(self.common.clone())
     }
 
     /// As [`OvsdbClient::write`].
     pub fn write(&mut self, status: Status) {
-        self.sent += u64::from(self.statuses.send(status).is_ok());
+        self.common
+            .sent
+            .fetch_add(u64::from(self.statuses.send(status).is_ok()), Ordering::Relaxed);
+    }
+}
+
+/// What is on its way to the database, for who waits until it is there.
+#[derive(Default)]
+pub struct Reports {
+    /// True until it was looked whether there is something to report.
+    pub is_wanted: bool,
+    is_under_way: bool,
+    writing: Option<Writing>,
+}
+
+impl Reports {
+    /// True if all that is to be reported is in the database.
+    pub fn are_written(&self) -> bool {
+        let is_writing = self.writing.as_ref().is_some_and(Writing::is_under_way);
+        !self.is_wanted && !self.is_under_way && !is_writing
+    }
+
+    /// A report is being put together.
+    pub fn begin(&mut self, db: &Database) {
+        *self = Reports { is_wanted: false, is_under_way: true, writing: Some(db.writing()) };
+    }
+
+    /// The report was given to the database's thread.
+    pub fn end(&mut self) {
+        self.is_under_way = false;
     }
 }
 

@@ -23,7 +23,7 @@ mod timeouts;
 
 pub use client::{Change, OvsdbClient};
 pub use controller_conf::{ControllerConf, LocalAddress, queue_size};
-pub use database::{DATABASE_THREAD, Database};
+pub use database::{DATABASE_THREAD, Database, Reports};
 pub use desired::{
     BridgeConf, Conflict, Desired, FailMode, FlowTableConf, IfaceConf, LacpMode, PortConf,
     Remembered, VlanMode,

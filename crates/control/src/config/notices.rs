@@ -222,8 +222,7 @@ impl<'a> Walk<'a> {
             return;
         }
         let why = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
-        let missed =
-            !matches!(state, Support::Unneeded | Support::Of(_) | Support::Within(..));
+        let missed = !matches!(state, Support::Unneeded | Support::Of(_) | Support::Within(..));
         let text = brief(format!("{row}: {name}{shown} {what}{why}"));
         let (name, value) = (name.into(), value.into());
         self.notices.insert(Notice { text, missed, name, value });

@@ -174,6 +174,8 @@ pub struct Recent {
     pub links_looked_at: u64,
     /// Interfaces that were reported to the database, and turns that this took.
     pub reported: [u64; 2],
+    /// What of that is on its way.
+    pub reports: crate::config::Reports,
     /// Configurations of the database that had packets decided about anew.
     pub reconfigured: u64,
     /// What the log said of PMD threads.
