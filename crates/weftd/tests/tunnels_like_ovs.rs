@@ -432,7 +432,9 @@ fn the_tools_say_the_same_about_tunnels() {
                 a.lines().filter(|l| !other.contains(l)).map(|l| format!("{mark} {l}\n")).collect()
             };
             let (weft, ovs) = (only(&mine, &theirs, "weft"), only(&theirs, &mine, "ovs "));
-            differences.push(format!("$ {line}\n{weft}{ovs}"));
+            let order = format!("weft:\n{mine}\novs:\n{theirs}\n");
+            let what = if weft.is_empty() && ovs.is_empty() { order } else { weft + &ovs };
+            differences.push(format!("$ {line}\n{what}"));
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
