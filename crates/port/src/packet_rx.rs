@@ -54,7 +54,7 @@ pub struct PacketRx {
     vnet: Vec<[u8; VNET_LEN]>,
     control: Vec<Control>,
     /// Memory for each slot, for the part of a frame that does not fit into its packet buffer.
-    spill: Vec<Spill>,
+    spill: Spill,
 }
 
 /// What is known of a received frame besides its bytes.
@@ -66,8 +66,8 @@ struct Received {
 }
 
 impl PacketRx {
-    pub fn new(fd: Arc<OwnedFd>, pool: Arc<dyn Pool>, stats: Arc<Stats>) -> Self {
-        PacketRx {
+    pub fn new(fd: Arc<OwnedFd>, pool: Arc<dyn Pool>, stats: Arc<Stats>) -> io::Result<Self> {
+        Ok(PacketRx {
             fd,
             pool,
             stats,
@@ -77,8 +77,8 @@ impl PacketRx {
             cutting: Cutting::default(),
             vnet: vec![[0; VNET_LEN]; BURST],
             control: vec![Control::default(); BURST],
-            spill: (0..BURST).map(|_| Spill::default()).collect(),
-        }
+            spill: Spill::new(BURST)?,
+        })
     }
 
     /// Receives as many frames as `batch` has packets, and queues them.
@@ -89,8 +89,9 @@ impl PacketRx {
         // SAFETY: plain data for which all-zero is valid.
         let mut msgs: [mmsghdr; BURST] = unsafe { std::mem::zeroed() };
         for i in 0..n {
-            let spill = self.spill[i].tail_mut();
-            iov[i] = [whole_iov(&mut self.vnet[i]), head_iov(&mut self.batch[i]), whole_iov(spill)];
+            let spill = self.spill.tail_mut(i);
+            let tail = iovec { iov_base: spill.as_mut_ptr().cast(), iov_len: spill.len() };
+            iov[i] = [whole_iov(&mut self.vnet[i]), head_iov(&mut self.batch[i]), tail];
             msgs[i].msg_hdr.msg_iov = iov[i].as_mut_ptr();
             msgs[i].msg_hdr.msg_iovlen = iov[i].len() as _;
             msgs[i].msg_hdr.msg_control = self.control[i].as_mut_ptr().cast::<c_void>();
@@ -146,17 +147,18 @@ impl PacketRx {
         let mut p = unsafe { self.batch[r.slot].duplicate() };
         let h = VnetHeader::read(&self.vnet[r.slot]);
         let head = r.len.min(Spill::head_len(&p));
-        let (spill, tail) = (&mut self.spill[r.slot], r.len - head);
+        let tail = r.len - head;
         let _ = p.set_len(head);
         let result = if r.truncated {
             Err(Reason::TooLong)
         } else if h.gso != 0 {
-            let begun = self.cutting.begin((p.data(), spill, tail), &h, r.tag);
+            let frame = (r.slot, p.data(), tail);
+            let begun = self.cutting.begin(&mut self.spill, frame, &h, r.tag);
             let _ = p.set_len(0);
             self.spare.push(p);
             return begun.unwrap_or_else(|reason| self.stats.rx.drop(reason, 1));
         } else if tail > 0 {
-            let large = spill.large(p.data(), tail, &*self.pool);
+            let large = self.spill.large(r.slot, (p.data(), tail), &*self.pool);
             let _ = p.set_len(0);
             self.spare.push(p);
             match large {
@@ -220,7 +222,8 @@ impl RxQueue for PacketRx {
         }
         while out.len() - before < max {
             let buffers = (&mut self.spare, &*self.pool);
-            self.cutting.segment(max - (out.len() - before), buffers, &self.stats, out);
+            let n = max - (out.len() - before);
+            self.cutting.segment(n, &self.spill, buffers, &self.stats, out);
             if out.len() - before == max {
                 break;
             }

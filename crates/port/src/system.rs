@@ -60,7 +60,7 @@ impl SystemPort {
         let socket = Arc::new(rx_socket(device.ifindex).map_err(fail)?);
         let send_socket = Arc::new(tx_socket(device.ifindex).map_err(fail)?);
         let _ = device.configure(config);
-        let rx = PacketRx::new(socket.clone(), pool.clone(), stats.clone());
+        let rx = PacketRx::new(socket.clone(), pool.clone(), stats.clone()).map_err(fail)?;
         let tx = PacketTx::new(send_socket.clone(), pool, stats.clone());
         let (rx, tx): (Box<dyn RxQueue>, Box<dyn TxQueue>) = (Box::new(rx), Box::new(tx));
         let (rx, tx) = (Some(rx), Some(tx));

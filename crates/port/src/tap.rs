@@ -144,7 +144,7 @@ impl TapPort {
             pool: pool.clone(),
             stats: stats.clone(),
             spare: Vec::new(),
-            spill: Spill::default(),
+            spill: Spill::new(1).map_err(fail)?,
             cutting: Cutting::default(),
             tso: config.userspace_tso,
         };
@@ -190,11 +190,12 @@ enum Read {
 
 impl TapRx {
     /// Reads a frame into an empty packet, and the part that does not fit into `spill`; returns its
-    /// length, and what is left to do. Of a frame for which no buffer is large enough, the kernel
-    /// copies only as much as is needed to notice that, unless it may have to be cut.
-    fn read(&mut self, p: &mut Packet) -> io::Result<(usize, VnetHeader)> {
+    /// length, None if it is longer than both, and what is left to do. Of a frame for which no
+    /// buffer is large enough, the kernel copies only as much as is needed to notice that, unless
+    /// it may have to be cut.
+    fn read(&mut self, p: &mut Packet) -> io::Result<(Option<usize>, VnetHeader)> {
         let room = Spill::head_len(p);
-        let spill = self.spill.tail_mut();
+        let spill = self.spill.tail_mut(0);
         let most = if self.tso { spill.len() } else { self.pool.room().saturating_sub(room) + 1 };
         let usable = most.min(spill.len());
         let mut header = [0u8; VNET_LEN];
@@ -206,7 +207,7 @@ impl TapRx {
         // SAFETY: the pieces are writable for the lengths given.
         let n = unsafe { libc::readv(self.tap.fd.as_raw_fd(), iov.as_ptr(), iov.len() as c_int) };
         let len = (check(n as c_int)? as usize).saturating_sub(VNET_LEN);
-        Ok((len, VnetHeader::read(&header)))
+        Ok((Some(len).filter(|len| *len <= room + usable), VnetHeader::read(&header)))
     }
 
     /// Makes a packet of the frame of `len` bytes in `p` and `spill`, or begins to segment it. On
@@ -216,7 +217,7 @@ impl TapRx {
         let tail = len - head;
         let _ = p.set_len(head);
         let result = if h.gso != 0 {
-            let begun = self.cutting.begin((p.data(), &mut self.spill, tail), h, None);
+            let begun = self.cutting.begin(&mut self.spill, (0, p.data(), tail), h, None);
             let _ = p.set_len(0);
             self.spare.push(p);
             begun.map(|()| Read::Nothing)
@@ -224,7 +225,7 @@ impl TapRx {
             let whole = if tail == 0 {
                 Ok(p)
             } else {
-                let large = self.spill.large(p.data(), tail, &*self.pool);
+                let large = self.spill.large(0, (p.data(), tail), &*self.pool);
                 let _ = p.set_len(0);
                 self.spare.push(p);
                 large
@@ -265,14 +266,19 @@ impl TapRx {
     /// Makes segments of the frame that is being segmented, until `out` has `end` packets.
     fn segment(&mut self, end: usize, out: &mut Vec<Packet>) {
         let buffers = (&mut self.spare, &*self.pool);
-        self.cutting.segment(end - out.len(), buffers, &self.stats, out);
+        self.cutting.segment(end - out.len(), &self.spill, buffers, &self.stats, out);
     }
 
     /// Attempts to read one frame. There is a spare packet.
     fn next(&mut self) -> Read {
         let Some(mut p) = self.spare.pop() else { return Read::Empty };
         let error = match self.read(&mut p) {
-            Ok((len, h)) => return self.finish(p, len, &h),
+            Ok((Some(len), h)) => return self.finish(p, len, &h),
+            Ok((None, _)) => {
+                self.spare.push(p);
+                self.stats.rx.drop(Reason::TooLong, 1);
+                return Read::Nothing;
+            }
             Err(e) => e.raw_os_error().unwrap_or(0),
         };
         self.spare.push(p);

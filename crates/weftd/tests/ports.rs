@@ -42,6 +42,33 @@ fn system_internal_and_tap() {
     columns_of_a_system_port(&sw, &ns);
 }
 
+/// The system provides memory for long frames to those ports only that receive some.
+#[test]
+fn an_idle_port_of_the_kernel_holds_little_memory() {
+    const PORTS: u64 = 60;
+    const PORT_KILOBYTES_MAX: u64 = 700;
+    if !privileged() {
+        return;
+    }
+    let (_turn, ns) = (turn(), Netns::new().unwrap());
+    let sw = start_with_bridge(&ns);
+    let resident = || {
+        let pid = sw.daemon_pid().unwrap();
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = text.lines().find(|l| l.starts_with("RssAnon")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = resident();
+    let add = |i: u64| {
+        ns.ip(&format!("link add idle{i} type veth peer name other{i}")).unwrap();
+        format!("-- add-port br0 idle{i} ")
+    };
+    let all: String = (0..PORTS).map(add).collect();
+    vsctl(&sw, &all);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < PORTS * PORT_KILOBYTES_MAX, "{grown} kB for {PORTS} ports");
+}
+
 fn columns_of_a_system_port(sw: &Switch, ns: &Netns) {
     let link = ns.ip("-o link show v1").unwrap();
     let index = link.split(':').next().unwrap();
