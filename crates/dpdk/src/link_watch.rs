@@ -10,7 +10,7 @@ pub type OnLinkChange = Arc<dyn Fn() + Send + Sync>;
 pub(crate) struct LinkWatch {
     port: u16,
     watch: Box<sys::weft_link_watch>,
-    /// What `watch` points to.
+    /// The callback, to which `watch` points: it lives as long as the registration.
     _on_change: Box<OnLinkChange>,
 }
 

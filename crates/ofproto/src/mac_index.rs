@@ -73,12 +73,13 @@ impl LearnedPort {
     }
 }
 
-/// Which entries are dead.
+/// Which learned addresses are dead, though they are still in the table: by the generation in
+/// which they were learned.
 #[derive(Clone, Default)]
 pub(crate) struct Dead {
-    /// Those of earlier generations.
+    /// Addresses of generations before this one are dead, whatever their port.
     pub all: u64,
-    /// Those of a port from earlier generations.
+    /// Addresses of a port (OpenFlow number) of generations before the one given here are dead.
     pub ports: BTreeMap<OfPort, u64>,
 }
 

@@ -11,7 +11,8 @@ fn usable() -> bool {
     privileged() && testkit::available(there, "the package openvswitch-switch")
 }
 
-/// Frames wait for a test that is elsewhere, on a machine without a core for it.
+/// A raw socket keeps 500 frames until the test reads them: on a busy machine a test may get no
+/// core for a while.
 #[test]
 fn a_socket_keeps_what_is_not_read_yet() {
     if !privileged() {

@@ -41,7 +41,7 @@ pub struct Database {
     statuses: UnboundedSender<Status>,
 }
 
-/// How far what was written to the database has come.
+/// The progress of statuses that were given to the database's thread.
 pub struct Writing(Arc<Common>);
 
 impl Writing {
@@ -77,7 +77,7 @@ impl Database {
         }
     }
 
-    /// How far what is written has come.
+    /// The progress of statuses that were given to the database's thread.
     pub fn writing(&self) -> Writing {
         Writing(self.common.clone())
     }
@@ -90,10 +90,10 @@ impl Database {
     }
 }
 
-/// What is on its way to the database, for who waits until it is there.
+/// Whether a report to the database is wanted or under way: a command can wait until it is written.
 #[derive(Default)]
 pub struct Reports {
-    /// True until it was looked whether there is something to report.
+    /// A command asked for a report, and the main loop has not yet looked if there is one to make.
     pub is_wanted: bool,
     is_under_way: bool,
     writing: Option<Writing>,

@@ -55,7 +55,7 @@ const U32: Support = Numbers(0, u32::MAX as i64);
 /// Descriptors of a ring: powers of two.
 const DESCRIPTORS: Support =
     Only(&["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096"]);
-/// Entries of a table of what packets teach.
+/// Entries of a table of learned addresses or of multicast groups, as in ovs-vswitchd.
 const TABLE_SIZE: Support = Within(10, 1_000_000);
 const DUMMY_QUEUES_MAX: u64 = port::DUMMY_QUEUES_MAX as u64;
 const QUEUE_SIZE: Support = Numbers(1, 512);

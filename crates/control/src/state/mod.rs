@@ -174,7 +174,7 @@ pub struct Recent {
     pub links_looked_at: u64,
     /// Interfaces that were reported to the database, and turns that this took.
     pub reported: [u64; 2],
-    /// What of that is on its way.
+    /// Whether a report to the database is wanted, being put together, or being written.
     pub reports: crate::config::Reports,
     /// Configurations of the database that had packets decided about anew.
     pub reconfigured: u64,

@@ -53,12 +53,13 @@ pub(crate) struct McastView {
 /// A port with members or a router, and the serial number of a report or query of it.
 type Shown = (OfPort, u64);
 
-/// What is dead, though it is still in the tables.
+/// Which memberships and routers are dead, though they are still in the tables: by the serial
+/// number of their last report or query.
 #[derive(Clone, Default)]
 struct Dead {
-    /// Everything up to this serial number.
+    /// Memberships and routers up to this serial number are dead, whatever their port.
     all: u64,
-    /// What was learned behind a port, up to a serial number.
+    /// Memberships and routers of a port (OpenFlow number) up to its serial number are dead.
     ports: Arc<BTreeMap<OfPort, u64>>,
 }
 

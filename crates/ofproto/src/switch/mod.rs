@@ -85,7 +85,7 @@ pub struct Switch {
     pub(crate) learned: Learned,
     /// Members of multicast groups, by bridge, for bridges that snoop.
     pub(crate) mcast: BTreeMap<u32, McastTable>,
-    /// Tables of bridges that snoop no more, until they are empty.
+    /// Multicast tables of bridges that no longer snoop; housekeeping empties them.
     mcast_gone: Vec<McastTable>,
     /// The timeout policies of zones that have one.
     pub(crate) zone_timeouts: Arc<BTreeMap<u16, u32>>,

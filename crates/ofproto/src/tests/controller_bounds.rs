@@ -291,7 +291,7 @@ fn a_trace_is_no_longer_than_it_may_be() {
     assert!(!trace(&lab).contains("The rest of the trace"));
 }
 
-/// The reason is at the end of what may be a long way.
+/// A trace beyond its limit of bytes has the line that says why the translation failed.
 #[test]
 fn a_trace_that_is_too_long_shows_why_the_translation_failed() {
     let mut lab = Lab::new();
