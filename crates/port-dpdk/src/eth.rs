@@ -49,19 +49,6 @@ impl TxQueue for Tx {
     }
 }
 
-/// Refuses AF_XDP with hugepages: memory is corrupted after an AF_XDP device of DPDK 22.11 was
-/// closed.
-fn refuse_broken(devargs: &str, hugepages: bool) -> Result<(), PortError> {
-    if hugepages && devargs.contains(XDP) {
-        return Err(PortError::Device(
-            "AF_XDP is refused while hugepages are in use: DPDK 22.11's driver corrupts memory \
-             when it closes (free the hugepages and restart, or use type system)"
-                .into(),
-        ));
-    }
-    Ok(())
-}
-
 /// Attaches the device and starts it. The kernel frees the queues of an AF_XDP socket some time
 /// after it was closed, so such a device is tried more than once. Each time it is attached anew:
 /// after a start that failed, DPDK 22.11's driver goes on with the positions that it had in its
@@ -101,7 +88,6 @@ fn start(devices: &Devices, options: &EthOptions) -> Result<(EthDev, EthQueues),
 impl EthPort {
     pub(crate) fn open(devices: &Devices, config: &PortConfig) -> Result<EthPort, PortError> {
         let options = EthOptions::read(config)?;
-        refuse_broken(&options.devargs, devices.pools.eal().hugepages())?;
         let (dev, (rx, tx)) = start(devices, &options)?;
         let adapter_resets = dev.resets();
         let port = EthPort {

@@ -137,11 +137,6 @@ fn tap_comes_and_goes() {
 }
 
 fn afxdp() {
-    if devices().pools.eal().hugepages() {
-        let refused = devices().open(&config("v0", "afxdp", &[])).map(drop).unwrap_err();
-        assert!(refused.to_string().contains("hugepages"), "{refused}");
-        return;
-    }
     let mut a = match devices().open(&config("v0", "afxdp", &[])) {
         Ok(port) => port,
         Err(error) => panic!("{error}\n{}", common::log()),
@@ -154,9 +149,6 @@ fn afxdp() {
 /// The first attempts to open the port fail, as they do until the kernel has freed the queue of a
 /// socket that was closed.
 fn afxdp_while_the_queue_is_another_sockets() {
-    if devices().pools.eal().hugepages() {
-        return;
-    }
     let other = xdp_socket("v0");
     let failed = || common::log().matches("Failed to create xsk socket").count();
     let (before, start) = (failed(), Instant::now());

@@ -286,7 +286,7 @@ fn afxdp_where_the_kernel_has_it() {
         return;
     }
     let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = without_hugepages(&ns);
+    let sw = start_with_bridge(&ns);
     let (a, b) = (host(&ns, 1), host_on(&ns, &sw, 2));
     // AF_XDP's copy mode takes frames before the kernel has made their checksums.
     a.offloads_off("eth0").unwrap();
@@ -307,7 +307,7 @@ fn an_afxdp_device_goes_on_when_all_buffers_were_used() {
         return;
     }
     let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = without_hugepages(&ns);
+    let sw = start_with_bridge(&ns);
     let (a, b) = (host(&ns, 1), host_on(&ns, &sw, 2));
     a.offloads_off("eth0").unwrap();
     b.offloads_off("eth0").unwrap();
@@ -336,7 +336,7 @@ fn an_afxdp_device_that_cannot_be_opened_is_tried_some_times() {
         return;
     }
     let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = without_hugepages(&ns);
+    let sw = start_with_bridge(&ns);
     let _a = host(&ns, 1);
     let devargs = "options:dpdk-devargs=net_af_xdp_first,iface=v1";
     add(&sw, "x1", &format!("type=dpdk {devargs}"));
@@ -374,7 +374,7 @@ fn an_afxdp_device_that_comes_back_is_opened_again_some_times() {
         return;
     }
     let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = without_hugepages(&ns);
+    let sw = start_with_bridge(&ns);
     let (a, b) = (host(&ns, 1), host_on(&ns, &sw, 2));
     b.offloads_off("eth0").unwrap();
     add(&sw, "v1", "type=afxdp");

@@ -74,17 +74,6 @@ pub fn start_with_bridge_in<'a>(ns: &'a Netns, env: &[(&str, &str)]) -> Switch<'
     sw
 }
 
-/// A switch with bridge br0 that has DPDK use no hugepages, as AF_XDP needs it.
-pub fn without_hugepages(ns: &Netns) -> Switch<'_> {
-    let sw = start_with_bridge(ns);
-    if !sw.log().contains("no hugepages") {
-        vsctl(&sw, "set open . other_config:dpdk-extra=--no-huge");
-        sw.stop_daemon().unwrap();
-        sw.start_daemon().unwrap();
-    }
-    sw
-}
-
 /// Lets PMD threads sleep while little comes: one that never does leaves a guest, which polls too
 /// and goes last, so small a part of its core that answers take longer than they are waited for.
 pub fn let_pmd_threads_sleep(sw: &Switch) {

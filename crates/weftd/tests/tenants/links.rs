@@ -271,7 +271,7 @@ fn control_does_not_wait_for_devices_of_dpdk() {
         return;
     }
     let (_turn, ns) = (turn(), Netns::new().unwrap());
-    let sw = &without_hugepages(&ns);
+    let sw = &start_with_bridge(&ns);
     ns.ip("link add w0 type veth peer name x0").unwrap();
     ns.ip("link set x0 up").unwrap();
     let making = [make_devices(), make_devices()];
