@@ -32,7 +32,7 @@ impl Switch {
     /// Records that effects of `n` packets of a datapath port were dropped before they could be
     /// learned, as too many waited.
     pub fn passed_over(&mut self, dp_port: u16, n: u64) {
-        let published = self.shared.published.read(self.writer.pin());
+        let published = self.published();
         let found = published.dp_ports.get(usize::from(dp_port)).copied();
         match found.flatten().map(|(bridge, port)| (self.bridges.get_mut(bridge as usize), port)) {
             Some((Some(Some(b)), port)) => b.macs.passed_over(port, n),

@@ -84,7 +84,7 @@ impl Switch {
         }
         self.bridge_mut(id)?.mirrors = Places::new(places);
         if changed {
-            self.publish();
+            self.publish_later();
             self.bridge_changed(id.0);
         }
         Ok(left_out)

@@ -49,6 +49,7 @@ use crate::types::*;
 use action::{Pipeline, Region};
 use openflow::OfError;
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -71,6 +72,8 @@ pub struct Switch {
     pub(crate) shared: Arc<Shared>,
     pub(crate) writer: Writer,
     pub(crate) bridges: Vec<Option<Bridge>>,
+    /// Bridges or ports changed since they were published.
+    unpublished: Cell<bool>,
     pub(crate) slots: Slots,
     pub(crate) outbox: Outbox,
     pub(crate) rewritten: Rewritten,
@@ -113,6 +116,7 @@ impl Switch {
             shared: Arc::new(shared),
             writer,
             bridges: Vec::new(),
+            unpublished: Cell::new(false),
             slots: Slots::default(),
             outbox: Outbox::default(),
             rewritten: Rewritten::default(),
@@ -132,8 +136,10 @@ impl Switch {
         }
     }
 
-    /// The pipeline that PMD threads call.
+    /// The pipeline that PMD threads call. It sees changes of bridges and ports from the next call
+    /// of [`Switch::take_regions`] on.
     pub fn pipeline(&self) -> Arc<dyn Pipeline> {
+        self.publish_changes();
         Arc::new(Pipe::new(self.shared.clone()))
     }
 
@@ -144,6 +150,7 @@ impl Switch {
 
     /// What a decision made on this thread reads.
     pub(crate) fn reading(&self) -> View<'_> {
+        self.publish_changes();
         View::new(&self.shared, self.writer.pin())
     }
 
@@ -159,8 +166,10 @@ impl Switch {
         self.shared.failures.take()
     }
 
-    /// Takes the regions of packets whose megaflows may be wrong since the last call.
+    /// Takes the regions of packets whose megaflows may be wrong since the last call. All changes
+    /// are published before.
     pub fn take_regions(&mut self) -> Vec<Region> {
+        self.publish_changes();
         let mut regions = self.outbox.take_regions();
         self.take_mac_regions(&mut regions);
         regions
@@ -194,7 +203,7 @@ impl Switch {
         let bridge = Bridge::new(id, name, config, domain, (miss_base, ports_credit));
         self.bridges.push(Some(bridge));
         self.configure_mcast(BridgeId(id), mcast);
-        self.publish();
+        self.publish_later();
         Ok(BridgeId(id))
     }
 
@@ -219,7 +228,7 @@ impl Switch {
         b.forget_victims();
         let misses = b.miss_base..b.miss_base + N_TABLES as u32;
         self.configure_mcast(id, mcast);
-        self.publish();
+        self.publish_later();
         match misses_only {
             true => self.outbox.missed.push(misses),
             false => self.bridge_changed(id.0),
@@ -232,7 +241,7 @@ impl Switch {
         self.bridge_mut(id)?;
         self.finish();
         self.clear_flows(id, now);
-        match self.shared.published.read(self.writer.pin()).tunnels.is_empty() {
+        match self.published().tunnels.is_empty() {
             true => self.bridge_changed(id.0),
             // Encapsulated packets may pass it.
             false => self.all_changed(),
@@ -256,7 +265,7 @@ impl Switch {
         self.meter_numbers.give_back(meters.map(|r| r.meter.id()));
         let names: Vec<&str> = bridge.ports.values().map(|p| p.name.as_str()).collect();
         self.forget_neighbours(&names);
-        self.publish();
+        self.publish_later();
         Ok(())
     }
 
@@ -364,7 +373,7 @@ impl Switch {
     pub fn set_zone_timeouts(&mut self, policies: BTreeMap<u16, u32>) {
         if *self.zone_timeouts != policies {
             self.zone_timeouts = Arc::new(policies);
-            self.publish();
+            self.publish_later();
             self.all_changed();
         }
     }

@@ -26,7 +26,7 @@ impl Switch {
         b.options.masks.retain(|masks| masks.iter().all(|t| gone >> t.index & 1 == 0));
         b.options.tlv = Arc::new(new);
         let before = self.known_options();
-        self.publish();
+        self.publish_later();
         self.bridge_changed(id.0);
         if before != self.known_options() {
             self.options_changed();
@@ -36,12 +36,12 @@ impl Switch {
 
     /// The options that packets of all bridges are read for.
     fn known_options(&self) -> Arc<[u32]> {
-        self.shared.published.read(self.writer.pin()).options.clone()
+        self.published().options.clone()
     }
 
     /// Where outer packets come in, decisions say which options inner packets are read for.
     fn options_changed(&mut self) {
-        let bridges = self.outer_bridges(self.shared.published.read(self.writer.pin()));
+        let bridges = self.outer_bridges(self.published());
         bridges.into_iter().for_each(|b| self.region_of(b, Region::ALL));
     }
 
@@ -58,7 +58,9 @@ impl Switch {
         let Ok(b) = self.bridge_mut(id) else { return };
         if !fields.is_empty() && !b.options.masks.contains(&masks) {
             b.options.masks.push(masks);
-            self.publish();
+            self.publish_later();
+            // The flow may be seen before the next call of `take_regions`.
+            self.publish_changes();
         }
     }
 }

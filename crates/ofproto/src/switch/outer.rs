@@ -10,7 +10,7 @@ impl Switch {
     /// The changes since the last call that may affect outer packets; None: there are none.
     pub(crate) fn take_outer_changes(&mut self) -> Option<OuterChanges> {
         let mut changes = std::mem::take(&mut self.outbox.outer);
-        let published = self.shared.published.read(self.pin());
+        let published = self.published();
         if changes.is_empty() || published.tunnels.is_empty() {
             return None;
         }

@@ -115,7 +115,7 @@ impl Switch {
                 }
             }
         }
-        self.publish();
+        self.publish_later();
         self.ports_changed(id, of_port);
         if decides {
             self.port_changed(id, before.as_ref(), Some(&spec));
@@ -143,7 +143,7 @@ impl Switch {
         self.outbox.events.push(Event::PortStatus(id, DELETED, describe(&spec), None));
         self.forget_neighbours(&[&spec.name]);
         self.forget_mcast(id, of_port);
-        self.publish();
+        self.publish_later();
         self.ports_changed(id, of_port);
         self.port_changed(id, Some(&spec), None);
         Ok(())
@@ -164,7 +164,7 @@ impl Switch {
             Some(bond) => drop(bonds.insert(name.into(), bond)),
             None => drop(bonds.remove(name)),
         }
-        self.publish();
+        self.publish_later();
         self.bridge_changed(id.0);
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Switch {
     /// names this port as its own. None for other ports.
     pub fn missing_peer(&self, id: BridgeId, of_port: Option<OfPort>) -> Option<&str> {
         let peer = self.port(id, of_port?)?.patch_peer.as_deref()?;
-        let published = self.shared.published.read(self.writer.pin());
+        let published = self.published();
         let joined = published.bridge(id.0)?.port(of_port?)?.peer.is_some();
         (!joined).then_some(peer)
     }

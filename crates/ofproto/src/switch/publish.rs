@@ -10,8 +10,29 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 impl Switch {
-    /// Publishes bridges and ports as they are now.
-    pub(crate) fn publish(&mut self) {
+    /// Bridges or ports changed. They are published before this thread reads them next
+    /// ([`Switch::published`]), at the latest by [`Switch::take_regions`]: thousands of ports that
+    /// are added one after the other are then published few times, as each time takes steps for
+    /// every port.
+    pub(crate) fn publish_later(&mut self) {
+        self.unpublished.set(true);
+        self.reach.forget();
+    }
+
+    /// What is published of bridges and ports, after all changes.
+    pub(crate) fn published(&self) -> &PublishedState {
+        self.publish_changes();
+        self.shared.published.read(self.writer.pin())
+    }
+
+    /// Publishes bridges and ports, if they changed since they were published.
+    pub(crate) fn publish_changes(&self) {
+        if self.unpublished.take() {
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
         let mut published =
             PublishedState { timeouts: self.zone_timeouts.clone(), ..PublishedState::default() };
         let ends = self.patch_ends();
@@ -33,7 +54,6 @@ impl Switch {
         let kinds: BTreeSet<u32> = tables.flat_map(|t| t.kinds()).collect();
         published.options = kinds.into_iter().collect();
         self.shared.published.publish(published);
-        self.reach.forget();
     }
 
     /// A bridge as packets see it.

@@ -34,7 +34,7 @@ impl Switch {
         if let Some(ports) = self.reach.0.get(&bridge) {
             return ports.clone();
         }
-        let published = self.shared.published.read(self.writer.pin());
+        let published = self.published();
         let joined = joined(published, [bridge]);
         let views = joined.iter().filter_map(|id| published.bridge(*id));
         let own = views.flat_map(|b| &b.ports).filter_map(|p| p.spec.dp_port);

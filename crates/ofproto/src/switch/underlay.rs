@@ -33,7 +33,7 @@ impl Switch {
     /// Makes decisions anew that depend on the addresses of ports' devices, which were `before`.
     /// Without tunnels there are none.
     fn addresses_changed(&mut self, before: &Addresses) {
-        if self.shared.published.read(self.writer.pin()).tunnels.is_empty() {
+        if self.published().tunnels.is_empty() {
             return;
         }
         let [old, new] = [before, self.routes().addresses()].map(|a| a.iter().collect());
@@ -139,7 +139,7 @@ impl Switch {
 
     /// The port on which a decapsulated packet comes in, by datapath port and tunnel fields.
     pub fn tunnel_receiver(&self, key: &Key) -> Option<(BridgeId, OfPort)> {
-        let published = self.shared.published.read(self.writer.pin());
+        let published = self.published();
         debug_assert!(key.u16(at::IN_PORT) != flow::NO_PORT);
         published.tunnels.receiver(key).map(|(b, p)| (BridgeId(b), p))
     }

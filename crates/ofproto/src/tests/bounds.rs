@@ -43,6 +43,24 @@ fn set_port(lab: &mut Lab, number: u32, up: bool) {
     lab.sw.update_port(lab.br, p).unwrap();
 }
 
+/// A port that is added takes no steps for every other one: bridges and ports are published once
+/// for all that were added.
+#[test]
+fn ports_that_are_added_together_are_published_once() {
+    const PORTS: u32 = 1_000;
+    let mut lab = Lab::new();
+    lab.sw.take_regions();
+    let (added, ()) = steps(|| {
+        for of_port in 100..100 + PORTS {
+            let (name, patch_peer) = (format!("patch{of_port}"), Some("none".into()));
+            let spec = PortSpec { of_port, name, patch_peer, ..PortSpec::default() };
+            lab.sw.add_port(lab.br, spec).unwrap();
+        }
+        lab.sw.take_regions();
+    });
+    assert!(added < 4 * PORTS as usize, "{added} steps");
+}
+
 #[test]
 fn groups_that_watch_themselves_are_refused() {
     let mut lab = Lab::new();
