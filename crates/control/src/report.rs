@@ -46,6 +46,7 @@ struct Draft {
     /// The bridge and its port that are next, by their place in `desired`.
     next: (usize, usize),
     interfaces: u32,
+    carriers: tunnels::Carriers,
 }
 
 impl Reporter {
@@ -127,8 +128,15 @@ impl Reporter {
             status.interfaces.insert(c.interface, InterfaceStatus::failed(c.error.clone()));
         }
         s.count_patches();
-        let desired = desired.clone();
-        Draft { desired, statistics, acknowledges, status, next: (0, 0), interfaces: 0 }
+        Draft {
+            desired: desired.clone(),
+            statistics,
+            acknowledges,
+            status,
+            next: (0, 0),
+            interfaces: 0,
+            carriers: tunnels::Carriers::default(),
+        }
     }
 }
 
@@ -204,7 +212,7 @@ impl Draft {
                 row.error = Some(format!("No usable peer '{peer}' exists in '{kind}' datapath."));
             }
             if tunnel_options::is_tunnel(&iface.conf.kind) {
-                row.status = tunnels::status(&s.ofproto, bridge.id, iface);
+                row.status = tunnels::status(&s.ofproto, bridge.id, iface, &mut self.carriers);
             }
             row.lacp_current = s.bonds.is_current(&port.name, &conf.name);
             row.bfd = s.oam.bfd.status(&conf.name).map(|b| b.columns()).unwrap_or_default();

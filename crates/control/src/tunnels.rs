@@ -55,16 +55,31 @@ pub fn attach(s: &mut State, conf: &IfaceConf) -> Result<PortNo, String> {
     Ok(no)
 }
 
+/// Carriers of devices by name, which are looked up among all ports once for many tunnels.
+#[derive(Default)]
+pub struct Carriers(BTreeMap<String, &'static str>);
+
+impl Carriers {
+    fn of(&mut self, ofproto: &Switch, device: &str) -> &'static str {
+        self.0.entry(device.into()).or_insert_with(|| {
+            let mut all = ofproto.bridges().flat_map(|(id, _)| ofproto.ports(id));
+            let port = all.find(|p| p.name == device);
+            if port.is_some_and(|p| p.state & port_state::LINK_DOWN != 0) { "down" } else { "up" }
+        })
+    }
+}
+
 /// `Interface.status`: by which device the tunnel's packets leave.
-pub fn status(ofproto: &Switch, bridge: BridgeId, iface: &Iface) -> StrMap {
+pub fn status(
+    ofproto: &Switch,
+    bridge: BridgeId,
+    iface: &Iface,
+    carriers: &mut Carriers,
+) -> StrMap {
     let spec = iface.of_port.and_then(|no| ofproto.port(bridge, no));
     let Some(device) = spec.and_then(|spec| ofproto.egress(spec)) else { return StrMap::new() };
-    let all = ofproto.bridges().flat_map(|(id, _)| ofproto.ports(id));
-    let port = all.into_iter().find(|p| p.name == device);
-    let down = port.is_some_and(|p| p.state & port_state::LINK_DOWN != 0);
-    let carrier = if down { "down" } else { "up" };
     StrMap::from([
         ("tunnel_egress_iface".into(), device.into()),
-        ("tunnel_egress_iface_carrier".into(), carrier.into()),
+        ("tunnel_egress_iface_carrier".into(), carriers.of(ofproto, device).into()),
     ])
 }

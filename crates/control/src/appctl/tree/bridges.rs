@@ -77,14 +77,14 @@ fn connection(c: &Conn) -> Value {
 /// Tunnel ports by name: where they lead, by which device.
 pub fn tunnels(s: &mut State) -> Value {
     s.count_patches();
-    let mut all = Map::new();
+    let (mut all, mut carriers) = (Map::new(), t::Carriers::default());
     for (name, b) in &s.bridges {
         for iface in b.ifaces.values().filter(|i| tunnel_options::is_tunnel(&i.conf.kind)) {
             let [rx, tx] = iface.patch;
             let about = json!({
                 "bridge": name, "type": iface.conf.kind, "options": iface.conf.options,
                 "error": iface.error,
-                "egress": t::status(&s.ofproto, b.id, iface),
+                "egress": t::status(&s.ofproto, b.id, iface, &mut carriers),
                 "rx_packets": rx.0, "rx_bytes": rx.1, "tx_packets": tx.0, "tx_bytes": tx.1,
             });
             all.insert(iface.conf.name.clone(), about);
