@@ -35,7 +35,7 @@ pub const WSCALE: u8 = 0xf;
 /// Largest window scale (RFC 7323).
 pub(crate) const WSCALE_MAX: u8 = 14;
 /// How far acknowledgements may lag: a window and one more packet, in bytes.
-const SKEW_BYTES_MAX: i32 = 0xffff + 1500;
+const ACK_SKEW_BYTES_MAX: i32 = 0xffff + 1500;
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -242,7 +242,7 @@ struct Checked {
     /// How many bits the receiver's window is shifted by.
     dst_scale: u8,
     /// How far the acknowledgement is behind what the other end sent.
-    skew: i32,
+    ack_skew: i32,
 }
 
 #[inline]
@@ -311,7 +311,7 @@ fn checked(src: &mut Peer, dst: &mut Peer, t: &TcpSegment) -> Checked {
         window: t.window.into(),
         src_scale,
         dst_scale,
-        skew: 0,
+        ack_skew: 0,
     };
     let known = src.state < state::SYN_SENT && first_of_end(src, dst, t, &mut c);
     let no_ack = t.flags & ACK == 0 || (t.ack == 0 && t.flags & (ACK | RST) == (ACK | RST));
@@ -322,7 +322,7 @@ fn checked(src: &mut Peer, dst: &mut Peer, t: &TcpSegment) -> Checked {
         (c.seq, c.end) = (src.seqlo, src.seqlo);
     }
     if !known {
-        c.skew = ahead(dst.seqlo, c.ack);
+        c.ack_skew = ahead(dst.seqlo, c.ack);
     }
     c
 }
@@ -358,15 +358,15 @@ fn in_window(src: &Peer, dst: &Peer, t: &TcpSegment, c: &Checked) -> bool {
     let back = u32::from(dst.max_win) << c.dst_scale;
     ahead(src.seqhi, c.end) >= 0
         && ahead(c.seq, src.seqlo.wrapping_sub(back)) >= 0
-        && c.skew >= -SKEW_BYTES_MAX
-        && c.skew <= SKEW_BYTES_MAX << c.src_scale
+        && c.ack_skew >= -ACK_SKEW_BYTES_MAX
+        && c.ack_skew <= ACK_SKEW_BYTES_MAX << c.src_scale
         && (t.flags & RST == 0 || ahead(t.seq, src.seqlo).unsigned_abs() <= 1)
 }
 
 /// True if the segment is near the sender's window while an end is not known yet or closes: then it
 /// is valid, too.
 fn in_loose_window(src: &Peer, dst: &Peer, c: &Checked) -> bool {
-    let skew = SKEW_BYTES_MAX as u32;
+    let skew = ACK_SKEW_BYTES_MAX as u32;
     (dst.state < state::SYN_SENT
         || dst.state >= state::FIN_WAIT_2
         || src.state >= state::FIN_WAIT_2)

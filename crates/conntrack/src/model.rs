@@ -1,7 +1,7 @@
 //! The slow twin of the table, for one thread: connections in a map, all of which are examined for
 //! each packet.
 
-use crate::alg::{Expectations, Expected, Skew};
+use crate::alg::{Expectations, Expected, SeqShift};
 use crate::conn::Conn;
 use crate::count::{Count, Refused};
 use crate::machine::Peers;
@@ -18,7 +18,7 @@ pub struct Model {
     conns: HashMap<u64, Conn>,
     next: u64,
     expectations: Expectations,
-    skews: HashMap<(u64, bool), Skew>,
+    seq_shifts: HashMap<(u64, bool), SeqShift>,
     /// Limits, as the table has them.
     pub limits: Limits,
     /// Timeout policies.
@@ -126,12 +126,12 @@ impl Store for Model {
         self.expectations.add(tuple, what, came.port, lives)
     }
 
-    fn skew(&mut self, at: u64, reply: bool) -> Skew {
-        self.skews.get(&(at, reply)).copied().unwrap_or_default()
+    fn seq_shift(&mut self, at: u64, reply: bool) -> SeqShift {
+        self.seq_shifts.get(&(at, reply)).copied().unwrap_or_default()
     }
 
-    fn set_skew(&mut self, at: u64, reply: bool, skew: Skew) {
-        self.skews.insert((at, reply), skew);
+    fn set_seq_shift(&mut self, at: u64, reply: bool, seq_shift: SeqShift) {
+        self.seq_shifts.insert((at, reply), seq_shift);
     }
 
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {

@@ -1,7 +1,7 @@
 //! What `ct` does with one packet, in the order of OVS's userspace datapath. The same code serves
 //! the table that packet threads share and its twin.
 
-use crate::alg::{self, Edit, Expected, Skew};
+use crate::alg::{self, Edit, Expected, SeqShift};
 use crate::conn::{Conn, Known, Meta, Translation, state};
 use crate::count::{Count, Refused};
 use crate::extract::{Bad, Seen, extract};
@@ -56,9 +56,9 @@ pub trait Store {
     /// there are too many, or another connection announced the same tuple.
     fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool;
     /// The shift of a direction's TCP sequence numbers.
-    fn skew(&mut self, at: Self::Ref, reply: bool) -> Skew;
+    fn seq_shift(&mut self, at: Self::Ref, reply: bool) -> SeqShift;
     /// Sets the shift of a direction's TCP sequence numbers.
-    fn set_skew(&mut self, at: Self::Ref, reply: bool, skew: Skew);
+    fn set_seq_shift(&mut self, at: Self::Ref, reply: bool, seq_shift: SeqShift);
     /// A keyed hash of a tuple and of the addresses that it is translated to.
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64;
     /// A random number.

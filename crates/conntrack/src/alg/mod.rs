@@ -7,7 +7,7 @@ pub mod ftp;
 mod sequence;
 
 pub use expect::{Expectations, Expected};
-pub use sequence::Skew;
+pub use sequence::SeqShift;
 
 use crate::conn::{Conn, Meta, Translation, state};
 use crate::count::Count;
@@ -95,9 +95,9 @@ pub fn acknowledge<S: Store>(
 ) -> Segment {
     let mut segment = seen.segment;
     if let (Some(Alg::Ftp), Segment::Tcp(t), true) = (p.conn.alg, &mut segment, p.translated) {
-        let skew = store.skew(p.at, !p.reply);
-        if !skew.is_none() && t.flags & wire::tcp_flags::ACK != 0 {
-            t.ack = skew.back(t.ack);
+        let seq_shift = store.seq_shift(p.at, !p.reply);
+        if !seq_shift.is_none() && t.flags & wire::tcp_flags::ACK != 0 {
+            t.ack = seq_shift.back(t.ack);
             sequence::write(data, seen.place.l4, 8, t.ack);
         }
     }
@@ -131,9 +131,10 @@ pub fn serve<S: Store>(
                     None
                 }
             };
-            let skew = if p.translated { store.skew(p.at, p.reply) } else { Skew::default() };
-            if !skew.is_none() {
-                sequence::write(data, seen.place.l4, 4, skew.forth(t.seq));
+            let seq_shift =
+                if p.translated { store.seq_shift(p.at, p.reply) } else { SeqShift::default() };
+            if !seq_shift.is_none() {
+                sequence::write(data, seen.place.l4, 4, seq_shift.forth(t.seq));
             }
             edit
         }
@@ -177,9 +178,9 @@ fn announced<S: Store>(
     let place = seen.place;
     let (at, remove) = (start + found.text.start, found.text.len());
     let edit = Edit { l3: place.l3, l4: place.l4, at, remove, text, len };
-    let mut skew = store.skew(p.at, p.reply);
-    skew.grow(t.seq.wrapping_add(t.len), edit.growth() as i32);
-    store.set_skew(p.at, p.reply, skew);
+    let mut seq_shift = store.seq_shift(p.at, p.reply);
+    seq_shift.grow(t.seq.wrapping_add(t.len), edit.growth() as i32);
+    store.set_seq_shift(p.at, p.reply, seq_shift);
     Ok(Some(edit))
 }
 

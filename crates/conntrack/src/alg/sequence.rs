@@ -7,7 +7,7 @@ use wire::checksum;
 /// The shift of one direction's sequence numbers, because a helper changed the length of its
 /// payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skew {
+pub struct SeqShift {
     /// The sender's number behind the segment that was changed last.
     pub from: u32,
     /// Bytes that are added to numbers before `from`.
@@ -16,7 +16,7 @@ pub struct Skew {
     pub after: i32,
 }
 
-impl Skew {
+impl SeqShift {
     /// True if sequence numbers stay as they are.
     pub fn is_none(&self) -> bool {
         self.before == 0 && self.after == 0
@@ -41,7 +41,8 @@ impl Skew {
     /// A retransmission of it changes nothing more.
     pub fn grow(&mut self, end: u32, by: i32) {
         if self.is_none() || ahead(end, self.from) > 0 {
-            *self = Skew { from: end, before: self.after, after: self.after.saturating_add(by) };
+            *self =
+                SeqShift { from: end, before: self.after, after: self.after.saturating_add(by) };
         }
     }
 }
@@ -65,15 +66,24 @@ mod tests {
 
     #[test]
     fn numbers_before_and_behind_a_longer_text() {
-        let mut skew = Skew::default();
-        skew.grow(120, 5);
-        skew.grow(120, 5);
-        assert_eq!((skew.forth(100), skew.forth(120), skew.forth(130)), (100, 125, 135));
-        assert_eq!((skew.back(100), skew.back(125), skew.back(135)), (100, 120, 130));
-        skew.grow(220, -3);
-        assert_eq!((skew.forth(200), skew.forth(220)), (205, 222));
-        assert_eq!((skew.back(205), skew.back(222), skew.back(230)), (200, 220, 228));
-        let mut wraps = Skew::default();
+        let mut seq_shift = SeqShift::default();
+        seq_shift.grow(120, 5);
+        seq_shift.grow(120, 5);
+        assert_eq!(
+            (seq_shift.forth(100), seq_shift.forth(120), seq_shift.forth(130)),
+            (100, 125, 135)
+        );
+        assert_eq!(
+            (seq_shift.back(100), seq_shift.back(125), seq_shift.back(135)),
+            (100, 120, 130)
+        );
+        seq_shift.grow(220, -3);
+        assert_eq!((seq_shift.forth(200), seq_shift.forth(220)), (205, 222));
+        assert_eq!(
+            (seq_shift.back(205), seq_shift.back(222), seq_shift.back(230)),
+            (200, 220, 228)
+        );
+        let mut wraps = SeqShift::default();
         wraps.grow(2, 4);
         assert_eq!((wraps.forth(u32::MAX), wraps.forth(2), wraps.back(6)), (u32::MAX, 6, 2));
     }

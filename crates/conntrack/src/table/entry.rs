@@ -3,7 +3,7 @@
 //! read it.
 
 use super::atomics::{AtomicU16, AtomicU64, Lines, Ordering::*, prefetch};
-use crate::alg::Skew;
+use crate::alg::SeqShift;
 use crate::conn::{Conn, Translation};
 use crate::machine::{Peer, Peers, state};
 use crate::tuple::Tuple;
@@ -40,11 +40,11 @@ const LABEL_VERSION: usize = 2;
 const POLICY: usize = 3;
 /// Name of the connection that announced this one; 0: none.
 const PARENT: usize = 4;
-/// [`Skew::from`] of the original direction in the lower half, of the reply direction in the upper
+/// [`SeqShift::from`] of the original direction in the lower half, of the reply direction in the upper
 /// half; only of a connection with a helper.
-const SKEW_FROM: usize = 5;
-/// [`Skew::before`] and [`Skew::after`], a word for each direction.
-const SKEWS: usize = 6;
+const SHIFT_FROM: usize = 5;
+/// [`SeqShift::before`] and [`SeqShift::after`], a word for each direction.
+const SHIFTS: usize = 6;
 
 /// Bits of the control word. Bits 0-7 are the ends' states, 8-23 their window scales, 32-47 the
 /// zone's epoch, 48-63 how often the entry was used.
@@ -477,21 +477,21 @@ impl<'a> Entry<'a> {
     }
 
     /// The shift of a direction's sequence numbers, for an entry with a helper.
-    pub fn skew(&self, reply: bool) -> Skew {
+    pub fn seq_shift(&self, reply: bool) -> SeqShift {
         let half = |word: u64, upper: bool| if upper { (word >> 32) as u32 } else { word as u32 };
-        let by = self.cold()[SKEWS + usize::from(reply)].load(Relaxed);
-        let from = self.cold()[SKEW_FROM].load(Relaxed);
+        let by = self.cold()[SHIFTS + usize::from(reply)].load(Relaxed);
+        let from = self.cold()[SHIFT_FROM].load(Relaxed);
         let (before, after) = (half(by, true) as i32, half(by, false) as i32);
-        Skew { from: half(from, reply), before, after }
+        SeqShift { from: half(from, reply), before, after }
     }
 
     /// Sets the shift of a direction's sequence numbers. Only packets of that direction call this.
-    pub fn set_skew(&self, reply: bool, skew: Skew) {
-        let (place, shift) = (&self.cold()[SKEW_FROM], if reply { 32 } else { 0 });
-        let to = |word| Some(word & !(0xffff_ffff << shift) | u64::from(skew.from) << shift);
+    pub fn set_seq_shift(&self, reply: bool, seq_shift: SeqShift) {
+        let (place, shift) = (&self.cold()[SHIFT_FROM], if reply { 32 } else { 0 });
+        let to = |word| Some(word & !(0xffff_ffff << shift) | u64::from(seq_shift.from) << shift);
         let _ = place.fetch_update(Relaxed, Relaxed, to);
-        let by = u64::from(skew.before as u32) << 32 | u64::from(skew.after as u32);
-        self.cold()[SKEWS + usize::from(reply)].store(by, Relaxed);
+        let by = u64::from(seq_shift.before as u32) << 32 | u64::from(seq_shift.after as u32);
+        self.cold()[SHIFTS + usize::from(reply)].store(by, Relaxed);
     }
 
     /// The input port of the packet that began the connection.
@@ -545,7 +545,7 @@ impl<'a> Entry<'a> {
             };
             self.cold()[POLICY].store(helper << 32 | policy, Relaxed);
             self.cold()[PARENT].store(conn.parent.unwrap_or(0), Relaxed);
-            self.cold()[SKEW_FROM..].iter().for_each(|word| word.store(0, Relaxed));
+            self.cold()[SHIFT_FROM..].iter().for_each(|word| word.store(0, Relaxed));
         }
         if conn.label != 0 {
             bits |= bit::LABELLED;

@@ -21,7 +21,7 @@ pub use keeper::Keeper;
 pub use limits::{CONNECTIONS_COUNT_DEFAULT, Limits};
 pub use secret::Secret;
 
-use crate::alg::{Expectations, Expected, Skew};
+use crate::alg::{Expectations, Expected, SeqShift};
 use crate::conn::Conn;
 use crate::count::{COUNTS, Count, Refused};
 use crate::ipf::FragmentSettings;
@@ -601,13 +601,13 @@ impl Store for Worker {
         self.table.expectations.add(tuple, what, came.port, |name| self.table.lives(name))
     }
 
-    fn skew(&mut self, at: Ref, reply: bool) -> Skew {
-        self.table.entry(at).map_or(Skew::default(), |(entry, _)| entry.skew(reply))
+    fn seq_shift(&mut self, at: Ref, reply: bool) -> SeqShift {
+        self.table.entry(at).map_or(SeqShift::default(), |(entry, _)| entry.seq_shift(reply))
     }
 
-    fn set_skew(&mut self, at: Ref, reply: bool, skew: Skew) {
+    fn set_seq_shift(&mut self, at: Ref, reply: bool, seq_shift: SeqShift) {
         if let Some((entry, _)) = self.table.entry(at) {
-            entry.set_skew(reply, skew);
+            entry.set_seq_shift(reply, seq_shift);
         }
     }
 
