@@ -2,7 +2,7 @@
 //! is invalid (`+inv`), which is no error of the switch.
 
 use crate::machine::{Segment, TcpSegment, WSCALE_KNOWN, WSCALE_MAX};
-use crate::tuple::{Tuple, answer_type};
+use crate::tuple::{Tuple, reply_type};
 use wire::{
     IP_ICMP, IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP, Ipv4, Ipv6, Tcp, Udp, checksum, sctp_checksum,
     walk_extensions,
@@ -234,7 +234,7 @@ fn icmp(data: &[u8], mut seen: Seen) -> Result<Seen, Bad> {
     let b = &data[l4..end];
     let v6 = seen.tuple.v6;
     let [kind, code] = b.get(..wire::ICMP_LEN).map(|b| [b[0], b[1]]).ok_or(Bad::Shape)?;
-    if answer_type(kind, v6).is_some() {
+    if reply_type(kind, v6).is_some() {
         message(&mut seen.tuple, b, kind, code)?;
         let request = matches!((kind, v6), (8 | 13 | 15, false) | (128, true));
         seen.segment = Segment::Icmp { request };
@@ -264,7 +264,7 @@ fn icmp(data: &[u8], mut seen: Seen) -> Result<Seen, Bad> {
 
 /// Reads a query of ICMP or a reply to one: its identifier takes the place of both ports.
 fn message(tuple: &mut Tuple, b: &[u8], kind: u8, code: u8) -> Result<(), Bad> {
-    if answer_type(kind, tuple.v6).is_none() || code != 0 {
+    if reply_type(kind, tuple.v6).is_none() || code != 0 {
         return Err(Bad::Shape);
     }
     let id = u16::from_be_bytes([b[4], b[5]]);

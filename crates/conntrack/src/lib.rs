@@ -45,4 +45,4 @@ pub use table::{
     Ref, Secret, Shown, Table, Worker, is_fast,
 };
 pub use track::{Arrival, At, Store, track, track_seen};
-pub use tuple::{Tuple, address, answer_type, number};
+pub use tuple::{Tuple, address, number, reply_type};

@@ -30,17 +30,17 @@ pub fn choose(
     mut random: impl FnMut() -> u32,
     mut free: impl FnMut(&Tuple) -> bool,
 ) -> Option<Tuple> {
-    let mut answer = orig.reversed();
+    let mut reply = orig.reversed();
     let how = translation(nat);
     let address = nat.addresses.map(|range| pick(&range, orig.v6, hash));
     match (how, address) {
-        (Translation::None, _) => return Some(answer),
+        (Translation::None, _) => return Some(reply),
         (_, None) => {}
-        (Translation::Source, Some(a)) => answer.dst = a,
-        (Translation::Destination, Some(a)) => answer.src = a,
+        (Translation::Source, Some(a)) => reply.dst = a,
+        (Translation::Destination, Some(a)) => reply.src = a,
     }
     if !matches!(orig.proto, IP_TCP | IP_UDP | IP_SCTP) {
-        return free(&answer).then_some(answer);
+        return free(&reply).then_some(reply);
     }
     let ports = nat.ports.map(|(min, max)| {
         let count = u64::from(max.saturating_sub(min)) + 1;
@@ -48,8 +48,8 @@ pub fn choose(
     });
     let mut try_all = |ports: Ports, set: fn(&mut Tuple, u16)| {
         search(ports, &mut random, |port| {
-            set(&mut answer, port);
-            free(&answer).then_some(answer)
+            set(&mut reply, port);
+            free(&reply).then_some(reply)
         })
     };
     match (how, ports) {
@@ -57,24 +57,24 @@ pub fn choose(
         (Translation::Destination, Some(ports)) => {
             // If no destination port is free, the first one may be free for another source port.
             try_all(ports, |a, p| a.sport = p)
-                .or_else(|| answer_with(&mut answer, ports.first, orig, &mut random, &mut free))
+                .or_else(|| reply_with(&mut reply, ports.first, orig, &mut random, &mut free))
         }
         _ => try_all(class_of(orig.sport), |a, p| a.dport = p),
     }
 }
 
 /// Searches for a free reply tuple with this source port, by its destination port.
-fn answer_with(
-    answer: &mut Tuple,
+fn reply_with(
+    reply: &mut Tuple,
     sport: u16,
     orig: &Tuple,
     random: &mut impl FnMut() -> u32,
     free: &mut impl FnMut(&Tuple) -> bool,
 ) -> Option<Tuple> {
-    answer.sport = sport;
+    reply.sport = sport;
     search(class_of(orig.sport), random, |port| {
-        answer.dport = port;
-        free(answer).then_some(*answer)
+        reply.dport = port;
+        free(reply).then_some(*reply)
     })
 }
 
@@ -144,10 +144,10 @@ mod tests {
 
     #[test]
     fn source_port_stays_if_it_is_free() {
-        let answer = choose(&orig(), &source(None), 7, || 0, |_| true).unwrap();
-        assert_eq!((answer.dst, answer.dport, answer.src, answer.sport), (9, 5000, 2, 80));
-        let answer = choose(&orig(), &source(None), 7, || 0, |t| t.dport != 5000).unwrap();
-        assert_eq!(answer.dport, 5001);
+        let reply = choose(&orig(), &source(None), 7, || 0, |_| true).unwrap();
+        assert_eq!((reply.dst, reply.dport, reply.src, reply.sport), (9, 5000, 2, 80));
+        let reply = choose(&orig(), &source(None), 7, || 0, |t| t.dport != 5000).unwrap();
+        assert_eq!(reply.dport, 5001);
     }
 
     #[test]

@@ -5,20 +5,20 @@ use crate::extract::{Place, Seen};
 use crate::tuple::Tuple;
 use wire::{IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP, IPV4_LEN, checksum, sctp_checksum};
 
-/// Translates a packet, of which `seen` was read. `answer`: the connection's tuple of the other
+/// Translates a packet, of which `seen` was read. `other`: the connection's tuple of the other
 /// direction, whose reverse the packet has afterwards.
-pub fn translate(data: &mut [u8], seen: &Seen, how: Translation, answer: &Tuple) {
+pub fn translate(data: &mut [u8], seen: &Seen, how: Translation, other: &Tuple) {
     let place = seen.place;
-    let v6 = answer.v6;
-    let to = answer.reversed();
+    let v6 = other.v6;
+    let to = other.reversed();
     if !seen.related {
         addresses(data, place.l3, (place.l4, place.end), &to, how);
         ports(data, (place.l4, place.end), &to, true);
         return;
     }
     let (l3, l4) = place.inner;
-    ports(data, (l4, place.end), answer, false);
-    addresses(data, l3, (l4, place.end), answer, how.reversed());
+    ports(data, (l4, place.end), other, false);
+    addresses(data, l3, (l4, place.end), other, how.reversed());
     outer_address(data, &place, &to, how);
     fill_icmp(data, &place, v6);
 }

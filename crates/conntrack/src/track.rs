@@ -430,11 +430,11 @@ fn begin<S: Store>(
         }
     } else if let Some(nat) = &ct.nat {
         conn.nat = nat::translation(nat);
-        let Some(answer) = answer(store, &conn.orig, nat, came) else {
+        let Some(reply) = reply_tuple(store, &conn.orig, nat, came) else {
             store.count(Count::NatExhausted);
             return Ok(None);
         };
-        conn.reply = answer;
+        conn.reply = reply;
     }
     let at = match store.insert(&conn, class, came) {
         Ok(at) => at,
@@ -449,7 +449,7 @@ fn begin<S: Store>(
 
 /// The reply tuple of a translated connection; None: no tuple is free, or the packet's port had so
 /// many tried that no more are looked up.
-fn answer<S: Store>(
+fn reply_tuple<S: Store>(
     store: &mut S,
     orig: &Tuple,
     nat: &action::Nat,

@@ -35,7 +35,7 @@ impl Tuple {
     #[must_use]
     pub fn reversed(&self) -> Tuple {
         let icmp_type = match self.is_icmp() {
-            true => answer_type(self.icmp_type, self.v6).unwrap_or(0),
+            true => reply_type(self.icmp_type, self.v6).unwrap_or(0),
             false => 0,
         };
         Tuple {
@@ -86,7 +86,7 @@ pub fn number(addr: &IpAddr) -> u128 {
 
 /// The ICMP type of replies to messages of this type; None: messages of this type have no
 /// connection of their own. RFC 792, RFC 4443.
-pub fn answer_type(icmp_type: u8, v6: bool) -> Option<u8> {
+pub fn reply_type(icmp_type: u8, v6: bool) -> Option<u8> {
     Some(match (icmp_type, v6) {
         (8, false) => 0,
         (0, false) => 8,

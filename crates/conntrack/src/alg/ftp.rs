@@ -33,13 +33,13 @@ pub struct Announcement {
     pub commas: bool,
 }
 
-/// Reads a segment's payload. `answer`: it is the server's reply; `v6`: addresses are IPv6's.
-pub fn read(payload: &[u8], answer: bool, v6: bool) -> Line {
+/// Reads a segment's payload. `from_server`: it is the server's reply; `v6`: addresses are IPv6's.
+pub fn read(payload: &[u8], from_server: bool, v6: bool) -> Line {
     let b = &payload[..payload.len().min(LOOKED_AT_BYTES)];
     let begins = |with: &str| {
         b.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with.as_bytes()))
     };
-    let found = match answer {
+    let found = match from_server {
         false if begins("PORT") && !v6 => numbers(b, 4),
         false if begins("EPRT") => extended(b, v6),
         true if begins("227") && !v6 => numbers(b, 3),
@@ -144,8 +144,8 @@ pub fn address(address: u128, v6: bool, commas: bool) -> ([u8; ADDRESS_BYTES_MAX
 mod tests {
     use super::*;
 
-    fn port(line: &str, answer: bool, v6: bool) -> Option<(Option<u128>, u16, String)> {
-        match read(line.as_bytes(), answer, v6) {
+    fn port(line: &str, from_server: bool, v6: bool) -> Option<(Option<u128>, u16, String)> {
+        match read(line.as_bytes(), from_server, v6) {
             Line::Announces(a) => Some((a.address, a.port, line[a.text].into())),
             _ => None,
         }
@@ -169,16 +169,16 @@ mod tests {
 
     #[test]
     fn lines_that_do_not() {
-        for (line, answer, v6) in [
+        for (line, from_server, v6) in [
             ("PORT 10,1,1,1,4,1\r\n", true, false),
             ("227 Entering Passive Mode (10,1,1,1,255,255).\r\n", false, false),
             ("USER x\r\n", false, false),
             ("", false, false),
             ("22", true, false),
         ] {
-            assert_eq!(read(line.as_bytes(), answer, v6), Line::Other, "{line}");
+            assert_eq!(read(line.as_bytes(), from_server, v6), Line::Other, "{line}");
         }
-        for (line, answer, v6) in [
+        for (line, from_server, v6) in [
             ("PORT 10,1,1,1,4\r\n", false, false),
             ("PORT 10,1,1,256,4,1\r\n", false, false),
             ("PORT 10,1,1,1,0,0\r\n", false, false),
@@ -192,7 +192,7 @@ mod tests {
             ("229 (|||65536|)\r\n", true, true),
             ("229", true, true),
         ] {
-            assert_eq!(read(line.as_bytes(), answer, v6), Line::Bad, "{line}");
+            assert_eq!(read(line.as_bytes(), from_server, v6), Line::Bad, "{line}");
         }
     }
 

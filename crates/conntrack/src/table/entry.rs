@@ -194,10 +194,10 @@ impl Head {
     #[inline(always)]
     pub fn matches_v4(&self, addrs: u64, ports: u32, zone_proto: u32) -> Option<bool> {
         let sent = ((self.ports >> 32) ^ u64::from(ports)) | (self.addrs[0] ^ addrs);
-        let answered = u64::from(self.reply_ports as u32 ^ ports) | (self.addrs[1] ^ addrs);
+        let replied = u64::from(self.reply_ports as u32 ^ ports) | (self.addrs[1] ^ addrs);
         // The smaller one is 0 if either is: a branch for each direction would be predicted
         // wrongly.
-        (self.ports as u32 == zone_proto && sent.min(answered) == 0).then_some(sent != 0)
+        (self.ports as u32 == zone_proto && sent.min(replied) == 0).then_some(sent != 0)
     }
 
     /// The state of the first end.
