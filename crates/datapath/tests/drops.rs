@@ -389,7 +389,7 @@ fn a_fragment_without_the_rest_of_its_datagram() {
     lab.ends[0].send(&first);
     lab.run();
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while lab.dp.conntrack().fragments.held() > 0 {
+    while lab.dp.conntrack().fragments.waiting() > 0 {
         assert!(std::time::Instant::now() < end, "it still waits");
         lab.run();
     }
@@ -404,7 +404,7 @@ fn fragments_of_a_whole_datagram_go_on_as_they_came() {
     lab.ends[0].send(&last);
     lab.run();
     assert!(lab.ends[1].drain().is_empty(), "it waits for the first one");
-    assert_eq!(lab.dp.conntrack().fragments.held(), 1);
+    assert_eq!(lab.dp.conntrack().fragments.waiting(), 1);
     lab.ends[0].send(&first);
     lab.run();
     assert_eq!(lab.ends[1].drain(), [first, last]);

@@ -33,39 +33,43 @@ fn fragments_wait_for_all_of_their_datagram_in_any_order() {
         store.gather(&settings, piece(2, 400, 800, true), PORT, 9, 0, &mut out, &mut Vec::new()),
         Gathered::Waits
     );
-    assert_eq!(settings.held(), 3);
+    assert_eq!(settings.waiting(), 3);
     assert_eq!(
         store.gather(&settings, piece(1, 400, 800, true), PORT, 2, 0, &mut out, &mut Vec::new()),
         Gathered::Complete
     );
     assert_eq!(out.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [1, 2, 3]);
     let counted = [Accepted, Completed, Overlapped].map(|what| settings.counted(false, what));
-    assert_eq!((counted, settings.held()), ([4, 3, 0], 1));
+    assert_eq!((counted, settings.waiting()), ([4, 3, 0], 1));
     out.clear();
     store.expire(&settings, u64::from(FRAGMENT_WAIT_MILLIS) - 1, 10, &mut out);
     assert!(out.is_empty());
     store.expire(&settings, u64::from(FRAGMENT_WAIT_MILLIS), 10, &mut out);
-    assert_eq!((out.len(), settings.counted(false, Expired), settings.held()), (1, 1, 0));
+    assert_eq!((out.len(), settings.counted(false, Expired), settings.waiting()), (1, 1, 0));
 }
 
 #[test]
-fn what_does_not_fit_is_not_held() {
+fn what_does_not_fit_is_rejected() {
     let (mut store, settings) = store();
     let mut out = Vec::new();
-    let mut unheld =
+    let mut rejected =
         |f: Fragment| match store.gather(&settings, f, PORT, 0, 0, &mut out, &mut Vec::new()) {
-            Gathered::Unheld(_, why) => Some(why),
+            Gathered::Rejected(_, why) => Some(why),
             _ => None,
         };
-    assert_eq!(unheld(piece(1, 400, 800, true)), None);
-    assert_eq!(unheld(piece(1, 400, 800, true)), Some(Unheld::Overlaps));
-    assert_eq!(unheld(piece(1, 792, 1600, true)), Some(Unheld::Overlaps));
-    assert_eq!(unheld(piece(1, 0, 8, true)), Some(Unheld::TooSmall));
-    assert_eq!(unheld(piece(1, 0, 300, false)), Some(Unheld::Overlaps), "an end before the end");
-    assert_eq!(unheld(piece(1, 800, 808, false)), None);
-    assert_eq!(unheld(piece(1, 1600, 2400, true)), Some(Unheld::Overlaps), "behind the end");
+    assert_eq!(rejected(piece(1, 400, 800, true)), None);
+    assert_eq!(rejected(piece(1, 400, 800, true)), Some(Rejected::Overlaps));
+    assert_eq!(rejected(piece(1, 792, 1600, true)), Some(Rejected::Overlaps));
+    assert_eq!(rejected(piece(1, 0, 8, true)), Some(Rejected::TooSmall));
+    assert_eq!(
+        rejected(piece(1, 0, 300, false)),
+        Some(Rejected::Overlaps),
+        "an end before the end"
+    );
+    assert_eq!(rejected(piece(1, 800, 808, false)), None);
+    assert_eq!(rejected(piece(1, 1600, 2400, true)), Some(Rejected::Overlaps), "behind the end");
     settings.set_on(false, false);
-    assert_eq!(unheld(piece(1, 0, 400, true)), Some(Unheld::Off));
+    assert_eq!(rejected(piece(1, 0, 400, true)), Some(Rejected::Off));
     assert_eq!(settings.counted(false, Overlapped), 4);
     assert_eq!(settings.counted(false, TooSmall), 1);
 }
@@ -112,10 +116,10 @@ fn in_a_full_store_the_port_that_has_most_gives_way() {
     assert!(evicted.iter().all(|(_, port)| *port < 4 || *port == 9));
     let oldest: Vec<u32> = evicted.iter().take(4).map(|(f, _)| f.datagram.id).collect();
     assert!(oldest.iter().all(|id| *id < 4), "the oldest go first: {oldest:?}");
-    assert_eq!(settings.held(), FRAGMENTS_COUNT_DEFAULT);
+    assert_eq!(settings.waiting(), FRAGMENTS_COUNT_DEFAULT);
     assert_eq!(settings.counted(false, Purged), others as u64 + 1);
     store.expire(&settings, u64::MAX, usize::MAX, &mut out);
-    assert_eq!((settings.held(), (0..11).map(|p| store.shares.of(p)).sum::<u32>()), (0, 0));
+    assert_eq!((settings.waiting(), (0..11).map(|p| store.shares.of(p)).sum::<u32>()), (0, 0));
 }
 
 /// A packet: Ethernet's 14 bytes, a header, some of a payload.
@@ -194,7 +198,7 @@ proptest! {
             let f = read(&p, 14, 0, 0).unwrap();
             let fits = taken[range.clone()].iter().all(|t| *t == 0);
             let gathered = store.gather(&settings, f, PORT, p, 0, &mut out, &mut Vec::new());
-            prop_assert_eq!(fits, !matches!(gathered, Gathered::Unheld(..)));
+            prop_assert_eq!(fits, !matches!(gathered, Gathered::Rejected(..)));
             if fits { taken[range].fill(1); }
             let whole = taken.iter().all(|t| *t == 1);
             prop_assert_eq!(whole, gathered == Gathered::Complete);

@@ -32,7 +32,7 @@ const END: u32 = u32::MAX;
 
 /// Why a fragment does not wait, and is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unheld {
+pub enum Rejected {
     /// Datagrams of this IP version are not reassembled.
     Off,
     /// The fragment is too small, and not the last one.
@@ -52,12 +52,12 @@ pub enum Gathered<T> {
     /// The datagram is complete: its fragments were appended to `out`, in order.
     Complete,
     /// The fragment does not wait.
-    Unheld(T, Unheld),
+    Rejected(T, Rejected),
 }
 
 /// A fragment with what belongs to it, and the port to whose share it counts.
-struct Slot<T> {
-    held: Option<(Fragment, T)>,
+struct Waiting<T> {
+    fragment: Option<(Fragment, T)>,
     port: u16,
     /// The number of the list that the fragment is in.
     list: u32,
@@ -80,8 +80,8 @@ struct List {
 
 /// Fragments that wait. `T`: the packet, and what is to become of it.
 pub struct Fragments<T> {
-    slots: Vec<Slot<T>>,
-    free_slots: Vec<u32>,
+    waiting: Vec<Waiting<T>>,
+    free_places: Vec<u32>,
     lists: Vec<List>,
     free_lists: Vec<u32>,
     by_datagram: HashMap<Datagram, u32>,
@@ -94,8 +94,8 @@ impl<T> Default for Fragments<T> {
     fn default() -> Self {
         let most = FRAGMENTS_COUNT_MAX as usize;
         Fragments {
-            slots: Vec::with_capacity(most),
-            free_slots: Vec::with_capacity(most),
+            waiting: Vec::with_capacity(most),
+            free_places: Vec::with_capacity(most),
             lists: Vec::with_capacity(most),
             free_lists: Vec::with_capacity(most),
             by_datagram: HashMap::with_capacity(most),
@@ -124,11 +124,11 @@ impl<T> Fragments<T> {
         let admitted = self.admit(settings, &fragment, port);
         if let Err(why) = admitted.and_then(|()| self.make_room(settings, port, evicted)) {
             match why {
-                Unheld::TooSmall => settings.count(v6, TooSmall, 1),
-                Unheld::Overlaps => settings.count(v6, Overlapped, 1),
-                Unheld::Off | Unheld::Full => {}
+                Rejected::TooSmall => settings.count(v6, TooSmall, 1),
+                Rejected::Overlaps => settings.count(v6, Overlapped, 1),
+                Rejected::Off | Rejected::Full => {}
             }
-            return Gathered::Unheld(what, why);
+            return Gathered::Rejected(what, why);
         }
         let n = match self.by_datagram.get(&fragment.datagram) {
             Some(n) => *n,
@@ -136,7 +136,7 @@ impl<T> Fragments<T> {
         };
         settings.count(v6, Accepted, 1);
         self.put(n, fragment, port, what);
-        settings.held.fetch_add(1, Relaxed);
+        settings.waiting.fetch_add(1, Relaxed);
         let list = &self.lists[n as usize];
         if list.whole != Some(list.bytes) {
             return Gathered::Waits;
@@ -176,13 +176,13 @@ impl<T> Fragments<T> {
     }
 
     /// Checks whether the fragment may wait; the error says why not.
-    fn admit(&self, settings: &FragmentSettings, f: &Fragment, port: u16) -> Result<(), Unheld> {
+    fn admit(&self, settings: &FragmentSettings, f: &Fragment, port: u16) -> Result<(), Rejected> {
         let (v6, most) = (f.datagram.v6, settings.most());
         if !settings.is_on(v6) {
-            return Err(Unheld::Off);
+            return Err(Rejected::Off);
         }
         if f.more && f.size() < settings.bytes_min(v6) as usize {
-            return Err(Unheld::TooSmall);
+            return Err(Rejected::TooSmall);
         }
         if let Some(n) = self.by_datagram.get(&f.datagram) {
             let list = &self.lists[*n as usize];
@@ -190,15 +190,15 @@ impl<T> Fragments<T> {
             let outside = list.whole.is_some_and(|whole| f.end > whole || !f.more)
                 || !f.more && self.of(list).any(|other| other.end > f.end);
             if outside || self.of(list).any(|other| f.start < other.end && other.start < f.end) {
-                return Err(Unheld::Overlaps);
+                return Err(Rejected::Overlaps);
             }
             if list.count >= FRAGMENTS_OF_DATAGRAM_COUNT_MAX {
-                return Err(Unheld::Full);
+                return Err(Rejected::Full);
             }
         }
         match self.shares.of(port) < (most / PORT_SHARE).max(1) {
             true => Ok(()),
-            false => Err(Unheld::Full),
+            false => Err(Rejected::Full),
         }
     }
 
@@ -209,26 +209,26 @@ impl<T> Fragments<T> {
         settings: &FragmentSettings,
         port: u16,
         evicted: &mut Vec<(Fragment, T)>,
-    ) -> Result<(), Unheld> {
-        if settings.held() < settings.most() {
+    ) -> Result<(), Rejected> {
+        if settings.waiting() < settings.most() {
             return Ok(());
         }
-        let at = self.shares.victim(port).ok_or(Unheld::Full)?;
-        let n = self.slots[at as usize].list;
+        let at = self.shares.victim(port).ok_or(Rejected::Full)?;
+        let n = self.waiting[at as usize].list;
         let v6 = self.lists[n as usize].datagram.v6;
         let count = self.end(settings, n, evicted);
         settings.count(v6, Purged, count as u64);
         // The limit may have been lowered since the fragments came.
-        if settings.held() < settings.most() { Ok(()) } else { Err(Unheld::Full) }
+        if settings.waiting() < settings.most() { Ok(()) } else { Err(Rejected::Full) }
     }
 
     /// The fragments of a list, in order.
     fn of<'a>(&'a self, list: &'a List) -> impl Iterator<Item = &'a Fragment> {
         let mut n = list.first;
         std::iter::from_fn(move || {
-            let slot = self.slots.get(n as usize)?;
-            n = slot.next;
-            slot.held.as_ref().map(|(f, _)| f)
+            let waiting = self.waiting.get(n as usize)?;
+            n = waiting.next;
+            waiting.fragment.as_ref().map(|(f, _)| f)
         })
     }
 
@@ -258,21 +258,21 @@ impl<T> Fragments<T> {
     fn put(&mut self, n: u32, fragment: Fragment, port: u16, what: T) {
         let list = &mut self.lists[n as usize];
         let (mut before, mut next) = (END, list.first);
-        while let Some(slot) = self.slots.get(next as usize)
-            && slot.held.as_ref().is_some_and(|(f, _)| f.start < fragment.start)
+        while let Some(waiting) = self.waiting.get(next as usize)
+            && waiting.fragment.as_ref().is_some_and(|(f, _)| f.start < fragment.start)
         {
-            (before, next) = (next, slot.next);
+            (before, next) = (next, waiting.next);
         }
         list.count += 1;
         list.bytes += fragment.end - fragment.start;
         if !fragment.more {
             list.whole = Some(fragment.end);
         }
-        let slot = Slot { held: Some((fragment, what)), port, list: n, next };
-        let at = take(&mut self.slots, &mut self.free_slots, slot);
+        let waiting = Waiting { fragment: Some((fragment, what)), port, list: n, next };
+        let at = take(&mut self.waiting, &mut self.free_places, waiting);
         match before {
             END => self.lists[n as usize].first = at,
-            before => self.slots[before as usize].next = at,
+            before => self.waiting[before as usize].next = at,
         }
         self.shares.enter(port, at);
     }
@@ -292,14 +292,14 @@ impl<T> Fragments<T> {
         self.free_lists.push(n);
         let mut at = first;
         while at != END {
-            let slot = &mut self.slots[at as usize];
-            out.extend(slot.held.take());
-            let (port, next) = (slot.port, slot.next);
-            self.free_slots.push(at);
+            let waiting = &mut self.waiting[at as usize];
+            out.extend(waiting.fragment.take());
+            let (port, next) = (waiting.port, waiting.next);
+            self.free_places.push(at);
             self.shares.leave(port, at);
             at = next;
         }
-        settings.held.fetch_sub(count as u32, Relaxed);
+        settings.waiting.fetch_sub(count as u32, Relaxed);
         count
     }
 }

@@ -47,7 +47,7 @@ pub struct FragmentSettings {
     most: AtomicU32,
     wait_millis: AtomicU32,
     /// Fragments that wait now.
-    pub(super) held: AtomicU32,
+    pub(super) waiting: AtomicU32,
     counts: [[AtomicU64; FRAGMENT_COUNT_NAMES.len()]; 2],
 }
 
@@ -58,7 +58,7 @@ impl Default for FragmentSettings {
             bytes_min: FRAGMENT_BYTES_MIN_DEFAULT.map(AtomicU32::new),
             most: AtomicU32::new(FRAGMENTS_COUNT_DEFAULT),
             wait_millis: AtomicU32::new(FRAGMENT_WAIT_MILLIS),
-            held: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
             counts: Default::default(),
         }
     }
@@ -121,8 +121,8 @@ impl FragmentSettings {
     }
 
     /// Fragments that wait now.
-    pub fn held(&self) -> u32 {
-        self.held.load(Relaxed)
+    pub fn waiting(&self) -> u32 {
+        self.waiting.load(Relaxed)
     }
 
     /// How often this was counted.

@@ -82,7 +82,7 @@ fn status(s: &mut State, args: &[String]) -> Result<String, String> {
     line("v4 enabled", f.is_on(false).into());
     line("v6 enabled", f.is_on(true).into());
     line("max num frags (v4/v6)", f.most().into());
-    line("num frag", f.held().into());
+    line("num frag", f.waiting().into());
     for (v6, version) in [(false, "v4"), (true, "v6")] {
         line(&format!("min {version} frag size"), f.bytes_min(v6).into());
         for (name, what) in FRAGMENT_COUNT_NAMES.iter().zip(COUNTED) {

@@ -10,7 +10,7 @@ use crate::actions::ct;
 use crate::parse::frame::Frame;
 use action::{Ct, Op};
 use conntrack::ipf::{DATAGRAM_BYTES_MAX, FRAGMENTS_OF_DATAGRAM_COUNT_MAX, assemble, spread};
-use conntrack::ipf::{Fragment, Fragments, Gathered, Unheld};
+use conntrack::ipf::{Fragment, Fragments, Gathered, Rejected};
 use conntrack::{Arrival, At, Count, Meta, Store, state};
 use packet::Packet;
 use std::collections::VecDeque;
@@ -150,8 +150,8 @@ impl Gatherer {
         match gathered {
             Gathered::Waits => {}
             Gathered::Complete => self.track(worker, ct, now),
-            Gathered::Unheld(held, why) => {
-                if why == Unheld::Full {
+            Gathered::Rejected(held, why) => {
+                if why == Rejected::Full {
                     worker.count(Count::FragmentFull);
                 }
                 return Some(held);
@@ -205,7 +205,7 @@ impl Gatherer {
     /// Takes some of the expired fragments from the store.
     pub fn expire(&mut self, worker: &conntrack::Worker, now: u64) {
         let settings = &worker.table().fragments;
-        if settings.held() > 0
+        if settings.waiting() > 0
             && let Ok(mut waiting) = self.waiting.try_lock()
         {
             waiting.expire(settings, now, EXPIRED_COUNT_MAX, &mut self.taken);
