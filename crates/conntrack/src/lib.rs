@@ -44,5 +44,5 @@ pub use table::{
     CONNECTIONS_COUNT_DEFAULT, FastHeaders, FastPacket, FastTracked, Keeper, Limits, Prefetched,
     Ref, Secret, Shown, Table, Worker, is_fast,
 };
-pub use track::{Arrival, At, Store, track, track_seen};
+pub use track::{Arrival, IpHeader, Store, track, track_seen};
 pub use tuple::{Tuple, address, number, reply_type};

@@ -73,7 +73,7 @@ pub trait Store {
 
 /// Where the packet's IP header is, and what is known of its checksums.
 #[derive(Clone, Copy, Debug)]
-pub struct At {
+pub struct IpHeader {
     /// Offset of the IP header.
     pub l3: usize,
     /// The checksums are known to be right.
@@ -97,7 +97,7 @@ pub fn track<S: Store>(
     store: &mut S,
     ct: &Ct,
     data: &mut [u8],
-    at: At,
+    ip: IpHeader,
     meta: &mut Meta<S::Ref>,
     came: Arrival,
 ) -> Option<Edit> {
@@ -106,10 +106,10 @@ pub fn track<S: Store>(
         && let Some(conn) = store.read(known.at, came.now)
         && conn.alg.is_none()
     {
-        again(store, ct, data, at, meta, &known, &conn);
+        again(store, ct, data, ip, meta, &known, &conn);
         return None;
     }
-    track_seen(store, ct, data, &extract(data, at.l3, ct.zone, at.sound), meta, came)
+    track_seen(store, ct, data, &extract(data, ip.l3, ct.zone, ip.sound), meta, came)
 }
 
 /// Does what [`track`] does, for a packet that was read before ([`extract`]) and whose connection
@@ -145,14 +145,14 @@ fn again<S: Store>(
     store: &mut S,
     ct: &Ct,
     data: &mut [u8],
-    at: At,
+    ip: IpHeader,
     meta: &mut Meta<S::Ref>,
     known: &Known<S::Ref>,
     conn: &Conn,
 ) {
     if ct.nat.is_some() {
         if conn.nat != Translation::None
-            && let Ok(seen) = extract(data, at.l3, ct.zone, true)
+            && let Ok(seen) = extract(data, ip.l3, ct.zone, true)
         {
             handle_nat(data, &seen, meta, conn, known.reply, ct.zone);
         }

@@ -1,7 +1,7 @@
 //! Connections that are begun and never answered, and a table that is full: what others have stays.
 
 use action::{Ct, Nat, NatSide};
-use conntrack::{Arrival, At, Count, Keeper, Meta, Table, Worker, state, track};
+use conntrack::{Arrival, Count, IpHeader, Keeper, Meta, Table, Worker, state, track};
 use std::sync::Arc;
 use sync::{Domain, Reader};
 use wire::IP_TCP;
@@ -48,8 +48,9 @@ impl Lab {
     /// Sends a packet through a zone, with commit; its state.
     fn send(&mut self, zone: u16, mut data: Vec<u8>) -> u8 {
         let (ct, mut meta) = (Ct { zone, commit: true, ..Ct::default() }, Meta::default());
-        let (at, came) = (At { l3: 0, sound: true }, Arrival { port: self.port, now: self.now });
-        let _ = track(&mut self.worker, &ct, &mut data, at, &mut meta, came);
+        let (ip, came) =
+            (IpHeader { l3: 0, sound: true }, Arrival { port: self.port, now: self.now });
+        let _ = track(&mut self.worker, &ct, &mut data, ip, &mut meta, came);
         // What the keeper's thread and the worker's loop do.
         self.reader.quiescent();
         self.keeper.tend(self.now, 64);
@@ -205,9 +206,10 @@ impl Lab {
         let ct = Ct { zone: 1, commit: true, nat, ..Ct::default() };
         let (mut data, mut meta) = (segment(n.into(), true, SYN, 100, 0), Meta::default());
         data[19] = server;
-        let (at, came) = (At { l3: 0, sound: true }, Arrival { port: self.port, now: self.now });
+        let (ip, came) =
+            (IpHeader { l3: 0, sound: true }, Arrival { port: self.port, now: self.now });
         let before = self.table.zone_len(1);
-        let _ = track(&mut self.worker, &ct, &mut data, at, &mut meta, came);
+        let _ = track(&mut self.worker, &ct, &mut data, ip, &mut meta, came);
         self.table.zone_len(1) > before
     }
 

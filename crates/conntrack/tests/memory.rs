@@ -2,7 +2,7 @@
 //! memory for. The only test of its program, as the limit is the process's.
 
 use action::Ct;
-use conntrack::{Arrival, At, Count, Keeper, Meta, Table, Worker, track};
+use conntrack::{Arrival, Count, IpHeader, Keeper, Meta, Table, Worker, track};
 use std::sync::Arc;
 use sync::Domain;
 use wire::IP_UDP;
@@ -43,8 +43,8 @@ fn without_address_space_the_table_is_smaller() {
     let mut send = |n: u32| {
         let ct = Ct { zone: (n % ZONES) as u16, commit: true, ..Ct::default() };
         let (mut data, mut meta) = (datagram(n), Meta::default());
-        let (at, came) = (At { l3: 0, sound: true }, Arrival { port: 1, now: 0 });
-        let _ = track(&mut worker, &ct, &mut data, at, &mut meta, came);
+        let (ip, came) = (IpHeader { l3: 0, sound: true }, Arrival { port: 1, now: 0 });
+        let _ = track(&mut worker, &ct, &mut data, ip, &mut meta, came);
         reader.quiescent();
         keeper.tend(0, 64);
     };

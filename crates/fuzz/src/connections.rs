@@ -2,7 +2,7 @@
 
 use crate::within;
 use action::{Ct, Nat, NatSide};
-use conntrack::{Arrival, At, CLASSES, Keeper, Meta, Model, Store, Table, Worker, track};
+use conntrack::{Arrival, CLASSES, IpHeader, Keeper, Meta, Model, Store, Table, Worker, track};
 use std::cell::RefCell;
 use std::sync::Arc;
 use sync::{Domain, Reader};
@@ -97,8 +97,14 @@ fn tracked<S: Store>(
 ) -> (impl PartialEq + std::fmt::Debug, Vec<u8>) {
     let (mut data, mut meta, mut all) = (data.to_vec(), Meta::default(), Vec::new());
     for ct in list {
-        let edit =
-            track(store, ct, &mut data, At { l3: 0, sound }, &mut meta, Arrival { port: 1, now });
+        let edit = track(
+            store,
+            ct,
+            &mut data,
+            IpHeader { l3: 0, sound },
+            &mut meta,
+            Arrival { port: 1, now },
+        );
         let edit = edit.map(|e| format!("{e:?}"));
         all.push((edit, meta.state, meta.zone, meta.mark, meta.label, meta.tuple));
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::conn::{Meta, Translation, state};
 use crate::extract::extract;
 use crate::model::Model;
-use crate::track::{Arrival, At, track, track_seen};
+use crate::track::{Arrival, IpHeader, track, track_seen};
 use action::{Ct, Nat, NatSide};
 use proptest::prelude::*;
 use sync::Domain;
@@ -160,8 +160,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// One packet through one `ct`.
 fn slow<S: Store>(store: &mut S, ct: &Ct, data: &mut [u8], meta: &mut Meta<S::Ref>, now: u64) {
-    let (at, came) = (At { l3: 0, sound: false }, Arrival { port: 1, now });
-    let _ = track(store, ct, data, at, meta, came);
+    let (ip, came) = (IpHeader { l3: 0, sound: false }, Arrival { port: 1, now });
+    let _ = track(store, ct, data, ip, meta, came);
 }
 
 /// A packet as the fast path reads it; None: it is not one for it.
@@ -327,7 +327,7 @@ fn tcp_from_syn_to_the_end() {
             &mut worker,
             &ct,
             &mut data,
-            At { l3: 0, sound: false },
+            IpHeader { l3: 0, sound: false },
             &mut meta,
             Arrival::default(),
         );

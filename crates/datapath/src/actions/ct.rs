@@ -6,7 +6,7 @@ use crate::parse::frame::Frame;
 use action::Ct;
 use conntrack::alg::Edit;
 use conntrack::ipf::{self, Fragment};
-use conntrack::{At, Meta, Ref, state};
+use conntrack::{IpHeader, Meta, Ref, state};
 use flow::at;
 use packet::Packet;
 
@@ -20,8 +20,8 @@ pub(crate) fn track<S: Sink>(sink: &mut S, ct: &Ct, p: &mut Packet, f: &mut Fram
     let sound = p.has_sound_checksums();
     let is_ip = matches!(bytes(&f.line)[at::ETH_TYPE..at::ETH_TYPE + 2], [8, 0] | [0x86, 0xdd]);
     let l3 = if is_ip { f.layout.l3.into() } else { p.len() };
-    let (at, port) = (At { l3, sound }, f.in_port());
-    if let Some(edit) = sink.track(ct, p.data_mut(), at, port, &mut f.ct)
+    let (ip, port) = (IpHeader { l3, sound }, f.in_port());
+    if let Some(edit) = sink.track(ct, p.data_mut(), ip, port, &mut f.ct)
         && !replace(p, &edit)
     {
         f.ct.state = state::INV | state::TRK;

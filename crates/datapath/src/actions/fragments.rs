@@ -11,7 +11,7 @@ use crate::parse::frame::Frame;
 use action::{Ct, Op};
 use conntrack::ipf::{DATAGRAM_BYTES_MAX, FRAGMENTS_OF_DATAGRAM_COUNT_MAX, assemble, spread};
 use conntrack::ipf::{Fragment, Fragments, Gathered, Rejected};
-use conntrack::{Arrival, At, Count, Meta, Store, state};
+use conntrack::{Arrival, Count, IpHeader, Meta, Store, state};
 use packet::Packet;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -178,10 +178,10 @@ impl Gatherer {
         let whole = &mut self.whole[..len];
         let (first, Held { frame, .. }) = &self.taken[0];
         let (first, mut meta) = (*first, frame.ct);
-        let at = At { l3: 0, sound: false };
+        let ip = IpHeader { l3: 0, sound: false };
         let came = Arrival { port: frame.in_port(), now };
         // Fragments keep their lengths, so no text in the datagram is replaced.
-        if conntrack::track(worker, ct, whole, at, &mut meta, came).is_some() {
+        if conntrack::track(worker, ct, whole, ip, &mut meta, came).is_some() {
             meta.state = state::INV | state::TRK;
         }
         for (f, mut held) in self.taken.drain(..) {

@@ -15,7 +15,7 @@ use crate::tunnel;
 use action::{Ct, Meter, Op, Punt, Rewrite, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
-use conntrack::{At, Meta, Ref};
+use conntrack::{IpHeader, Meta, Ref};
 use flow::{Key, PortNo, at};
 use packet::Packet;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) trait Sink {
         &mut self,
         ct: &Ct,
         data: &mut [u8],
-        at: At,
+        ip: IpHeader,
         port: PortNo,
         meta: &mut Meta<Ref>,
     ) -> Option<Edit>;

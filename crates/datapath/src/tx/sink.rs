@@ -10,7 +10,7 @@ use crate::parse::frame::Frame;
 use action::{Ct, Meter, Punt, PuntClass, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
-use conntrack::{Arrival, At, Meta, Ref};
+use conntrack::{Arrival, IpHeader, Meta, Ref};
 use flow::{Key, PortNo, at};
 use packet::Packet;
 use std::sync::Arc;
@@ -78,12 +78,12 @@ impl Sink for TxState {
         &mut self,
         ct: &Ct,
         data: &mut [u8],
-        at: At,
+        ip: IpHeader,
         port: PortNo,
         meta: &mut Meta<Ref>,
     ) -> Option<Edit> {
         let came = Arrival { port, now: self.now_ms };
-        conntrack::track(&mut self.ct.worker, ct, data, at, meta, came)
+        conntrack::track(&mut self.ct.worker, ct, data, ip, meta, came)
     }
     fn gather(&mut self, ct: &Ct, fragment: Fragment, mut held: Held) -> Option<Held> {
         held.newest_port = self.newest_port;

@@ -21,7 +21,7 @@ use crate::tunnel;
 use action::{Ct, Decision, Meter, Op, Punt, Verdict};
 use conntrack::alg::Edit;
 use conntrack::ipf::Fragment;
-use conntrack::{At, Meta, Ref};
+use conntrack::{IpHeader, Meta, Ref};
 use flow::{Key, PortNo};
 use packet::{HeapPool, Packet, Pool};
 use std::fmt::Write;
@@ -100,7 +100,14 @@ impl Sink for Record {
         self.outcome.others += 1;
         self.free(packet);
     }
-    fn track(&mut self, _: &Ct, _: &mut [u8], _: At, _: PortNo, _: &mut Meta<Ref>) -> Option<Edit> {
+    fn track(
+        &mut self,
+        _: &Ct,
+        _: &mut [u8],
+        _: IpHeader,
+        _: PortNo,
+        _: &mut Meta<Ref>,
+    ) -> Option<Edit> {
         self.outcome.others += 1;
         None
     }

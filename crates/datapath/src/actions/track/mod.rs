@@ -18,7 +18,7 @@ use crate::batch::Batch;
 use crate::batch::keys::{Layout, run_length};
 use crate::tx::TxState;
 use action::{Ct, Op};
-use conntrack::{Arrival, At, Bad, FastPacket, FastTracked, Meta, Seen, state};
+use conntrack::{Arrival, Bad, FastPacket, FastTracked, IpHeader, Meta, Seen, state};
 use read::{Ahead, GROUP_PACKETS, prefetch_entries, read_group};
 use second_lookup::{look_up_again, write_ct_fields};
 use telemetry::Drop;
@@ -199,8 +199,9 @@ fn track(
     let edit = match seen {
         Some(seen) => conntrack::track_seen(&mut tx.ct.worker, ct, p.data_mut(), seen, meta, came),
         None => {
-            let at = At { l3: batch.columns.layout[i].l3.into(), sound: p.has_sound_checksums() };
-            conntrack::track(&mut tx.ct.worker, ct, p.data_mut(), at, meta, came)
+            let ip =
+                IpHeader { l3: batch.columns.layout[i].l3.into(), sound: p.has_sound_checksums() };
+            conntrack::track(&mut tx.ct.worker, ct, p.data_mut(), ip, meta, came)
         }
     };
     if let Some(edit) = edit {
