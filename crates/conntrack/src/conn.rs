@@ -79,7 +79,7 @@ pub struct Meta<R> {
     /// The connection's tuple of the original direction; without a connection the packet's own.
     pub tuple: Option<Tuple>,
     /// The connection that the last `ct` found, and the packet's relation to it.
-    pub conn: Option<Known<R>>,
+    pub conn: Option<PacketConn<R>>,
 }
 
 impl<R> Default for Meta<R> {
@@ -90,9 +90,9 @@ impl<R> Default for Meta<R> {
 
 /// A connection that an earlier `ct` found for the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known<R> {
+pub struct PacketConn<R> {
     /// The connection.
-    pub at: R,
+    pub conn_ref: R,
     /// True if the packet has the reply direction.
     pub reply: bool,
     /// True if the packet is an ICMP error about the connection.

@@ -32,7 +32,7 @@ pub mod text;
 mod track;
 mod tuple;
 
-pub use conn::{Conn, Known, Meta, Translation, state};
+pub use conn::{Conn, Meta, PacketConn, Translation, state};
 pub use count::{COUNT_NAMES, COUNTS, Count, Refused};
 pub use extract::{Bad, Place, Seen, extract};
 pub use filter::{Absent, Filter, TupleFilter};

@@ -49,23 +49,22 @@ impl Store for Model {
 
     fn find(&mut self, tuple: &Tuple, now: u64) -> Option<(u64, bool)> {
         let live = || self.conns.iter().filter(|(_, c)| c.expires > now);
-        live()
-            .find(|(_, c)| c.orig == *tuple)
-            .map(|(at, _)| (*at, false))
-            .or_else(|| live().find(|(_, c)| c.reply == *tuple).map(|(at, _)| (*at, true)))
+        live().find(|(_, c)| c.orig == *tuple).map(|(conn_ref, _)| (*conn_ref, false)).or_else(
+            || live().find(|(_, c)| c.reply == *tuple).map(|(conn_ref, _)| (*conn_ref, true)),
+        )
     }
 
-    fn read(&mut self, at: u64, now: u64) -> Option<Conn> {
-        self.conns.get(&at).filter(|c| c.expires > now).copied()
+    fn read(&mut self, conn_ref: u64, now: u64) -> Option<Conn> {
+        self.conns.get(&conn_ref).filter(|c| c.expires > now).copied()
     }
 
     fn update(
         &mut self,
-        at: u64,
+        conn_ref: u64,
         now: u64,
         change: &mut dyn FnMut(&mut Peers) -> Option<Class>,
     ) -> Option<()> {
-        let conn = self.conns.get_mut(&at)?;
+        let conn = self.conns.get_mut(&conn_ref)?;
         if let Some(class) = change(&mut conn.peers) {
             conn.expires = now + u64::from(self.policies.millis(conn.policy, class));
         }
@@ -92,24 +91,24 @@ impl Store for Model {
         Ok(self.next)
     }
 
-    fn end(&mut self, at: u64) {
-        self.conns.remove(&at);
+    fn end(&mut self, conn_ref: u64) {
+        self.conns.remove(&conn_ref);
     }
 
-    fn set_mark(&mut self, at: u64, (value, mask): (u32, u32)) -> u32 {
-        let Some(conn) = self.conns.get_mut(&at) else { return value & mask };
+    fn set_mark(&mut self, conn_ref: u64, (value, mask): (u32, u32)) -> u32 {
+        let Some(conn) = self.conns.get_mut(&conn_ref) else { return value & mask };
         conn.mark = conn.mark & !mask | value & mask;
         conn.mark
     }
 
-    fn set_label(&mut self, at: u64, (value, mask): (u128, u128)) -> u128 {
-        let Some(conn) = self.conns.get_mut(&at) else { return value & mask };
+    fn set_label(&mut self, conn_ref: u64, (value, mask): (u128, u128)) -> u128 {
+        let Some(conn) = self.conns.get_mut(&conn_ref) else { return value & mask };
         conn.label = conn.label & !mask | value & mask;
         conn.label
     }
 
-    fn name(&self, at: u64) -> u64 {
-        at
+    fn name(&self, conn_ref: u64) -> u64 {
+        conn_ref
     }
 
     fn parent(&mut self, name: u64, now: u64) -> Option<Conn> {
@@ -117,21 +116,21 @@ impl Store for Model {
     }
 
     fn expected(&mut self, tuple: &Tuple, now: u64) -> Option<Expected> {
-        let lives = |at| self.conns.get(&at).is_some_and(|c| c.expires > now);
+        let lives = |conn_ref| self.conns.get(&conn_ref).is_some_and(|c| c.expires > now);
         self.expectations.find(tuple, lives)
     }
 
     fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool {
-        let lives = |at| self.conns.get(&at).is_some_and(|c| c.expires > came.now);
+        let lives = |conn_ref| self.conns.get(&conn_ref).is_some_and(|c| c.expires > came.now);
         self.expectations.add(tuple, what, came.port, lives)
     }
 
-    fn seq_shift(&mut self, at: u64, reply: bool) -> SeqShift {
-        self.seq_shifts.get(&(at, reply)).copied().unwrap_or_default()
+    fn seq_shift(&mut self, conn_ref: u64, reply: bool) -> SeqShift {
+        self.seq_shifts.get(&(conn_ref, reply)).copied().unwrap_or_default()
     }
 
-    fn set_seq_shift(&mut self, at: u64, reply: bool, seq_shift: SeqShift) {
-        self.seq_shifts.insert((at, reply), seq_shift);
+    fn set_seq_shift(&mut self, conn_ref: u64, reply: bool, seq_shift: SeqShift) {
+        self.seq_shifts.insert((conn_ref, reply), seq_shift);
     }
 
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64 {

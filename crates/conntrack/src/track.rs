@@ -2,7 +2,7 @@
 //! the table that packet threads share and its twin.
 
 use crate::alg::{self, Edit, Expected, SeqShift};
-use crate::conn::{Conn, Known, Meta, Translation, state};
+use crate::conn::{Conn, Meta, PacketConn, Translation, state};
 use crate::count::{Count, Refused};
 use crate::extract::{Bad, Seen, extract};
 use crate::machine::{self, Note, Peers, Verdict};
@@ -24,14 +24,14 @@ pub trait Store {
     /// The connection that has this tuple in one of its directions; true: in the reply direction.
     fn find(&mut self, tuple: &Tuple, now: u64) -> Option<(Self::Ref, bool)>;
     /// A copy of the connection; None: it has ended.
-    fn read(&mut self, at: Self::Ref, now: u64) -> Option<Conn>;
+    fn read(&mut self, conn_ref: Self::Ref, now: u64) -> Option<Conn>;
     /// Changes the connection's ends by `change`, which returns the class of the timeout that
     /// starts. `change` is called again where another thread changed the connection meanwhile;
     /// after a bounded number of calls the connection stays as it is. None: the connection has
     /// ended.
     fn update(
         &mut self,
-        at: Self::Ref,
+        conn_ref: Self::Ref,
         now: u64,
         change: &mut dyn FnMut(&mut Peers) -> Option<Class>,
     ) -> Option<()>;
@@ -40,14 +40,14 @@ pub trait Store {
     /// The connection is not stored, for the reason that is returned.
     fn insert(&mut self, conn: &Conn, class: Class, came: Arrival) -> Result<Self::Ref, Refused>;
     /// Ends the connection.
-    fn end(&mut self, at: Self::Ref);
+    fn end(&mut self, conn_ref: Self::Ref);
     /// Sets the bits of the mark that the mask has (value, mask); returns the whole mark.
-    fn set_mark(&mut self, at: Self::Ref, mark: (u32, u32)) -> u32;
+    fn set_mark(&mut self, conn_ref: Self::Ref, mark: (u32, u32)) -> u32;
     /// Sets the bits of the label that the mask has (value, mask); returns the whole label.
-    fn set_label(&mut self, at: Self::Ref, label: (u128, u128)) -> u128;
+    fn set_label(&mut self, conn_ref: Self::Ref, label: (u128, u128)) -> u128;
     /// The connection's name: its reference as a number, which others may keep beyond its end
     /// ([`Store::parent`]).
-    fn name(&self, at: Self::Ref) -> u64;
+    fn name(&self, conn_ref: Self::Ref) -> u64;
     /// The connection of this name; None: it has ended.
     fn parent(&mut self, name: u64, now: u64) -> Option<Conn>;
     /// The expectation that a connection with this first tuple meets: a helper announced it.
@@ -56,9 +56,9 @@ pub trait Store {
     /// there are too many, or another connection announced the same tuple.
     fn expect(&mut self, tuple: &Tuple, what: Expected, came: Arrival) -> bool;
     /// The shift of a direction's TCP sequence numbers.
-    fn seq_shift(&mut self, at: Self::Ref, reply: bool) -> SeqShift;
+    fn seq_shift(&mut self, conn_ref: Self::Ref, reply: bool) -> SeqShift;
     /// Sets the shift of a direction's TCP sequence numbers.
-    fn set_seq_shift(&mut self, at: Self::Ref, reply: bool, seq_shift: SeqShift);
+    fn set_seq_shift(&mut self, conn_ref: Self::Ref, reply: bool, seq_shift: SeqShift);
     /// A keyed hash of a tuple and of the addresses that it is translated to.
     fn hash(&self, tuple: &Tuple, nat: &action::Nat) -> u64;
     /// A random number.
@@ -101,12 +101,12 @@ pub fn track<S: Store>(
     meta: &mut Meta<S::Ref>,
     came: Arrival,
 ) -> Option<Edit> {
-    let known = meta.conn.filter(|_| meta.state != 0 && meta.zone == ct.zone && !ct.force);
-    if let Some(known) = known
-        && let Some(conn) = store.read(known.at, came.now)
+    let packet_conn = meta.conn.filter(|_| meta.state != 0 && meta.zone == ct.zone && !ct.force);
+    if let Some(packet_conn) = packet_conn
+        && let Some(conn) = store.read(packet_conn.conn_ref, came.now)
         && conn.alg.is_none()
     {
-        again(store, ct, data, ip, meta, &known, &conn);
+        again(store, ct, data, ip, meta, &packet_conn, &conn);
         return None;
     }
     track_seen(store, ct, data, &extract(data, ip.l3, ct.zone, ip.sound), meta, came)
@@ -147,30 +147,30 @@ fn again<S: Store>(
     data: &mut [u8],
     ip: IpHeader,
     meta: &mut Meta<S::Ref>,
-    known: &Known<S::Ref>,
+    packet_conn: &PacketConn<S::Ref>,
     conn: &Conn,
 ) {
     if ct.nat.is_some() {
         if conn.nat != Translation::None
             && let Ok(seen) = extract(data, ip.l3, ct.zone, true)
         {
-            handle_nat(data, &seen, meta, conn, known.reply, ct.zone);
+            handle_nat(data, &seen, meta, conn, packet_conn.reply, ct.zone);
         }
         meta.conn = None;
     }
     (meta.mark, meta.label) = (conn.mark, conn.label);
     if conn.parent.is_none() {
-        mark(store, ct, meta, known.at);
+        mark(store, ct, meta, packet_conn.conn_ref);
     }
 }
 
 /// Sets mark and label of a connection as `ct` says, and copies them to the packet's metadata.
-fn mark<S: Store>(store: &mut S, ct: &Ct, meta: &mut Meta<S::Ref>, at: S::Ref) {
+fn mark<S: Store>(store: &mut S, ct: &Ct, meta: &mut Meta<S::Ref>, conn_ref: S::Ref) {
     if ct.mark.1 != 0 {
-        meta.mark = store.set_mark(at, ct.mark);
+        meta.mark = store.set_mark(conn_ref, ct.mark);
     }
     if ct.label.1 != 0 {
-        meta.label = store.set_label(at, ct.label);
+        meta.label = store.set_label(conn_ref, ct.label);
     }
 }
 
@@ -209,9 +209,9 @@ fn first<S: Store>(
                 Ok(made) => found.conn = made,
             },
         }
-        let edit = found.conn.as_ref().and_then(|(at, conn)| {
+        let edit = found.conn.as_ref().and_then(|(conn_ref, conn)| {
             let translated = translates(ct, conn, before);
-            let p = alg::Packet { at: *at, conn, reply: found.reply, translated };
+            let p = alg::Packet { conn_ref: *conn_ref, conn, reply: found.reply, translated };
             alg::serve(store, data, seen, meta, &p, came)
         });
         finish(store, ct, meta, Some(seen), &found, came.now);
@@ -256,15 +256,15 @@ fn meet<S: Store>(
     found: &mut Found<S::Ref>,
 ) -> Met {
     let mut place = look_up(store, seen, meta, now);
-    if let Some((at, true)) = place
+    if let Some((conn_ref, true)) = place
         && ct.force
     {
-        store.end(at);
+        store.end(conn_ref);
         place = None;
     }
     let of_tuple = place.is_some();
     let place = place.or_else(|| by_first_tuple(store, ct, seen, meta, now));
-    let Some((at, is_reply)) = place else {
+    let Some((conn_ref, is_reply)) = place else {
         if seen.related {
             meta.state = state::INV;
             return Met::Done;
@@ -272,8 +272,8 @@ fn meet<S: Store>(
         return Met::Begins;
     };
     found.reply = is_reply;
-    let Some(conn) = store.read(at, now) else { return Met::Ended };
-    let (_, conn) = found.conn.insert((at, conn));
+    let Some(conn) = store.read(conn_ref, now) else { return Met::Ended };
+    let (_, conn) = found.conn.insert((conn_ref, conn));
     let conn = &*conn;
     if seen.related {
         meta.state |= state::REL | if is_reply { state::RPL } else { 0 };
@@ -282,11 +282,11 @@ fn meet<S: Store>(
             meta.state |= state::REL;
         }
         let translated = of_tuple && translates(ct, conn, meta.state);
-        let p = alg::Packet { at, conn, reply: is_reply, translated };
+        let p = alg::Packet { conn_ref, conn, reply: is_reply, translated };
         let segment = alg::acknowledge(store, data, seen, &p);
         let check = store.checks_sequence();
         let mut judged = (Verdict::Invalid, Note::None);
-        let done = store.update(at, now, &mut |peers| {
+        let done = store.update(conn_ref, now, &mut |peers| {
             let (verdict, class, note) = machine::update(peers, &segment, is_reply, check);
             judged = (verdict, note);
             class
@@ -303,7 +303,7 @@ fn meet<S: Store>(
             Verdict::StillNew => meta.state |= state::NEW,
             Verdict::Invalid => meta.state = state::INV,
             Verdict::Reopens => {
-                store.end(at);
+                store.end(conn_ref);
                 return Met::Begins;
             }
         }
@@ -335,7 +335,7 @@ fn look_up<S: Store>(
     if meta.state & (state::SNAT | state::DNAT) == 0 {
         return store.find(&seen.tuple, now);
     }
-    let found = store.find(&seen.tuple.reversed(), now).map(|(at, reply)| (at, !reply));
+    let found = store.find(&seen.tuple.reversed(), now).map(|(conn_ref, reply)| (conn_ref, !reply));
     if found.is_none() {
         store.count(Count::NatMiss);
     }
@@ -355,7 +355,7 @@ fn by_first_tuple<S: Store>(
         return None;
     }
     let tuple = meta.tuple.filter(|t| t.v6 == seen.tuple.v6 && t.proto != 0)?;
-    store.find(&Tuple { zone: meta.zone, ..tuple }, now).map(|(at, _)| (at, false))
+    store.find(&Tuple { zone: meta.zone, ..tuple }, now).map(|(conn_ref, _)| (conn_ref, false))
 }
 
 /// Translates a packet, unless an earlier `ct` of this zone did.
@@ -436,15 +436,15 @@ fn begin<S: Store>(
         };
         conn.reply = reply;
     }
-    let at = match store.insert(&conn, class, came) {
-        Ok(at) => at,
+    let conn_ref = match store.insert(&conn, class, came) {
+        Ok(conn_ref) => conn_ref,
         Err(why) => {
             refused(store, why);
             return Err(why);
         }
     };
     apply_nat(data, seen, meta, &conn, false);
-    Ok(Some((at, conn)))
+    Ok(Some((conn_ref, conn)))
 }
 
 /// The reply tuple of a translated connection; None: no tuple is free, or the packet's port had so
@@ -499,7 +499,7 @@ fn finish<S: Store>(
     }
     meta.state |= state::TRK;
     meta.zone = ct.zone;
-    let Some((at, conn)) = &found.conn else {
+    let Some((conn_ref, conn)) = &found.conn else {
         let parent = found.parent.unwrap_or_default();
         (meta.mark, meta.label, meta.conn) = (parent.mark, parent.label, None);
         meta.tuple = found.parent.map(|p| p.orig).or(seen.map(|s| s.tuple));
@@ -511,9 +511,9 @@ fn finish<S: Store>(
     let tuple = parent.map_or(conn.orig, |parent| parent.orig);
     (meta.mark, meta.label, meta.tuple) = (conn.mark, conn.label, Some(tuple));
     if conn.parent.is_none() {
-        mark(store, ct, meta, *at);
+        mark(store, ct, meta, *conn_ref);
     }
     let reply = found.reply;
     let related = seen.is_some_and(|s| s.related);
-    meta.conn = ct.nat.is_none().then_some(Known { at: *at, reply, related });
+    meta.conn = ct.nat.is_none().then_some(PacketConn { conn_ref: *conn_ref, reply, related });
 }

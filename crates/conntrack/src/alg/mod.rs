@@ -76,7 +76,7 @@ pub fn of(ct: &Ct, tuple: &Tuple) -> Option<Alg> {
 /// A packet's connection, and the packet's relation to it.
 pub struct Packet<'a, R> {
     /// The reference to the connection.
-    pub at: R,
+    pub conn_ref: R,
     /// The connection.
     pub conn: &'a Conn,
     /// True if the packet has the reply direction.
@@ -95,7 +95,7 @@ pub fn acknowledge<S: Store>(
 ) -> Segment {
     let mut segment = seen.segment;
     if let (Some(Alg::Ftp), Segment::Tcp(t), true) = (p.conn.alg, &mut segment, p.translated) {
-        let seq_shift = store.seq_shift(p.at, !p.reply);
+        let seq_shift = store.seq_shift(p.conn_ref, !p.reply);
         if !seq_shift.is_none() && t.flags & wire::tcp_flags::ACK != 0 {
             t.ack = seq_shift.back(t.ack);
             sequence::write(data, seen.place.l4, 8, t.ack);
@@ -131,8 +131,11 @@ pub fn serve<S: Store>(
                     None
                 }
             };
-            let seq_shift =
-                if p.translated { store.seq_shift(p.at, p.reply) } else { SeqShift::default() };
+            let seq_shift = if p.translated {
+                store.seq_shift(p.conn_ref, p.reply)
+            } else {
+                SeqShift::default()
+            };
             if !seq_shift.is_none() {
                 sequence::write(data, seen.place.l4, 4, seq_shift.forth(t.seq));
             }
@@ -178,9 +181,9 @@ fn announced<S: Store>(
     let place = seen.place;
     let (at, remove) = (start + found.text.start, found.text.len());
     let edit = Edit { l3: place.l3, l4: place.l4, at, remove, text, len };
-    let mut seq_shift = store.seq_shift(p.at, p.reply);
+    let mut seq_shift = store.seq_shift(p.conn_ref, p.reply);
     seq_shift.grow(t.seq.wrapping_add(t.len), edit.growth() as i32);
-    store.set_seq_shift(p.at, p.reply, seq_shift);
+    store.set_seq_shift(p.conn_ref, p.reply, seq_shift);
     Ok(Some(edit))
 }
 
@@ -201,7 +204,7 @@ fn expect<S: Store>(store: &mut S, p: &Packet<'_, S::Ref>, port: (u16, u16), cam
         _ => (own, port.1),
     };
     let tuple = Tuple { src, dst, sport: 0, dport: port.0, ..conn.orig };
-    let parent = store.name(p.at);
+    let parent = store.name(p.conn_ref);
     if !store.expect(&tuple, Expected { parent, nat, to }, came) {
         store.count(Count::NotExpected);
     }

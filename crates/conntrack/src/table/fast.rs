@@ -5,7 +5,7 @@
 use super::entry::{Entry, Head, Packed, bit};
 use super::fast_packet::FastPacket;
 use super::{Ref, Table, Worker, refresh};
-use crate::conn::{Known, Meta, Translation, state};
+use crate::conn::{Meta, PacketConn, Translation, state};
 use crate::machine::{self, Note, Verdict, stage};
 use crate::policy::Class;
 use crate::rewrite::{translate, translate_v4};
@@ -269,8 +269,9 @@ impl Worker {
         meta.mark = t.mark;
         meta.label = if control & bit::LABELLED != 0 { entry.label() } else { 0 };
         meta.tuple = Some(entry.tuple(control & bit::V6 != 0, false));
-        let at = Ref { entry: t.entry, generation: (control >> bit::GENERATION_SHIFT) as u16 };
-        let known = Known { at, reply: t.reply, related: false };
-        meta.conn = ct.nat.is_none().then_some(known);
+        let conn_ref =
+            Ref { entry: t.entry, generation: (control >> bit::GENERATION_SHIFT) as u16 };
+        let packet_conn = PacketConn { conn_ref, reply: t.reply, related: false };
+        meta.conn = ct.nat.is_none().then_some(packet_conn);
     }
 }

@@ -186,9 +186,9 @@ impl Table {
     /// Ends the connection whose original direction has this tuple; if it is not translated, its
     /// reply tuple names it, too. False: there is none.
     pub fn flush_tuple(&self, tuple: &Tuple, now: u64) -> bool {
-        self.look_up(tuple, now).is_some_and(|(at, reply)| {
+        self.look_up(tuple, now).is_some_and(|(conn_ref, reply)| {
             let plain = |(_, control): (Entry<'_>, u64)| control & bit::TRANSLATED == 0;
-            (!reply || self.entry(at).is_some_and(plain)) && self.end(at)
+            (!reply || self.entry(conn_ref).is_some_and(plain)) && self.end(conn_ref)
         })
     }
 
@@ -274,10 +274,10 @@ impl Table {
 
     /// The entry of a connection, and its control word; None: the connection has ended.
     #[inline]
-    fn entry(&self, at: Ref) -> Option<(Entry<'_>, u64)> {
-        let entry = self.entries.get(at.entry);
+    fn entry(&self, conn_ref: Ref) -> Option<(Entry<'_>, u64)> {
+        let entry = self.entries.get(conn_ref.entry);
         let control = entry.control();
-        let same = control >> bit::GENERATION_SHIFT == u64::from(at.generation);
+        let same = control >> bit::GENERATION_SHIFT == u64::from(conn_ref.generation);
         (same && control & bit::LIVE != 0).then_some((entry, control))
     }
 
@@ -349,8 +349,8 @@ impl Table {
     }
 
     /// Ends a connection; false: it has ended already.
-    fn end(&self, at: Ref) -> bool {
-        while let Some((entry, control)) = self.entry(at) {
+    fn end(&self, conn_ref: Ref) -> bool {
+        while let Some((entry, control)) = self.entry(conn_ref) {
             if self.end_entry(&entry, control) {
                 return true;
             }
@@ -516,8 +516,8 @@ impl Store for Worker {
     }
 
     #[inline]
-    fn read(&mut self, at: Ref, now: u64) -> Option<Conn> {
-        let (entry, control) = self.table.entry(at)?;
+    fn read(&mut self, conn_ref: Ref, now: u64) -> Option<Conn> {
+        let (entry, control) = self.table.entry(conn_ref)?;
         if !self.table.is_alive(&entry, control, now as u32) {
             return None;
         }
@@ -526,12 +526,12 @@ impl Store for Worker {
 
     fn update(
         &mut self,
-        at: Ref,
+        conn_ref: Ref,
         now: u64,
         change: &mut dyn FnMut(&mut Peers) -> Option<Class>,
     ) -> Option<()> {
         for _ in 0..UPDATES_COUNT_MAX {
-            let (entry, control) = self.table.entry(at)?;
+            let (entry, control) = self.table.entry(conn_ref)?;
             let old = entry.peers(control);
             let mut new = old;
             let class = change(&mut new);
@@ -567,26 +567,26 @@ impl Store for Worker {
         made
     }
 
-    fn end(&mut self, at: Ref) {
-        self.table.end(at);
+    fn end(&mut self, conn_ref: Ref) {
+        self.table.end(conn_ref);
     }
 
-    fn set_mark(&mut self, at: Ref, mark: (u32, u32)) -> u32 {
-        match self.table.entry(at) {
+    fn set_mark(&mut self, conn_ref: Ref, mark: (u32, u32)) -> u32 {
+        match self.table.entry(conn_ref) {
             Some((entry, _)) => entry.set_mark(mark),
             None => mark.0 & mark.1,
         }
     }
 
-    fn set_label(&mut self, at: Ref, label: (u128, u128)) -> u128 {
-        match self.table.entry(at) {
+    fn set_label(&mut self, conn_ref: Ref, label: (u128, u128)) -> u128 {
+        match self.table.entry(conn_ref) {
             Some((entry, _)) => entry.set_label(label),
             None => label.0 & label.1,
         }
     }
 
-    fn name(&self, at: Ref) -> u64 {
-        at.name()
+    fn name(&self, conn_ref: Ref) -> u64 {
+        conn_ref.name()
     }
 
     fn parent(&mut self, name: u64, now: u64) -> Option<Conn> {
@@ -601,12 +601,12 @@ impl Store for Worker {
         self.table.expectations.add(tuple, what, came.port, |name| self.table.lives(name))
     }
 
-    fn seq_shift(&mut self, at: Ref, reply: bool) -> SeqShift {
-        self.table.entry(at).map_or(SeqShift::default(), |(entry, _)| entry.seq_shift(reply))
+    fn seq_shift(&mut self, conn_ref: Ref, reply: bool) -> SeqShift {
+        self.table.entry(conn_ref).map_or(SeqShift::default(), |(entry, _)| entry.seq_shift(reply))
     }
 
-    fn set_seq_shift(&mut self, at: Ref, reply: bool, seq_shift: SeqShift) {
-        if let Some((entry, _)) = self.table.entry(at) {
+    fn set_seq_shift(&mut self, conn_ref: Ref, reply: bool, seq_shift: SeqShift) {
+        if let Some((entry, _)) = self.table.entry(conn_ref) {
             entry.set_seq_shift(reply, seq_shift);
         }
     }
