@@ -12,14 +12,14 @@ mod index;
 mod atomics {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-    pub struct Line(pub [AtomicU64; 8]);
+    pub struct CacheLine(pub [AtomicU64; 8]);
 
-    pub struct Lines(Box<[Line]>);
+    pub struct CacheLines(Box<[CacheLine]>);
 
-    impl Lines {
+    impl CacheLines {
         pub fn dense(n: usize) -> Option<Self> {
-            let line = |_| Line(std::array::from_fn(|_| AtomicU64::new(0)));
-            Some(Lines((0..n).map(line).collect()))
+            let line = |_| CacheLine(std::array::from_fn(|_| AtomicU64::new(0)));
+            Some(CacheLines((0..n).map(line).collect()))
         }
 
         pub fn reserved(n: usize) -> Option<Self> {
@@ -31,17 +31,17 @@ mod atomics {
         }
     }
 
-    impl std::ops::Deref for Lines {
-        type Target = [Line];
+    impl std::ops::Deref for CacheLines {
+        type Target = [CacheLine];
 
-        fn deref(&self) -> &[Line] {
+        fn deref(&self) -> &[CacheLine] {
             &self.0
         }
     }
 
-    pub fn prefetch(_: &Line) {}
+    pub fn prefetch(_: &CacheLine) {}
 
-    pub fn upper_halves(line: &Line, half: u32) -> u32 {
+    pub fn upper_halves(line: &CacheLine, half: u32) -> u32 {
         let fits = |i: usize| line.0[i].load(Ordering::Relaxed) >> 32 == u64::from(half);
         (0..8).fold(0, |all, i| all | u32::from(fits(i)) << i)
     }

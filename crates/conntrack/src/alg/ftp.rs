@@ -11,7 +11,7 @@ pub const ADDRESS_BYTES_MAX: usize = 39;
 
 /// What a segment says of a data connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum FtpText {
     /// It says nothing of a data connection.
     Other,
     /// Where a data connection will go to.
@@ -34,7 +34,7 @@ pub struct Announcement {
 }
 
 /// Reads a segment's payload. `from_server`: it is the server's reply; `v6`: addresses are IPv6's.
-pub fn read(payload: &[u8], from_server: bool, v6: bool) -> Line {
+pub fn read(payload: &[u8], from_server: bool, v6: bool) -> FtpText {
     let b = &payload[..payload.len().min(LOOKED_AT_BYTES)];
     let begins = |with: &str| {
         b.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with.as_bytes()))
@@ -44,9 +44,9 @@ pub fn read(payload: &[u8], from_server: bool, v6: bool) -> Line {
         false if begins("EPRT") => extended(b, v6),
         true if begins("227") && !v6 => numbers(b, 3),
         true if begins("229") => port_only(b),
-        _ => return Line::Other,
+        _ => return FtpText::Other,
     };
-    found.map_or(Line::Bad, Line::Announces)
+    found.map_or(FtpText::Bad, FtpText::Announces)
 }
 
 /// The decimal number at `at`, up to `max`, and where it ends.
@@ -146,7 +146,7 @@ mod tests {
 
     fn port(line: &str, from_server: bool, v6: bool) -> Option<(Option<u128>, u16, String)> {
         match read(line.as_bytes(), from_server, v6) {
-            Line::Announces(a) => Some((a.address, a.port, line[a.text].into())),
+            FtpText::Announces(a) => Some((a.address, a.port, line[a.text].into())),
             _ => None,
         }
     }
@@ -176,7 +176,7 @@ mod tests {
             ("", false, false),
             ("22", true, false),
         ] {
-            assert_eq!(read(line.as_bytes(), from_server, v6), Line::Other, "{line}");
+            assert_eq!(read(line.as_bytes(), from_server, v6), FtpText::Other, "{line}");
         }
         for (line, from_server, v6) in [
             ("PORT 10,1,1,1,4\r\n", false, false),
@@ -192,7 +192,7 @@ mod tests {
             ("229 (|||65536|)\r\n", true, true),
             ("229", true, true),
         ] {
-            assert_eq!(read(line.as_bytes(), from_server, v6), Line::Bad, "{line}");
+            assert_eq!(read(line.as_bytes(), from_server, v6), FtpText::Bad, "{line}");
         }
     }
 

@@ -16,7 +16,7 @@ use crate::machine::{Segment, TcpSegment};
 use crate::track::{Arrival, Store};
 use crate::tuple::Tuple;
 use action::{Alg, Ct};
-use ftp::{ADDRESS_BYTES_MAX, Line};
+use ftp::{ADDRESS_BYTES_MAX, FtpText};
 use wire::{IP_TCP, IP_UDP, Ipv4, Ipv6, checksum};
 
 /// TFTP's port (RFC 1350).
@@ -162,9 +162,9 @@ fn announced<S: Store>(
     let conn = p.conn;
     let start = seen.place.end - t.len as usize;
     let found = match ftp::read(&data[start..seen.place.end], p.reply, conn.orig.v6) {
-        Line::Other => return Ok(None),
-        Line::Bad => return Err(Malformed),
-        Line::Announces(found) => found,
+        FtpText::Other => return Ok(None),
+        FtpText::Bad => return Err(Malformed),
+        FtpText::Announces(found) => found,
     };
     let (own, shown) = match p.reply {
         true => (conn.reply.src, conn.orig.dst),

@@ -17,7 +17,7 @@ pub(crate) fn wait(attempts: usize) {
 
 /// Prefetches a cache line.
 #[inline]
-pub(crate) fn prefetch(line: &Line) {
+pub(crate) fn prefetch(line: &CacheLine) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint; any address is allowed.
     unsafe {
@@ -31,7 +31,7 @@ pub(crate) fn prefetch(line: &Line) {
 /// Which words of a line have this upper half: bit `i` is word `i`'s. As eight relaxed loads.
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) fn upper_halves(line: &Line, half: u32) -> u32 {
+pub(crate) fn upper_halves(line: &CacheLine, half: u32) -> u32 {
     use std::arch::x86_64::*;
     let [a, b, c, d]: [__m128; 4];
     // SAFETY: SSE2 is part of x86-64. The loads are of an aligned line that is there; the processor
@@ -55,61 +55,61 @@ pub(crate) fn upper_halves(line: &Line, half: u32) -> u32 {
 
 /// Which words of a line have this upper half: bit `i` is word `i`'s.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) fn upper_halves(line: &Line, half: u32) -> u32 {
+pub(crate) fn upper_halves(line: &CacheLine, half: u32) -> u32 {
     let fits = |i: usize| line.0[i].load(Ordering::Relaxed) >> 32 == u64::from(half);
     (0..8).fold(0, |all, i| all | u32::from(fits(i)) << i)
 }
 
 /// A cache line of eight words.
 #[repr(C, align(64))]
-pub(crate) struct Line(pub [AtomicU64; 8]);
+pub(crate) struct CacheLine(pub [AtomicU64; 8]);
 
 /// Bytes from which on lines are in huge pages, if the system has some: two of 2 MiB.
 const HUGE_BYTES_MIN: usize = 4 << 20;
 
 /// Lines that are all zero at first. Their memory is not touched: pages come when they are used.
-pub(crate) struct Lines {
-    base: *mut Line,
+pub(crate) struct CacheLines {
+    base: *mut CacheLine,
     count: usize,
 }
 
 // SAFETY: plain memory of atomic words, which any thread may use.
-unsafe impl Send for Lines {}
+unsafe impl Send for CacheLines {}
 // SAFETY: as above.
-unsafe impl Sync for Lines {}
+unsafe impl Sync for CacheLines {}
 
 /// Where memory is made, None and `false` mean that the system has none, or that a limit of this
 /// process forbids more (`RLIMIT_AS`, and `RLIMIT_MEMLOCK` of one that locks its memory).
-impl Lines {
+impl CacheLines {
     /// `count` lines, in small pages.
     pub fn new(count: usize) -> Option<Self> {
         Self::map(count, libc::PROT_READ | libc::PROT_WRITE)
     }
 
     fn map(count: usize, prot: libc::c_int) -> Option<Self> {
-        let bytes = count * size_of::<Line>();
+        let bytes = count * size_of::<CacheLine>();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a fresh anonymous mapping; checked below.
         let p = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
-        (p != libc::MAP_FAILED).then_some(Lines { base: p.cast(), count })
+        (p != libc::MAP_FAILED).then_some(CacheLines { base: p.cast(), count })
     }
 
     /// `count` lines of which nearly all will be used, in huge pages where there are some.
     pub fn dense(count: usize) -> Option<Self> {
-        let new = Lines::new(count)?;
-        new.in_huge_pages(count * size_of::<Line>());
+        let new = CacheLines::new(count)?;
+        new.in_huge_pages(count * size_of::<CacheLine>());
         Some(new)
     }
 
     /// Reserves address space for `count` lines, of which none may be used before
-    /// [`Lines::provide`]. It costs no memory, even in a process that locks its memory.
+    /// [`CacheLines::provide`]. It costs no memory, even in a process that locks its memory.
     pub fn reserved(count: usize) -> Option<Self> {
         Self::map(count, libc::PROT_NONE)
     }
 
     /// Makes the first `count` reserved lines usable; nearly all of them will be used.
     pub fn provide(&self, count: usize) -> bool {
-        let bytes = count * size_of::<Line>();
+        let bytes = count * size_of::<CacheLine>();
         assert!(count <= self.count);
         // SAFETY: of our own mapping.
         let done =
@@ -134,19 +134,19 @@ impl Lines {
     }
 }
 
-impl std::ops::Deref for Lines {
-    type Target = [Line];
+impl std::ops::Deref for CacheLines {
+    type Target = [CacheLine];
 
     #[inline]
-    fn deref(&self) -> &[Line] {
+    fn deref(&self) -> &[CacheLine] {
         // SAFETY: the mapping has so many lines and is aligned to a page; all-zero bytes are lines.
         unsafe { std::slice::from_raw_parts(self.base, self.count) }
     }
 }
 
-impl Drop for Lines {
+impl Drop for CacheLines {
     fn drop(&mut self) {
         // SAFETY: our own mapping, no reference to it is left.
-        unsafe { libc::munmap(self.base.cast(), self.count * size_of::<Line>()) };
+        unsafe { libc::munmap(self.base.cast(), self.count * size_of::<CacheLine>()) };
     }
 }

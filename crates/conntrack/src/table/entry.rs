@@ -2,7 +2,7 @@
 //! of atomic words. Their memory is never given back, so whoever holds an entry's number may always
 //! read it.
 
-use super::atomics::{AtomicU16, AtomicU64, Lines, Ordering::*, prefetch};
+use super::atomics::{AtomicU16, AtomicU64, CacheLines, Ordering::*, prefetch};
 use crate::alg::SeqShift;
 use crate::conn::{Conn, Translation};
 use crate::machine::{Peer, Peers, state};
@@ -77,9 +77,9 @@ pub struct Entries {
 
 /// The memory of [`CHUNK`] entries.
 struct Chunk {
-    hot: Lines,
-    cold: Lines,
-    addrs_v6: Lines,
+    hot: CacheLines,
+    cold: CacheLines,
+    addrs_v6: CacheLines,
     /// The input ports of the packets that began the connections.
     ports: Box<[AtomicU16]>,
 }
@@ -87,8 +87,8 @@ struct Chunk {
 impl Chunk {
     /// Memory for entries; None: the system gives none.
     fn new() -> Option<Chunk> {
-        let new = || Lines::new(CHUNK as usize);
-        let (hot, cold, addrs_v6) = (Lines::dense(CHUNK as usize)?, new()?, new()?);
+        let new = || CacheLines::new(CHUNK as usize);
+        let (hot, cold, addrs_v6) = (CacheLines::dense(CHUNK as usize)?, new()?, new()?);
         let ports = (0..CHUNK).map(|_| AtomicU16::new(0)).collect();
         let chunk = Chunk { hot, cold, addrs_v6, ports };
         chunk.hot.touch();

@@ -8,7 +8,7 @@
 //! looks again if the size changed.
 
 use super::atomics::{
-    AtomicU32, AtomicU64, Line, Lines, Ordering::*, prefetch, upper_halves, wait,
+    AtomicU32, AtomicU64, CacheLine, CacheLines, Ordering::*, prefetch, upper_halves, wait,
 };
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -33,9 +33,9 @@ const LOCKED: u64 = 1;
 /// The index. Entries are numbers below 2^32 - 1.
 pub struct Index {
     /// The buckets, a line each. How many of them have memory is a power of two.
-    buckets: Lines,
+    buckets: CacheLines,
     /// The further buckets, piece by piece.
-    spare: Box<[OnceLock<Lines>]>,
+    spare: Box<[OnceLock<CacheLines>]>,
     /// Further buckets in use; `spare_ready`: further buckets that have memory.
     spare_used: AtomicU32,
     spare_ready: AtomicU32,
@@ -99,7 +99,7 @@ impl Index {
     /// When there is no memory for the first buckets.
     pub fn new(size: u32, most: u32) -> Self {
         let halves = std::iter::successors(Some(most), |n| Some(n / 2).filter(|n| *n >= size));
-        let reserved = halves.map(|n| Lines::reserved(n as usize)).find_map(|lines| lines);
+        let reserved = halves.map(|n| CacheLines::reserved(n as usize)).find_map(|lines| lines);
         let index = Index {
             buckets: reserved.expect("address space for the index of connections"),
             spare: (0..SPARE_PIECES).map(|_| OnceLock::new()).collect(),
@@ -117,11 +117,11 @@ impl Index {
     }
 
     #[inline]
-    fn bucket(&self, at: u32) -> &Line {
+    fn bucket(&self, at: u32) -> &CacheLine {
         &self.buckets[at as usize]
     }
 
-    fn spare(&self, number: u32) -> Option<&Line> {
+    fn spare(&self, number: u32) -> Option<&CacheLine> {
         let n = number as usize;
         self.spare.get(n / SPARE_PIECE)?.get()?.get(n % SPARE_PIECE)
     }
@@ -178,13 +178,13 @@ impl Index {
 
     /// The line that follows in a bucket.
     #[inline]
-    fn next(&self, line: &Line) -> Option<&Line> {
+    fn next(&self, line: &CacheLine) -> Option<&CacheLine> {
         self.spare((line.0[0].load(Acquire) >> 32).checked_sub(1)? as u32)
     }
 
     /// The lines of a bucket, one after the other.
     #[inline]
-    fn chain(&self, at: u32) -> impl Iterator<Item = &Line> {
+    fn chain(&self, at: u32) -> impl Iterator<Item = &CacheLine> {
         std::iter::successors(Some(self.bucket(at)), |line| self.next(line)).take(CHAIN_LINES_MAX)
     }
 
@@ -318,7 +318,7 @@ impl Index {
         let piece = ready as usize / SPARE_PIECE;
         if ready - self.spare_used.load(Relaxed).min(ready) < SPARE_PIECE as u32 / 2
             && piece < SPARE_PIECES
-            && let Some(lines) = Lines::dense(SPARE_PIECE)
+            && let Some(lines) = CacheLines::dense(SPARE_PIECE)
         {
             let _ = self.spare[piece].set(lines);
             self.spare_ready.store(ready + SPARE_PIECE as u32, Release);
@@ -327,7 +327,7 @@ impl Index {
 
     /// Number of entries in each of these buckets, for `ct-bkts`.
     pub fn loads(&self, which: Range<u32>) -> impl Iterator<Item = usize> {
-        let full = |l: &Line| l.0[1..].iter().filter(|s| s.load(Relaxed) as u32 != 0).count();
+        let full = |l: &CacheLine| l.0[1..].iter().filter(|s| s.load(Relaxed) as u32 != 0).count();
         which.map(move |at| self.chain(at).map(full).sum())
     }
 }
@@ -368,7 +368,7 @@ impl Locked<'_> {
     }
 
     /// Appends a further bucket to a full one, with this word in it; false: there is none.
-    fn extend(&self, behind: &Line, word: u64) -> bool {
+    fn extend(&self, behind: &CacheLine, word: u64) -> bool {
         let index = self.index;
         let take = |used: u32| (used < index.spare_ready.load(Acquire)).then_some(used + 1);
         let Ok(number) = index.spare_used.fetch_update(Relaxed, Relaxed, take) else {
