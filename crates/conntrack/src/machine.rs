@@ -141,9 +141,9 @@ pub fn update(
     match segment {
         Segment::Tcp(t) => {
             // By value, so that the ends stay in registers.
-            let [mut src, mut dst] = turned(*peers, reply);
+            let [mut src, mut dst] = by_sender(*peers, reply);
             let made = update_tcp(&mut src, &mut dst, t, check);
-            *peers = turned([src, dst], reply);
+            *peers = by_sender([src, dst], reply);
             made
         }
         Segment::Icmp { .. } => {
@@ -159,7 +159,7 @@ pub fn update(
 
 /// The ends in the other order, if `reply`.
 #[inline(always)]
-fn turned([a, b]: Peers, reply: bool) -> Peers {
+fn by_sender([a, b]: Peers, reply: bool) -> Peers {
     if reply { [b, a] } else { [a, b] }
 }
 

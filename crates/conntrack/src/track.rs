@@ -457,10 +457,10 @@ fn reply_tuple<S: Store>(
 ) -> Option<Tuple> {
     let hash = store.hash(orig, nat);
     let random = store.random();
-    let mut turn = 0u32;
+    let mut round = 0u32;
     let rounds = || {
-        turn = turn.wrapping_add(1);
-        random.wrapping_mul(turn | 1).rotate_left(turn)
+        round = round.wrapping_add(1);
+        random.wrapping_mul(round | 1).rotate_left(round)
     };
     let (mut tries, allowed) = (0, store.searches().allowed(came));
     let is_free = |t: &Tuple| {

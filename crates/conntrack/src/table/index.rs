@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Entries of a bucket; the first word of its line is the head.
-const SLOTS: usize = 7;
+const BUCKET_ENTRIES: usize = 7;
 /// Further buckets, for those that are full, are allocated in pieces of so many.
 const SPARE_PIECE: usize = 1 << 10;
 /// Pieces of further buckets, at most.
@@ -81,7 +81,7 @@ fn place(hash: u32, size: u32) -> u32 {
 }
 
 /// The word of an entry in a bucket.
-fn slot(hash: u32, entry: u32) -> u64 {
+fn word(hash: u32, entry: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(entry + 1)
 }
 
@@ -165,10 +165,11 @@ impl Index {
     pub fn candidate(&self, bucket: u32, hash: u32) -> u32 {
         let mut line = self.bucket(bucket);
         for _ in 0..CHAIN_LINES_MAX {
-            // Without a branch for each slot, which would be predicted wrongly.
+            // Without a branch for each entry, which would be predicted wrongly.
             let fitting = upper_halves(line, hash) & !1;
             if fitting != 0 {
-                return line.0[fitting.trailing_zeros() as usize & SLOTS].load(Acquire) as u32;
+                return line.0[fitting.trailing_zeros() as usize & BUCKET_ENTRIES].load(Acquire)
+                    as u32;
             }
             let Some(next) = self.next(line) else { break };
             line = next;
@@ -264,7 +265,7 @@ impl Index {
                 break locked;
             }
         };
-        let word = slot(hash, entry);
+        let word = word(hash, entry);
         for line in self.chain(locked.at) {
             if let Some(s) = line.0[1..].iter().find(|s| s.load(Relaxed) == word) {
                 s.store(0, Release);
@@ -341,16 +342,16 @@ impl Locked<'_> {
     /// Puts an entry into the bucket, in the place of another one under the same hash if that is
     /// there; None: there is no room.
     pub fn put(&self, hash: u32, entry: u32, instead_of: Option<u32>) -> Option<Put> {
-        let is = |s: &&AtomicU64, old| s.load(Relaxed) == slot(hash, old);
-        let mut slots = self.index.chain(self.at).flat_map(|line| &line.0[1..]);
-        if let Some(s) = instead_of.and_then(|old| slots.find(|s| is(s, old))) {
-            s.store(slot(hash, entry), Release);
+        let is = |s: &&AtomicU64, old| s.load(Relaxed) == word(hash, old);
+        let mut words = self.index.chain(self.at).flat_map(|line| &line.0[1..]);
+        if let Some(s) = instead_of.and_then(|old| words.find(|s| is(s, old))) {
+            s.store(word(hash, entry), Release);
             return Some(Put::Instead);
         }
-        self.put_word(slot(hash, entry)).then_some(Put::Beside)
+        self.put_word(word(hash, entry)).then_some(Put::Beside)
     }
 
-    /// Puts a word into a free slot of the bucket, with a further bucket if need be; false: there
+    /// Puts a word into a free place of the bucket, with a further bucket if need be; false: there
     /// is no room.
     fn put_word(&self, word: u64) -> bool {
         let (mut last, mut count) = (None, 0);
@@ -388,4 +389,4 @@ impl Drop for Locked<'_> {
     }
 }
 
-const _: () = assert!(SLOTS + 1 == 8);
+const _: () = assert!(BUCKET_ENTRIES + 1 == 8);

@@ -86,7 +86,7 @@ impl Keeper {
             table.expectations.tidy(|name| table.lives(name));
         }
         let left = self.grow(steps);
-        self.turn(now, left)
+        self.examine_due(now, left)
     }
 
     /// Has the next call examine all entries, due or not.
@@ -191,7 +191,7 @@ impl Keeper {
     }
 
     /// Examines the entries that are due; false: some are left.
-    fn turn(&mut self, now: u64, mut steps: usize) -> bool {
+    fn examine_due(&mut self, now: u64, mut steps: usize) -> bool {
         let flushes = self.table.flushes.load(Acquire);
         if self.flushes != flushes {
             (self.flushes, self.rush) = (flushes, SLOTS);
