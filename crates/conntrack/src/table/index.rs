@@ -68,9 +68,9 @@ impl Buckets {
     /// The bucket of a hash.
     #[inline]
     fn place(self, hash: u32) -> u32 {
-        let at = hash & self.wrap;
+        let bucket = hash & self.wrap;
         // No branch: for half of the sizes it could not be predicted.
-        at & self.wrap >> u32::from(at >= self.size)
+        bucket & self.wrap >> u32::from(bucket >= self.size)
     }
 }
 
@@ -88,7 +88,7 @@ fn word(hash: u32, entry: u32) -> u64 {
 /// A locked bucket, which the holder may change; dropping this unlocks it.
 pub struct Locked<'a> {
     index: &'a Index,
-    at: u32,
+    bucket: u32,
 }
 
 impl Index {
@@ -117,8 +117,8 @@ impl Index {
     }
 
     #[inline]
-    fn bucket(&self, at: u32) -> &CacheLine {
-        &self.buckets[at as usize]
+    fn bucket(&self, bucket: u32) -> &CacheLine {
+        &self.buckets[bucket as usize]
     }
 
     fn spare(&self, number: u32) -> Option<&CacheLine> {
@@ -141,9 +141,9 @@ impl Index {
     /// Does what [`Index::prefetch`] does, by the buckets that there were before.
     #[inline]
     pub fn prefetch_in(&self, buckets: Buckets, hash: u32) -> u32 {
-        let at = buckets.place(hash);
-        prefetch(self.bucket(at));
-        at
+        let bucket = buckets.place(hash);
+        prefetch(self.bucket(bucket));
+        bucket
     }
 
     /// Calls `says` for each entry under this hash in the first line of its bucket.
@@ -185,8 +185,9 @@ impl Index {
 
     /// The lines of a bucket, one after the other.
     #[inline]
-    fn chain(&self, at: u32) -> impl Iterator<Item = &CacheLine> {
-        std::iter::successors(Some(self.bucket(at)), |line| self.next(line)).take(CHAIN_LINES_MAX)
+    fn chain(&self, bucket: u32) -> impl Iterator<Item = &CacheLine> {
+        std::iter::successors(Some(self.bucket(bucket)), |line| self.next(line))
+            .take(CHAIN_LINES_MAX)
     }
 
     /// The first entry under this hash that `is` accepts.
@@ -194,12 +195,12 @@ impl Index {
     pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut size = self.size.load(Acquire);
         for _ in 0..LOOKS_COUNT_MAX {
-            let at = place(hash, size);
-            if let Some(found) = self.find_in(at, hash, &mut is) {
+            let bucket = place(hash, size);
+            if let Some(found) = self.find_in(bucket, hash, &mut is) {
                 return Some(found);
             }
             size = self.size.load(Acquire);
-            if place(hash, size) == at {
+            if place(hash, size) == bucket {
                 break;
             }
         }
@@ -207,8 +208,8 @@ impl Index {
     }
 
     #[inline]
-    fn find_in(&self, at: u32, hash: u32, is: &mut impl FnMut(u32) -> bool) -> Option<u32> {
-        for line in self.chain(at) {
+    fn find_in(&self, bucket: u32, hash: u32, is: &mut impl FnMut(u32) -> bool) -> Option<u32> {
+        for line in self.chain(bucket) {
             for word in &line.0[1..] {
                 let word = word.load(Acquire);
                 if (word >> 32) as u32 == hash && word as u32 != 0 && is(word as u32 - 1) {
@@ -226,10 +227,10 @@ impl Index {
 
     fn lock_within(&self, hash: u32, attempts: usize) -> Option<Locked<'_>> {
         for attempt in 0..attempts {
-            let at = place(hash, self.size.load(Acquire));
-            if self.lock_bucket(at) {
-                let locked = Locked { index: self, at };
-                if place(hash, self.size.load(Acquire)) == at {
+            let bucket = place(hash, self.size.load(Acquire));
+            if self.lock_bucket(bucket) {
+                let locked = Locked { index: self, bucket };
+                if place(hash, self.size.load(Acquire)) == bucket {
                     return Some(locked);
                 }
             }
@@ -242,7 +243,7 @@ impl Index {
     /// of them for too long.
     pub fn lock_both(&self, a: u32, b: u32) -> Option<(Locked<'_>, Option<Locked<'_>>)> {
         let first = self.lock(a)?;
-        if place(b, self.size.load(Acquire)) == first.at {
+        if place(b, self.size.load(Acquire)) == first.bucket {
             return Some((first, None));
         }
         // The thread that holds the second bucket may wait for the first: this one gives up early,
@@ -251,8 +252,8 @@ impl Index {
         Some((first, Some(second)))
     }
 
-    fn lock_bucket(&self, at: u32) -> bool {
-        let head = &self.bucket(at).0[0];
+    fn lock_bucket(&self, bucket: u32) -> bool {
+        let head = &self.bucket(bucket).0[0];
         let now = head.load(Relaxed);
         now & LOCKED == 0 && head.compare_exchange(now, now | LOCKED, Acquire, Relaxed).is_ok()
     }
@@ -266,7 +267,7 @@ impl Index {
             }
         };
         let word = word(hash, entry);
-        for line in self.chain(locked.at) {
+        for line in self.chain(locked.bucket) {
             if let Some(s) = line.0[1..].iter().find(|s| s.load(Relaxed) == word) {
                 s.store(0, Release);
                 return true;
@@ -290,11 +291,11 @@ impl Index {
             attempt += 1;
             wait(attempt);
         }
-        let from = Locked { index: self, at: old };
+        let from = Locked { index: self, bucket: old };
         // No other thread can find the new bucket yet; once it is published, others may want to
         // lock it.
         self.lock_bucket(size);
-        let to = Locked { index: self, at: size };
+        let to = Locked { index: self, bucket: size };
         let moves = |word: u64| word as u32 != 0 && place((word >> 32) as u32, size + 1) == size;
         for word in self.chain(old).flat_map(|l| &l.0[1..]).map(|s| s.load(Relaxed)) {
             if moves(word) && !to.put_word(word) {
@@ -329,21 +330,21 @@ impl Index {
     /// Number of entries in each of these buckets, for `ct-bkts`.
     pub fn loads(&self, which: Range<u32>) -> impl Iterator<Item = usize> {
         let full = |l: &CacheLine| l.0[1..].iter().filter(|s| s.load(Relaxed) as u32 != 0).count();
-        which.map(move |at| self.chain(at).map(full).sum())
+        which.map(move |bucket| self.chain(bucket).map(full).sum())
     }
 }
 
 impl Locked<'_> {
     /// The first entry under this hash that `is` accepts.
     pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.index.find_in(self.at, hash, &mut is)
+        self.index.find_in(self.bucket, hash, &mut is)
     }
 
     /// Puts an entry into the bucket, in the place of another one under the same hash if that is
     /// there; None: there is no room.
     pub fn put(&self, hash: u32, entry: u32, instead_of: Option<u32>) -> Option<Put> {
         let is = |s: &&AtomicU64, old| s.load(Relaxed) == word(hash, old);
-        let mut words = self.index.chain(self.at).flat_map(|line| &line.0[1..]);
+        let mut words = self.index.chain(self.bucket).flat_map(|line| &line.0[1..]);
         if let Some(s) = instead_of.and_then(|old| words.find(|s| is(s, old))) {
             s.store(word(hash, entry), Release);
             return Some(Put::Instead);
@@ -355,7 +356,7 @@ impl Locked<'_> {
     /// is no room.
     fn put_word(&self, word: u64) -> bool {
         let (mut last, mut count) = (None, 0);
-        for line in self.index.chain(self.at) {
+        for line in self.index.chain(self.bucket) {
             if let Some(free) = line.0[1..].iter().find(|s| s.load(Relaxed) as u32 == 0) {
                 free.store(word, Release);
                 return true;
@@ -385,7 +386,7 @@ impl Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.index.bucket(self.at).0[0].fetch_and(!LOCKED, Release);
+        self.index.bucket(self.bucket).0[0].fetch_and(!LOCKED, Release);
     }
 }
 
