@@ -48,13 +48,13 @@ pub(crate) struct Packed {
     size: u32,
     event_idx: bool,
     /// Position of the next buffer to be used.
-    at: Place,
+    last_used_idx: Place,
     /// Number of entries from there on that were taken and will be given back later.
     taken: u32,
     /// Position of the next buffer to be read from the ring.
-    peek: Place,
-    /// Position of `at` when it was last published.
-    shown: Place,
+    last_avail_idx: Place,
+    /// Value of `last_used_idx` when it was last published.
+    signalled_used: Place,
     /// The first buffer that was given back since then: its flags are written last.
     first: Option<(u32, u16)>,
 }
@@ -72,23 +72,23 @@ impl Packed {
     /// is less than `size`.
     pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, base: u16) -> Packed {
         let [desc, driver_event, device_event] = areas;
-        let (at, size) = (Place(base.into()), u32::from(size));
+        let (base, size) = (Place(base.into()), u32::from(size));
         Packed {
             desc,
             driver_event: driver_event.cast(),
             device_event: device_event.cast(),
             size,
             event_idx,
-            at,
+            last_used_idx: base,
             taken: 0,
-            peek: at,
-            shown: at,
+            last_avail_idx: base,
+            signalled_used: base,
             first: None,
         }
     }
 
     pub fn base(&self) -> u16 {
-        self.at.0 as u16
+        self.last_used_idx.0 as u16
     }
 
     pub fn size(&self) -> u16 {
@@ -98,11 +98,11 @@ impl Packed {
     /// Forgets buffers that were read and not used.
     #[inline]
     pub fn rewind(&mut self) {
-        self.peek = self.at.forward(self.taken, self.size);
+        self.last_avail_idx = self.last_used_idx.forward(self.taken, self.size);
     }
 
     #[inline]
-    fn at(&self, i: u32) -> *mut u8 {
+    fn desc_ptr(&self, i: u32) -> *mut u8 {
         // SAFETY: i is less than size.
         unsafe { self.desc.add(i as usize * DESC) }
     }
@@ -110,7 +110,7 @@ impl Packed {
     #[inline]
     fn flags(&self, i: u32) -> *mut u16 {
         // SAFETY: within the descriptor.
-        unsafe { self.at(i).add(14).cast() }
+        unsafe { self.desc_ptr(i).add(14).cast() }
     }
 
     #[inline]
@@ -120,19 +120,20 @@ impl Packed {
         (flags & flag::AVAIL != 0) == place.wrap() && (flags & flag::USED != 0) != place.wrap()
     }
 
-    /// Number of entries between `at` and `peek`.
+    /// Number of entries between `last_used_idx` and `last_avail_idx`.
     fn ahead(&self) -> u32 {
-        let lap = if self.peek.wrap() == self.at.wrap() { 0 } else { self.size };
-        self.peek.i() + lap - self.at.i()
+        let lap =
+            if self.last_avail_idx.wrap() == self.last_used_idx.wrap() { 0 } else { self.size };
+        self.last_avail_idx.i() + lap - self.last_used_idx.i()
     }
 
-    /// Prefetches the descriptors of the next `n` buffers, except those of the first `held`, which
+    /// Prefetches the descriptors of the next `n` buffers, except those of the first `skip`, which
     /// are known.
     #[inline]
-    pub fn fetch(&self, held: u32, n: u32) {
-        let (held, n) = (held + self.taken, n + self.taken);
-        for i in (held..n.min(self.size)).step_by(4) {
-            sync::prefetch(self.at(self.at.forward(i, self.size).i()));
+    pub fn fetch(&self, skip: u32, n: u32) {
+        let (skip, n) = (skip + self.taken, n + self.taken);
+        for i in (skip..n.min(self.size)).step_by(4) {
+            sync::prefetch(self.desc_ptr(self.last_used_idx.forward(i, self.size).i()));
         }
     }
 
@@ -140,7 +141,7 @@ impl Packed {
     #[inline]
     pub fn fetch_used(&self, n: u32) {
         for i in (0..n.min(self.size)).step_by(4) {
-            sync::prefetch_write(self.at(self.at.forward(i, self.size).i()));
+            sync::prefetch_write(self.desc_ptr(self.last_used_idx.forward(i, self.size).i()));
         }
     }
 
@@ -148,7 +149,8 @@ impl Packed {
     /// available in order.
     pub fn room(&mut self, n: u32) -> u32 {
         let n = n.min(self.size - self.taken);
-        let is_ready = |k: u32| self.is_ready(self.at.forward(self.taken + k, self.size));
+        let is_ready =
+            |k: u32| self.is_ready(self.last_used_idx.forward(self.taken + k, self.size));
         if n == 0 || is_ready(n - 1) {
             return n;
         }
@@ -166,23 +168,23 @@ impl Packed {
     /// Reads plain buffers until `ahead` has `want` of them. True: the next buffer is not plain.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
-        let held = ahead.len() as u32 + self.taken;
+        let pending = ahead.len() as u32 + self.taken;
         let want = (want as u32 + self.taken).min(self.size);
-        let mut place = self.at.forward(held, self.size);
-        for _ in held..want {
+        let mut place = self.last_used_idx.forward(pending, self.size);
+        for _ in pending..want {
             if !self.is_ready(place) {
                 return false;
             }
             // SAFETY: an entry of the ring, aligned to 16.
-            let desc = unsafe { Desc::read(self.at(place.i())) };
+            let desc = unsafe { Desc::read(self.desc_ptr(place.i())) };
             match reader.plain(desc, desc.b, desc.a) {
                 Some(buffer) => ahead.push(buffer),
                 None => return true,
             }
             place = place.forward(1, self.size);
         }
-        for i in (0..want.saturating_sub(held)).step_by(4) {
-            sync::prefetch(self.at(place.forward(i, self.size).i()));
+        for i in (0..want.saturating_sub(pending)).step_by(4) {
+            sync::prefetch(self.desc_ptr(place.forward(i, self.size).i()));
         }
         false
     }
@@ -197,17 +199,20 @@ impl Packed {
         batch: &mut Batch,
     ) -> Result<(), RingError> {
         for _ in 0..max {
-            if !batch.has_room() || self.ahead() >= self.size || !self.is_ready(self.peek) {
+            if !batch.has_room() || self.ahead() >= self.size || !self.is_ready(self.last_avail_idx)
+            {
                 break;
             }
-            sync::prefetch(self.at(self.peek.forward(8 % self.size, self.size).i()));
+            sync::prefetch(
+                self.desc_ptr(self.last_avail_idx.forward(8 % self.size, self.size).i()),
+            );
             let mut walk = Walk::new(memory, last, direction, batch);
             let (id, descs, bad) = self.walk(&mut walk)?;
             if self.ahead() + u32::from(descs) > self.size {
                 return Err(RingError::Loop);
             }
             walk.end(id, descs, bad);
-            self.peek = self.peek.forward(descs.into(), self.size);
+            self.last_avail_idx = self.last_avail_idx.forward(descs.into(), self.size);
         }
         Ok(())
     }
@@ -215,10 +220,10 @@ impl Packed {
     /// Reads one buffer: returns its id, its number of entries, and its error if it has one.
     #[inline]
     fn walk(&self, walk: &mut Walk) -> Result<(u16, u16, Option<RingError>), RingError> {
-        let (mut place, mut bad) = (self.peek, None);
+        let (mut place, mut bad) = (self.last_avail_idx, None);
         for descs in 1..=self.size.min(CHAIN_MAX) {
             // SAFETY: an entry of the ring, aligned to 16.
-            let desc = unsafe { Desc::read(self.at(place.i())) };
+            let desc = unsafe { Desc::read(self.desc_ptr(place.i())) };
             let (id, flags) = (desc.a, desc.b);
             match bad {
                 None => bad = self.read(desc, walk).err(),
@@ -254,20 +259,20 @@ impl Packed {
     /// Gives the next buffer back with `len` bytes written. The guest sees it after `publish_used`.
     #[inline(always)]
     pub fn write_used(&mut self, id: u16, descs: u16, len: u32) {
-        let i = self.at.i();
-        let mut flags = if self.at.wrap() { flag::AVAIL | flag::USED } else { 0 };
+        let i = self.last_used_idx.i();
+        let mut flags = if self.last_used_idx.wrap() { flag::AVAIL | flag::USED } else { 0 };
         flags |= if len > 0 { flag::WRITE } else { 0 };
         // SAFETY: an entry of the ring; length and id lie at 8 and 12, aligned.
         unsafe {
-            let at = self.at(i);
-            raw::store32(at.add(8).cast(), len);
-            raw::store16(at.add(12).cast(), id);
+            let desc = self.desc_ptr(i);
+            raw::store32(desc.add(8).cast(), len);
+            raw::store16(desc.add(12).cast(), id);
             match self.first {
                 None => self.first = Some((i, flags)),
                 Some(_) => raw::store16(self.flags(i), flags),
             }
         }
-        self.at = self.at.forward(descs.into(), self.size);
+        self.last_used_idx = self.last_used_idx.forward(descs.into(), self.size);
     }
 
     /// Takes the next buffer, of `descs` entries, which is given back later.
@@ -305,10 +310,10 @@ impl Packed {
     /// with more.
     pub fn written(&self, before: u16, mut mark: impl FnMut(*const u8, usize)) {
         let before = Place(before.into());
-        let lap = if before.wrap() == self.at.wrap() { 0 } else { self.size };
-        let n = (self.at.i() + lap).wrapping_sub(before.i()).min(self.size) as usize;
+        let lap = if before.wrap() == self.last_used_idx.wrap() { 0 } else { self.size };
+        let n = (self.last_used_idx.i() + lap).wrapping_sub(before.i()).min(self.size) as usize;
         let first = n.min((self.size - before.i()) as usize);
-        mark(self.at(before.i()), first * DESC);
+        mark(self.desc_ptr(before.i()), first * DESC);
         mark(self.desc, (n - first) * DESC);
     }
 
@@ -322,8 +327,8 @@ impl Packed {
     /// True if the guest wants to be notified of what was published since the last call.
     #[inline]
     pub fn needs_notification(&mut self) -> bool {
-        let old = std::mem::replace(&mut self.shown, self.at);
-        if old == self.at {
+        let old = std::mem::replace(&mut self.signalled_used, self.last_used_idx);
+        if old == self.last_used_idx {
             return false;
         }
         // SAFETY: the second word of the driver's area.
@@ -344,7 +349,7 @@ impl Packed {
             let lap = if place.wrap() == old.wrap() { 0 } else { self.size };
             (place.i() + lap).wrapping_sub(old.i())
         };
-        let moved = from_old(self.at);
+        let moved = from_old(self.last_used_idx);
         from_old(Place(event.into())) < moved
     }
 }

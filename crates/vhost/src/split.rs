@@ -21,16 +21,16 @@ pub(crate) struct Split {
     size: u32,
     event_idx: bool,
     /// Index of the next buffer to be used.
-    at: u32,
+    last_used_idx: u32,
     /// Number of buffers from there on that were taken and will be given back later.
     taken: u32,
     /// Index of the next buffer to be read by `gather`.
-    peek: u32,
-    /// Value of `at` when it was last published.
-    shown: u32,
+    last_avail_idx: u32,
+    /// Value of `last_used_idx` when it was last published.
+    signalled_used: u32,
     /// The guest's index of available buffers, as last read.
-    seen: u32,
-    /// True if the guest suppressed notifications when `seen` was read.
+    avail_idx: u32,
+    /// True if the guest suppressed notifications when `avail_idx` was read.
     quiet: bool,
 }
 
@@ -46,26 +46,26 @@ pub(crate) const ALIGN: [usize; 3] = [16, 2, 4];
 impl Split {
     /// The caller has checked that the areas are mapped and aligned, and that `size` is a power of
     /// two.
-    pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, at: u16) -> Split {
+    pub fn new(areas: [*mut u8; 3], size: u16, event_idx: bool, base: u16) -> Split {
         let [desc, avail, used] = areas;
-        let (at, size) = (u32::from(at), u32::from(size));
+        let (base, size) = (u32::from(base), u32::from(size));
         Split {
             desc,
             avail: avail.cast(),
             used,
             size,
             event_idx,
-            at,
+            last_used_idx: base,
             taken: 0,
-            peek: at,
-            shown: at,
-            seen: at,
+            last_avail_idx: base,
+            signalled_used: base,
+            avail_idx: base,
             quiet: false,
         }
     }
 
     pub fn base(&self) -> u16 {
-        self.at as u16
+        self.last_used_idx as u16
     }
 
     pub fn size(&self) -> u16 {
@@ -82,35 +82,37 @@ impl Split {
     }
 
     #[inline]
-    fn slot(&self, at: u32) -> usize {
-        (at & (self.size - 1)) as usize
+    fn entry(&self, idx: u32) -> usize {
+        (idx & (self.size - 1)) as usize
     }
 
-    /// Number of buffers from `at` on that were available when `seen` was read.
+    /// Number of buffers from `last_used_idx` on that were available when `avail_idx` was read.
     #[inline]
-    fn ready(&self, seen: u32) -> u32 {
-        u32::from((seen as u16).wrapping_sub(self.at as u16))
+    fn ready(&self, avail_idx: u32) -> u32 {
+        u32::from((avail_idx as u16).wrapping_sub(self.last_used_idx as u16))
     }
 
     /// Forgets buffers that were read and not used.
     #[inline]
     pub fn rewind(&mut self) {
-        self.peek = self.at.wrapping_add(self.taken);
+        self.last_avail_idx = self.last_used_idx.wrapping_add(self.taken);
     }
 
-    /// Prefetches the descriptors of the next `n` buffers, except those of the first `held`, which
+    /// Prefetches the descriptors of the next `n` buffers, except those of the first `skip`, which
     /// are known. The descriptors' numbers are guessed: most guests use them in order.
     #[inline]
-    pub fn fetch(&self, held: u32, n: u32) {
-        let (held, n) = (held + self.taken, n + self.taken);
+    pub fn fetch(&self, skip: u32, n: u32) {
+        let (skip, n) = (skip + self.taken, n + self.taken);
         sync::prefetch(self.avail);
-        for i in (held..n).step_by(4) {
-            let slot = self.slot(self.at.wrapping_add(i));
-            sync::prefetch(self.desc.wrapping_add(slot * DESC));
+        for i in (skip..n).step_by(4) {
+            let entry = self.entry(self.last_used_idx.wrapping_add(i));
+            sync::prefetch(self.desc.wrapping_add(entry * DESC));
         }
         // The heads of 32 buffers are in one cache line.
-        for i in (held..n + 31).step_by(32) {
-            sync::prefetch(self.avail.wrapping_add(2 + self.slot(self.at.wrapping_add(i))));
+        for i in (skip..n + 31).step_by(32) {
+            sync::prefetch(
+                self.avail.wrapping_add(2 + self.entry(self.last_used_idx.wrapping_add(i))),
+            );
         }
     }
 
@@ -122,7 +124,7 @@ impl Split {
         sync::prefetch_write(self.used);
         for i in (0..n + 7).step_by(8) {
             sync::prefetch_write(
-                self.used.wrapping_add(4 + 8 * self.slot(self.at.wrapping_add(i))),
+                self.used.wrapping_add(4 + 8 * self.entry(self.last_used_idx.wrapping_add(i))),
             );
         }
     }
@@ -132,8 +134,8 @@ impl Split {
     #[inline]
     fn fetch_behind(&self, from: u32, n: u32) {
         let mut line = u16::MAX;
-        for i in from..self.ready(self.seen).min(from + n) {
-            let head = self.avail(2 + self.slot(self.at.wrapping_add(i)));
+        for i in from..self.ready(self.avail_idx).min(from + n) {
+            let head = self.avail(2 + self.entry(self.last_used_idx.wrapping_add(i)));
             if head / 4 != line {
                 line = head / 4;
                 sync::prefetch(self.desc.wrapping_add(usize::from(head) * DESC));
@@ -144,12 +146,12 @@ impl Split {
     /// Reads how many buffers are available, unless `want` are known to be.
     #[inline]
     fn look(&mut self, want: u32) -> u32 {
-        if self.ready(self.seen) < want {
-            self.seen = self.avail(1).into();
+        if self.ready(self.avail_idx) < want {
+            self.avail_idx = self.avail(1).into();
             // The flags are in the cache line that was just read.
             self.quiet = !self.event_idx && self.avail(0) & NO_INTERRUPT != 0;
         }
-        self.ready(self.seen)
+        self.ready(self.avail_idx)
     }
 
     /// How many of the next `n` buffers are available. An invalid index is not checked here, but by
@@ -162,13 +164,13 @@ impl Split {
     /// Reads plain buffers until `ahead` has `want` of them. True: the next buffer is not plain.
     #[inline]
     pub fn read_ahead(&mut self, reader: &mut Reader, want: usize, ahead: &mut Ahead) -> bool {
-        let (held, want) = (ahead.len() as u32 + self.taken, want as u32 + self.taken);
+        let (pending, want) = (ahead.len() as u32 + self.taken, want as u32 + self.taken);
         let ready = self.look(want);
         if ready > self.size {
             return true;
         }
-        for i in held..ready.min(want) {
-            let head = self.avail(2 + self.slot(self.at.wrapping_add(i)));
+        for i in pending..ready.min(want) {
+            let head = self.avail(2 + self.entry(self.last_used_idx.wrapping_add(i)));
             if u32::from(head) >= self.size {
                 return true;
             }
@@ -179,7 +181,7 @@ impl Split {
                 None => return true,
             }
         }
-        self.fetch_behind(want, want.saturating_sub(held));
+        self.fetch_behind(want, want.saturating_sub(pending));
         false
     }
 
@@ -194,22 +196,22 @@ impl Split {
     ) -> Result<(), RingError> {
         let max = max.min(BATCH - batch.chains.len()) as u32;
         // Buffers that were read and not used count as available.
-        let held = self.peek.wrapping_sub(self.at);
-        let ready = self.look(held + max);
+        let pending = self.last_avail_idx.wrapping_sub(self.last_used_idx);
+        let ready = self.look(pending + max);
         if ready > self.size {
             return Err(RingError::Index);
         }
-        let n = ready.saturating_sub(held).min(max) as usize;
+        let n = ready.saturating_sub(pending).min(max) as usize;
         let mut heads = [0u16; BATCH];
         for (i, head) in heads[..n].iter_mut().enumerate() {
-            *head = self.avail(2 + self.slot(self.peek.wrapping_add(i as u32)));
+            *head = self.avail(2 + self.entry(self.last_avail_idx.wrapping_add(i as u32)));
             if u32::from(*head) >= self.size {
                 return Err(RingError::Descriptor);
             }
             sync::prefetch(self.desc.wrapping_add(usize::from(*head) * DESC));
         }
         if n > 0 {
-            self.fetch_used(held + n as u32);
+            self.fetch_used(pending + n as u32);
         }
         for head in &heads[..n] {
             if !batch.has_room() {
@@ -218,7 +220,7 @@ impl Split {
             let mut walk = Walk::new(memory, last, direction, batch);
             let bad = self.walk(*head, &mut walk).err();
             walk.end(*head, 1, bad);
-            self.peek = self.peek.wrapping_add(1);
+            self.last_avail_idx = self.last_avail_idx.wrapping_add(1);
         }
         Ok(())
     }
@@ -252,24 +254,24 @@ impl Split {
     /// Gives the next buffer back with `len` bytes written. The guest sees it after `publish_used`.
     #[inline(always)]
     pub fn write_used(&mut self, id: u16, len: u32) {
-        let slot = self.slot(self.at);
-        // SAFETY: the slot lies in the used ring, whose entries have 8 bytes.
-        unsafe { raw::store64(self.used.add(4 + 8 * slot), u64::from(len) << 32 | u64::from(id)) };
-        self.at = self.at.wrapping_add(1);
+        let entry = self.entry(self.last_used_idx);
+        // SAFETY: the entry lies in the used ring, whose entries have 8 bytes.
+        unsafe { raw::store64(self.used.add(4 + 8 * entry), u64::from(len) << 32 | u64::from(id)) };
+        self.last_used_idx = self.last_used_idx.wrapping_add(1);
     }
 
     /// Gives the next buffers back: id and bytes written. The guest sees them after `publish_used`.
     #[inline]
     pub fn write_used_all(&mut self, buffers: impl Iterator<Item = (u16, u32)>) {
         // Copies: the compiler keeps no field in a register across stores to the guest's memory.
-        let (used, mask, mut at) = (self.used, self.size - 1, self.at);
+        let (used, mask, mut idx) = (self.used, self.size - 1, self.last_used_idx);
         for (id, len) in buffers {
-            let slot = (at & mask) as usize;
+            let entry = (idx & mask) as usize;
             // SAFETY: as in `write_used`.
-            unsafe { raw::store64(used.add(4 + 8 * slot), u64::from(len) << 32 | u64::from(id)) };
-            at = at.wrapping_add(1);
+            unsafe { raw::store64(used.add(4 + 8 * entry), u64::from(len) << 32 | u64::from(id)) };
+            idx = idx.wrapping_add(1);
         }
-        self.at = at;
+        self.last_used_idx = idx;
     }
 
     /// Takes the next buffer, which is given back later.
@@ -290,7 +292,7 @@ impl Split {
     #[inline]
     pub fn publish_used(&mut self) {
         // SAFETY: the index is the second word of the used ring.
-        unsafe { raw::store16(self.used.add(2).cast(), self.at as u16) };
+        unsafe { raw::store16(self.used.add(2).cast(), self.last_used_idx as u16) };
     }
 
     /// Suppresses notifications by the guest; returns the address that was written, None if there
@@ -307,10 +309,10 @@ impl Split {
     /// Calls `mark` with the memory that was written to give back the buffers from `before` on.
     pub fn written(&self, before: u16, mut mark: impl FnMut(*const u8, usize)) {
         mark(self.used, 4);
-        let n = u32::from((self.at as u16).wrapping_sub(before)).min(self.size);
-        let slot = self.slot(before.into());
-        let first = (n as usize).min(self.size as usize - slot);
-        mark(self.used.wrapping_add(4 + 8 * slot), 8 * first);
+        let n = u32::from((self.last_used_idx as u16).wrapping_sub(before)).min(self.size);
+        let entry = self.entry(before.into());
+        let first = (n as usize).min(self.size as usize - entry);
+        mark(self.used.wrapping_add(4 + 8 * entry), 8 * first);
         mark(self.used.wrapping_add(4), 8 * (n as usize - first));
     }
 
@@ -323,13 +325,13 @@ impl Split {
     /// True if the guest wants to be notified of what was published since the last call.
     #[inline]
     pub fn needs_notification(&mut self) -> bool {
-        let old = std::mem::replace(&mut self.shown, self.at);
-        if old == self.at {
+        let old = std::mem::replace(&mut self.signalled_used, self.last_used_idx);
+        if old == self.last_used_idx {
             return false;
         }
         if self.event_idx {
             let event = self.avail(2 + self.size as usize);
-            return passed(event, self.at as u16, old as u16);
+            return passed(event, self.last_used_idx as u16, old as u16);
         }
         self.avail(0) & NO_INTERRUPT == 0
     }
