@@ -14,10 +14,10 @@ pub(crate) const BUFFERS_AHEAD_MAX: usize = 64;
 /// How many buffers ahead the memory of buffers is prefetched.
 pub(crate) const PREFETCH_BUFFERS: usize = 16;
 
-/// A plain buffer, mapped at `at`, with room for more than a header.
+/// A plain buffer, mapped at `host`, with room for more than a header.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain {
-    pub at: *mut u8,
+    pub host: *mut u8,
     pub len: u32,
     /// The guest's identifier of the buffer.
     pub id: u16,
@@ -40,8 +40,8 @@ impl Reader<'_> {
         if flags & (flag::NEXT | flag::INDIRECT | flag::WRITE) != write || desc.len <= self.header {
             return None;
         }
-        let (at, n) = self.memory.translate(self.last, desc.addr, desc.len)?;
-        (n == desc.len).then_some(Plain { at, len: n, id })
+        let (host, n) = self.memory.translate(self.last, desc.addr, desc.len)?;
+        (n == desc.len).then_some(Plain { host, len: n, id })
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Ahead {
 
 impl Default for Ahead {
     fn default() -> Self {
-        let none = Plain { at: std::ptr::null_mut(), len: 0, id: 0 };
+        let none = Plain { host: std::ptr::null_mut(), len: 0, id: 0 };
         let buffers = Box::new([none; BUFFERS_AHEAD_MAX]);
         Ahead { buffers, direction: Direction::FromGuest, next: 0, end: 0, fetched: 0 }
     }
@@ -72,7 +72,7 @@ impl Ahead {
 
     /// Sets the direction for the calls that follow; if it was the other one, forgets all buffers.
     #[inline]
-    pub fn turn(&mut self, direction: Direction) {
+    pub fn set_direction(&mut self, direction: Direction) {
         if self.direction != direction {
             self.direction = direction;
             self.clear();
@@ -115,7 +115,7 @@ impl Ahead {
     #[inline(always)]
     pub fn fetch_one(&self, i: usize, header: usize, fetch: fn(*const u8)) {
         if i < self.len() {
-            lines(self.get(i).at, header, fetch);
+            lines(self.get(i).host, header, fetch);
         }
     }
 
@@ -135,19 +135,19 @@ impl Ahead {
     pub fn fetch(&mut self, n: usize, header: usize) {
         let upto = self.next.wrapping_add(n.min(self.len()) as u32);
         while (upto.wrapping_sub(self.fetched) as i32) > 0 {
-            let at = self.buffers[self.fetched as usize % BUFFERS_AHEAD_MAX].at;
+            let host = self.buffers[self.fetched as usize % BUFFERS_AHEAD_MAX].host;
             match self.direction {
-                Direction::FromGuest => lines(at, header, sync::prefetch),
-                Direction::ToGuest => lines(at, header, sync::prefetch_write),
+                Direction::FromGuest => lines(host, header, sync::prefetch),
+                Direction::ToGuest => lines(host, header, sync::prefetch_write),
             }
             self.fetched = self.fetched.wrapping_add(1);
         }
     }
 }
 
-/// Prefetches the header and the first bytes of a packet at `at`.
+/// Prefetches the header and the first bytes of a packet at `host`.
 #[inline(always)]
-pub(crate) fn lines(at: *const u8, header: usize, fetch: fn(*const u8)) {
-    fetch(at);
-    fetch(at.wrapping_add(header + 52));
+pub(crate) fn lines(host: *const u8, header: usize, fetch: fn(*const u8)) {
+    fetch(host);
+    fetch(host.wrapping_add(header + 52));
 }

@@ -41,7 +41,7 @@ pub(crate) enum Direction {
 /// A contiguous piece of mapped guest memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
-    pub at: *mut u8,
+    pub host: *mut u8,
     pub len: u32,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn behind(
         let from = skip.min(piece.len as usize);
         skip -= from;
         let n = piece.len as usize - from;
-        (n > 0).then(|| (piece.at.wrapping_add(from).cast_const(), n))
+        (n > 0).then(|| (piece.host.wrapping_add(from).cast_const(), n))
     })
 }
 
@@ -151,7 +151,7 @@ impl Batch {
     pub(crate) fn fetch(&self, header: usize, fetch: fn(*const u8)) {
         for chain in &self.chains {
             if let Some(piece) = self.pieces(chain).first() {
-                lines(piece.at, header, fetch);
+                lines(piece.host, header, fetch);
             }
         }
     }
@@ -177,22 +177,22 @@ impl Desc {
     ///
     /// # Safety
     ///
-    /// 16 bytes at `at` are valid for reads, and aligned to eight.
+    /// 16 bytes at `ptr` are valid for reads, and aligned to eight.
     #[inline]
-    pub(crate) unsafe fn read(at: *const u8) -> Desc {
-        let at = at.cast::<u64>();
+    pub(crate) unsafe fn read(ptr: *const u8) -> Desc {
+        let ptr = ptr.cast::<u64>();
         // SAFETY: the caller vouches; volatile, as the guest may be writing.
-        unsafe { Desc::from_words(at.read_volatile(), at.add(1).read_volatile()) }
+        unsafe { Desc::from_words(ptr.read_volatile(), ptr.add(1).read_volatile()) }
     }
 
     /// Reads a descriptor that is not aligned, byte by byte.
     ///
     /// # Safety
-    /// 16 bytes at `at` are valid for reads.
+    /// 16 bytes at `ptr` are valid for reads.
     #[cold]
-    unsafe fn read_bytes(at: *const u8) -> Desc {
+    unsafe fn read_bytes(ptr: *const u8) -> Desc {
         // SAFETY: the caller vouches; volatile, as the guest may be writing.
-        let words = std::array::from_fn(|i| unsafe { at.add(i).read_volatile() });
+        let words = std::array::from_fn(|i| unsafe { ptr.add(i).read_volatile() });
         let words = u128::from_ne_bytes(words);
         Desc::from_words(words as u64, (words >> 64) as u64)
     }
@@ -248,15 +248,15 @@ impl<'a> Walk<'a> {
         if len == 0 {
             return self.empty();
         }
-        let (mut at, mut left) = (addr, len);
+        let (mut addr, mut left) = (addr, len);
         while left > 0 {
-            let found = self.memory.translate(self.last, at, left);
+            let found = self.memory.translate(self.last, addr, left);
             let (host, n) = found.ok_or(RingError::Address)?;
             if self.batch.pieces.len() == PIECES {
                 return Err(RingError::Pieces);
             }
-            self.batch.pieces.push(Piece { at: host, len: n });
-            (at, left) = (at.wrapping_add(n.into()), left - n);
+            self.batch.pieces.push(Piece { host, len: n });
+            (addr, left) = (addr.wrapping_add(n.into()), left - n);
         }
         self.bytes += u64::from(len);
         Ok(())
@@ -264,8 +264,8 @@ impl<'a> Walk<'a> {
 
     /// Entry `i` of an indirect table.
     pub fn entry(&mut self, table: u64, i: u32) -> Result<Desc, RingError> {
-        let at = table.wrapping_add(u64::from(i) * DESC as u64);
-        match self.memory.translate(self.last, at, DESC as u32) {
+        let addr = table.wrapping_add(u64::from(i) * DESC as u64);
+        match self.memory.translate(self.last, addr, DESC as u32) {
             // SAFETY: 16 bytes are mapped there, aligned where that is needed.
             Some((host, n)) if n == DESC as u32 => Ok(unsafe {
                 match host.addr().is_multiple_of(8) {

@@ -11,7 +11,7 @@ const PAGE_BYTES: u64 = 4096;
 /// time.
 #[derive(Debug)]
 pub struct DirtyLog {
-    at: *mut u8,
+    host: *mut u8,
     bytes: u64,
     /// The owner of the mapping, which lives as long as the log.
     _owner: Box<dyn Any + Send + Sync>,
@@ -23,12 +23,12 @@ unsafe impl Send for DirtyLog {}
 unsafe impl Sync for DirtyLog {}
 
 impl DirtyLog {
-    /// A log of `bytes` bytes at `at`.
+    /// A log of `bytes` bytes at `host`.
     ///
     /// # Safety
-    /// The `bytes` at `at` are mapped for reading and writing as long as `owner` lives.
-    pub unsafe fn new(at: *mut u8, bytes: u64, owner: Box<dyn Any + Send + Sync>) -> DirtyLog {
-        DirtyLog { at, bytes, _owner: owner }
+    /// The `bytes` at `host` are mapped for reading and writing as long as `owner` lives.
+    pub unsafe fn new(host: *mut u8, bytes: u64, owner: Box<dyn Any + Send + Sync>) -> DirtyLog {
+        DirtyLog { host, bytes, _owner: owner }
     }
 
     /// Marks the pages of `len` bytes at guest address `guest`; pages beyond the log are left out.
@@ -42,7 +42,7 @@ impl DirtyLog {
                 return;
             }
             // SAFETY: within the log; atomic, as the migration changes it too.
-            let byte = unsafe { AtomicU8::from_ptr(self.at.add((page / 8) as usize)) };
+            let byte = unsafe { AtomicU8::from_ptr(self.host.add((page / 8) as usize)) };
             byte.fetch_or(1 << (page % 8), Ordering::AcqRel);
         }
     }

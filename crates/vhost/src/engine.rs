@@ -33,14 +33,14 @@ pub trait Engine: Send {
 /// Makes memory of this process available to engines that do not use the CPU's page tables. It
 /// stands for all of these engines together.
 pub trait DmaMapper: Send + Sync {
-    /// Maps `bytes` bytes of whole pages from address `at` on, and pins them: this may take long.
+    /// Maps `bytes` bytes of whole pages from address `addr` on, and pins them: this may take long.
     ///
     /// # Errors
     /// Why they cannot be mapped.
-    fn map(&self, at: usize, bytes: usize) -> io::Result<()>;
+    fn map(&self, addr: usize, bytes: usize) -> io::Result<()>;
     /// Undoes a [`DmaMapper::map`] with the same values. On return no engine reaches the memory.
     ///
     /// # Errors
     /// Why they stay mapped.
-    fn unmap(&self, at: usize, bytes: usize) -> io::Result<()>;
+    fn unmap(&self, addr: usize, bytes: usize) -> io::Result<()>;
 }

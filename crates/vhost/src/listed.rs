@@ -168,7 +168,7 @@ impl Ring {
                     copier.begin(len, || 1);
                     // SAFETY: the buffer is mapped and longer than the header; there is room for
                     // the rest.
-                    unsafe { copier.copy(buffer.at.add(self.header), to, len) };
+                    unsafe { copier.copy(buffer.host.add(self.header), to, len) };
                     copier.write_used(&mut self.layout, buffer.id, 1, 0);
                     copier.end(Some(packet));
                 }

@@ -46,20 +46,26 @@ impl Memory {
         Memory { _owner: Some(owner), ..Memory::new(regions) }
     }
 
-    /// The address at which guest address `at` is mapped, and how many of `len` bytes are
+    /// The address at which guest address `guest` is mapped, and how many of `len` bytes are
     /// contiguous there. `last` is a copy of the region that the last call found, or
     /// [`Region::NONE`]: so the table itself need not be in the cache.
     #[inline]
-    pub(crate) fn translate(&self, last: &mut Region, at: u64, len: u32) -> Option<(*mut u8, u32)> {
-        match last.translate(at, len) {
+    pub(crate) fn translate(
+        &self,
+        last: &mut Region,
+        guest: u64,
+        len: u32,
+    ) -> Option<(*mut u8, u32)> {
+        match last.translate(guest, len) {
             Some(found) => Some(found),
-            None => self.search(last, at, len),
+            None => self.search(last, guest, len),
         }
     }
 
     #[cold]
-    fn search(&self, last: &mut Region, at: u64, len: u32) -> Option<(*mut u8, u32)> {
-        let (region, found) = self.regions.iter().find_map(|r| Some((r, r.translate(at, len)?)))?;
+    fn search(&self, last: &mut Region, guest: u64, len: u32) -> Option<(*mut u8, u32)> {
+        let (region, found) =
+            self.regions.iter().find_map(|r| Some((r, r.translate(guest, len)?)))?;
         *last = *region;
         Some(found)
     }
@@ -86,8 +92,8 @@ impl Region {
     pub(crate) const NONE: Region = Region { guest: 0, size: 0, host: std::ptr::null_mut() };
 
     #[inline]
-    fn translate(&self, at: u64, len: u32) -> Option<(*mut u8, u32)> {
-        let off = at.wrapping_sub(self.guest);
+    fn translate(&self, guest: u64, len: u32) -> Option<(*mut u8, u32)> {
+        let off = guest.wrapping_sub(self.guest);
         if off >= self.size {
             return None;
         }

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 /// Reads 16 bits; nothing after it is read earlier.
 ///
 /// # Safety
-/// `at` is valid for reads and writes, and aligned to two bytes.
+/// `ptr` is valid for reads and writes, and aligned to two bytes.
 #[inline]
-pub(crate) unsafe fn load16(at: *mut u16) -> u16 {
+pub(crate) unsafe fn load16(ptr: *mut u16) -> u16 {
     // SAFETY: the caller vouches for the pointer; atomics may race with the guest.
-    unsafe { AtomicU16::from_ptr(at) }.load(Ordering::Acquire)
+    unsafe { AtomicU16::from_ptr(ptr) }.load(Ordering::Acquire)
 }
 
 /// Writes 16 bits; everything before it is visible first.
@@ -18,29 +18,29 @@ pub(crate) unsafe fn load16(at: *mut u16) -> u16 {
 /// # Safety
 /// As [`load16`].
 #[inline]
-pub(crate) unsafe fn store16(at: *mut u16, value: u16) {
+pub(crate) unsafe fn store16(ptr: *mut u16, value: u16) {
     // SAFETY: as above.
-    unsafe { AtomicU16::from_ptr(at) }.store(value, Ordering::Release);
+    unsafe { AtomicU16::from_ptr(ptr) }.store(value, Ordering::Release);
 }
 
 /// Writes 32 bits, in no particular order.
 ///
 /// # Safety
-/// `at` is valid for writes and aligned to four bytes.
+/// `ptr` is valid for writes and aligned to four bytes.
 #[inline]
-pub(crate) unsafe fn store32(at: *mut u32, value: u32) {
+pub(crate) unsafe fn store32(ptr: *mut u32, value: u32) {
     // SAFETY: as above.
-    unsafe { AtomicU32::from_ptr(at) }.store(value, Ordering::Relaxed);
+    unsafe { AtomicU32::from_ptr(ptr) }.store(value, Ordering::Relaxed);
 }
 
 /// Writes 8 bytes (little-endian), in no particular order and perhaps not at once.
 ///
 /// # Safety
-/// `at` is valid for writes of 8 bytes.
+/// `ptr` is valid for writes of 8 bytes.
 #[inline]
-pub(crate) unsafe fn store64(at: *mut u8, value: u64) {
+pub(crate) unsafe fn store64(ptr: *mut u8, value: u64) {
     // SAFETY: the caller vouches for the pointer; unaligned is allowed.
-    unsafe { at.cast::<u64>().write_unaligned(value.to_le()) };
+    unsafe { ptr.cast::<u64>().write_unaligned(value.to_le()) };
 }
 
 /// Copies `len` bytes between guest memory and this process's, in either direction. A byte that the
@@ -87,15 +87,15 @@ unsafe fn block<const N: usize>(from: *const u8, to: *mut u8) {
 ///
 /// # Safety
 ///
-/// `at` is valid for writes of 12 bytes if `long`, else of 10.
+/// `ptr` is valid for writes of 12 bytes if `long`, else of 10.
 #[inline]
-pub(crate) unsafe fn header(at: *mut u8, long: bool, buffers: u16) {
+pub(crate) unsafe fn header(ptr: *mut u8, long: bool, buffers: u16) {
     // SAFETY: the caller vouches for the pointer; unaligned is allowed.
     unsafe {
-        at.cast::<u64>().write_unaligned(0);
+        ptr.cast::<u64>().write_unaligned(0);
         match long {
-            true => at.add(8).cast::<u32>().write_unaligned((u32::from(buffers) << 16).to_le()),
-            false => at.add(8).cast::<u16>().write_unaligned(0),
+            true => ptr.add(8).cast::<u32>().write_unaligned((u32::from(buffers) << 16).to_le()),
+            false => ptr.add(8).cast::<u16>().write_unaligned(0),
         }
     }
 }

@@ -106,7 +106,7 @@ impl Slots {
     }
 
     #[inline]
-    fn at(&mut self, slot: u32) -> &mut Slot {
+    fn slot_mut(&mut self, slot: u32) -> &mut Slot {
         let mask = self.slots.len() - 1;
         &mut self.slots[slot as usize & mask]
     }
@@ -132,7 +132,7 @@ impl Slots {
     #[inline]
     pub fn push(&mut self, id: u16, descs: u16, len: u32) {
         let tail = self.tail;
-        *self.at(tail) = Slot { id, descs, len, jobs: 0, buffers: 1, packet: None };
+        *self.slot_mut(tail) = Slot { id, descs, len, jobs: 0, buffers: 1, packet: None };
         self.tail = tail.wrapping_add(1);
     }
 
@@ -141,7 +141,7 @@ impl Slots {
     pub fn close(&mut self, first: u32, jobs: u16, packet: Option<Packet>) {
         let buffers = self.tail.wrapping_sub(first) as u16;
         self.jobs += u32::from(jobs);
-        let slot = self.at(first);
+        let slot = self.slot_mut(first);
         (slot.jobs, slot.buffers, slot.packet) = (jobs, buffers, packet);
     }
 
@@ -150,14 +150,14 @@ impl Slots {
     pub fn done(&mut self, slot: u32) {
         debug_assert!(slot.wrapping_sub(self.head) < self.tail.wrapping_sub(self.head));
         self.jobs -= 1;
-        self.at(slot).jobs -= 1;
+        self.slot_mut(slot).jobs -= 1;
     }
 
     /// If the oldest packet is done: its number of buffers, and the packet to deliver.
     #[inline]
     pub fn oldest(&mut self) -> Option<(u16, &mut Option<Packet>)> {
         let (head, is_empty) = (self.head, self.is_empty());
-        let slot = self.at(head);
+        let slot = self.slot_mut(head);
         let is_done = slot.jobs == 0;
         (is_done && !is_empty).then_some((slot.buffers, &mut slot.packet))
     }
@@ -167,7 +167,7 @@ impl Slots {
     pub fn pop(&mut self) -> Used {
         let head = self.head;
         self.head = head.wrapping_add(1);
-        let Slot { id, descs, len, .. } = self.at(head);
+        let Slot { id, descs, len, .. } = self.slot_mut(head);
         Used { id: *id, descs: *descs, len: *len }
     }
 

@@ -162,7 +162,7 @@ fn read_plain(packet: &mut Packet, buffer: Plain, header: usize) -> Result<usize
     let len = buffer.len as usize - header;
     let to = make_room(packet, len as u64)?;
     // SAFETY: the buffer is mapped and longer than the header; there is room for the rest.
-    unsafe { raw::copy(buffer.at.add(header), to, len) };
+    unsafe { raw::copy(buffer.host.add(header), to, len) };
     Ok(len)
 }
 

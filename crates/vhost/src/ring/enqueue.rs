@@ -74,7 +74,7 @@ impl Ring {
                 let (buffer, data) = (ahead.get(i), packet.data());
                 copier.begin(data.len(), || 1);
                 // SAFETY: the buffer is mapped and holds header and packet.
-                unsafe { copier.copy(data.as_ptr(), buffer.at.add(header), data.len()) };
+                unsafe { copier.copy(data.as_ptr(), buffer.host.add(header), data.len()) };
                 copier.write_used_soon(layout, buffer.id, (header + data.len()) as u32);
                 copier.end(None);
                 bytes += data.len() as u64;
@@ -114,7 +114,7 @@ impl Ring {
                 return i;
             }
             // SAFETY: the buffer is mapped and holds the header.
-            unsafe { raw::header(buffer.at, header == HEADER, 1) };
+            unsafe { raw::header(buffer.host, header == HEADER, 1) };
         }
         n
     }
@@ -229,12 +229,12 @@ impl Ring {
             for piece in batch.pieces(chain) {
                 let first = header.len().min(piece.len as usize);
                 // SAFETY: the piece is mapped and has `first` bytes.
-                unsafe { raw::copy(header.as_ptr(), piece.at, first) };
+                unsafe { raw::copy(header.as_ptr(), piece.host, first) };
                 header = &header[first..];
                 let n = first + frame.fill(piece, first, copier);
                 written += n;
                 if self.log.is_some() {
-                    self.mark(piece.at, n);
+                    self.mark(piece.host, n);
                 }
             }
             copier.write_used(&mut self.layout, chain.id, chain.descs, written as u32);
@@ -285,7 +285,7 @@ impl<'a> Frame<'a> {
             let n = self.data.len().min(room - at);
             if n > 0 {
                 // SAFETY: the piece is mapped; `at + n` bytes of it at most are written.
-                unsafe { copier.copy(self.data.as_ptr(), piece.at.add(at), n) };
+                unsafe { copier.copy(self.data.as_ptr(), piece.host.add(at), n) };
             }
             (self.data, at) = (&self.data[n..], at + n);
             match self.more {

@@ -197,8 +197,8 @@ impl Ring {
             true => (packed::areas(size), packed::ALIGN),
             false => (split::areas(size, event_idx), split::ALIGN),
         };
-        for ((at, len), align) in areas.iter().zip(lengths).zip(align) {
-            if !memory.holds(*at, len) || !at.addr().is_multiple_of(align) {
+        for ((area, len), align) in areas.iter().zip(lengths).zip(align) {
+            if !memory.holds(*area, len) || !area.addr().is_multiple_of(align) {
                 return Err(SetupError::Areas);
             }
         }
@@ -234,9 +234,9 @@ impl Ring {
     /// Suppresses notifications by the guest, as the ring is polled. A split ring with
     /// [`feature::EVENT_IDX`] has no flag for it: there the guest notifies once per 65,536 buffers.
     pub fn silence(&mut self) {
-        let at = each!(&self.layout, ring => ring.silence());
-        if let Some(at) = at {
-            self.mark(at, 2);
+        let written = each!(&self.layout, ring => ring.silence());
+        if let Some(host) = written {
+            self.mark(host, 2);
         }
     }
 
@@ -251,7 +251,7 @@ impl Ring {
     /// Marks the memory that was written to give back buffers from `before` on.
     #[cold]
     fn mark_used(&self, before: u16) {
-        each!(&self.layout, ring => ring.written(before, |at, len| self.mark(at, len)));
+        each!(&self.layout, ring => ring.written(before, |host, len| self.mark(host, len)));
     }
 
     /// The ring's present base, in the form of [`RingSetup::base`].
@@ -386,7 +386,7 @@ impl Ring {
     /// buffer is not plain.
     #[inline]
     pub(crate) fn read_ahead(&mut self, direction: Direction, n: usize) -> bool {
-        self.ahead.turn(direction);
+        self.ahead.set_direction(direction);
         let (memory, last) = (&*self.memory, &mut self.last);
         let mut reader = Reader { memory, last, direction, header: self.header as u32 };
         let held = self.ahead.len();

@@ -159,12 +159,12 @@ impl Unfinished {
             return Err(RingError::Long);
         }
         self.frame.resize(len as usize, 0);
-        let mut at = self.frame.as_mut_ptr();
+        let mut to = self.frame.as_mut_ptr();
         for (from, n) in behind(pieces, header) {
             // SAFETY: the piece is mapped; the pieces without the header have `len` bytes together.
             unsafe {
-                raw::copy(from, at, n);
-                at = at.add(n);
+                raw::copy(from, to, n);
+                to = to.add(n);
             }
         }
         let known = matches!(h.gso, GSO_TCP_V4 | GSO_TCP_V6);
@@ -208,7 +208,7 @@ fn vnet_header(pieces: &[Piece]) -> VnetHeader {
     for piece in pieces {
         let part = (piece.len as usize).min(VNET_LEN - n);
         // SAFETY: the piece is mapped and has `part` bytes; there is room for them.
-        unsafe { raw::copy(piece.at, raw_header[n..].as_mut_ptr(), part) };
+        unsafe { raw::copy(piece.host, raw_header[n..].as_mut_ptr(), part) };
         n += part;
     }
     VnetHeader::read(&raw_header)
