@@ -17,9 +17,9 @@ pub fn apply(s: &mut State, desired: &Desired) {
     let word = if enabled { "enabled" } else { "disabled" };
     vlog::info!("netdev_dpdk", "Async support {word} for vhost-user-client.");
     if enabled {
-        port::set_turns(port::Turns {
-            begin: vhost_user::begin_turn,
-            end: vhost_user::end_turn,
+        port::set_iteration_hooks(port::IterationHooks {
+            begin: vhost_user::begin_iteration,
+            end: vhost_user::end_iteration,
             stop: vhost_user::leave_seat,
         });
         vhost_user::use_engines();

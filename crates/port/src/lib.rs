@@ -15,6 +15,7 @@ mod dummy_arp;
 mod dummy_wire;
 mod ethtool;
 mod inquiry;
+mod iteration;
 mod netlink;
 mod packet_rx;
 mod packet_tx;
@@ -27,7 +28,6 @@ mod tap;
 pub mod tc;
 pub mod testing;
 mod tunnel;
-mod turn;
 mod underlay;
 mod vectors;
 mod watch;
@@ -36,9 +36,11 @@ pub use adapter::*;
 pub use address::{add_default_route, set_ipv4};
 pub use dummy::DUMMY_QUEUES_MAX;
 pub use inquiry::{DeviceAnswer, Inquiry, ask_all};
+pub use iteration::{
+    IterationHooks, begin_iteration, end_iteration, set_iteration_hooks, stop_iterations,
+};
 pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;
-pub use turn::{Turns, begin_turn, end_turn, set_turns, stop_turns};
 pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch, addresses};
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 

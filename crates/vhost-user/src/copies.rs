@@ -43,17 +43,17 @@ pub fn take_seat(core: usize) {
 
 /// Settles the copies that the engine has completed. Called before packets are received.
 #[inline]
-pub fn begin_turn() {
+pub fn begin_iteration() {
     if IN_USE.load(Ordering::Relaxed) {
-        COPIES.with_borrow_mut(Copies::begin_turn);
+        COPIES.with_borrow_mut(Copies::begin_iteration);
     }
 }
 
 /// Rings the engine's doorbell. Called after packets were sent. Returns true if copies are in
 /// flight.
 #[inline]
-pub fn end_turn() -> bool {
-    LISTS.get() && COPIES.with_borrow_mut(Copies::end_turn)
+pub fn end_iteration() -> bool {
+    LISTS.get() && COPIES.with_borrow_mut(Copies::end_iteration)
 }
 
 /// The calling thread stops moving packets. Waits for its engine.
@@ -190,7 +190,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    fn begin_turn(&mut self) {
+    fn begin_iteration(&mut self) {
         match self.seat.as_ref().map_or(Order::None, |seat| seat.order()) {
             Order::None => {}
             order => self.carry_out(order),
@@ -198,17 +198,17 @@ impl Copies {
         if self.in_flight() > 0 {
             self.complete();
         }
-        self.cost.begin_turn(self.in_flight(), cycles);
+        self.cost.begin_iteration(self.in_flight(), cycles);
         if self.leaving.is_some() && self.in_flight() == 0 {
             self.give_back();
         }
     }
 
-    fn end_turn(&mut self) -> bool {
+    fn end_iteration(&mut self) -> bool {
         if std::mem::take(&mut self.waiting) {
             self.submit();
         }
-        self.cost.end_turn();
+        self.cost.end_iteration();
         if self.in_flight() > 0 {
             self.complete();
         }
@@ -473,7 +473,7 @@ impl Copies {
 
     #[cold]
     fn leave_seat(&mut self) {
-        self.end_turn();
+        self.end_iteration();
         while self.in_flight() > 0 {
             self.complete();
             let stuck = self.seat.as_ref().filter(|_| self.engine.is_none());

@@ -198,7 +198,7 @@ impl EngineCost {
     /// A turn begins with `in_flight` copies in flight, at the time that `clock` returns. The
     /// expected saving of the turn is that of the turns before it. An engine that is late gets no
     /// more copies, as packets behind them wait for them.
-    pub fn begin_turn(&mut self, in_flight: usize, clock: impl Fn() -> u64) {
+    pub fn begin_iteration(&mut self, in_flight: usize, clock: impl Fn() -> u64) {
         self.turns = self.turns.wrapping_add(1);
         self.timed = self.turns.is_multiple_of(TURNS_PER_SAMPLE);
         let is_late = in_flight > 0 && self.is_late(in_flight as u64, clock());
@@ -216,7 +216,7 @@ impl EngineCost {
     }
 
     /// A turn ends: updates the mean saving of a turn.
-    pub fn end_turn(&mut self) {
+    pub fn end_iteration(&mut self) {
         if let Some(saved) = self.saved.take() {
             self.expected = saved.max(self.expected / 2.0);
         }
@@ -250,8 +250,8 @@ mod tests {
     fn engine(saved: f32) -> EngineCost {
         let mut engine = EngineCost::default();
         engine.save(saved);
-        engine.end_turn();
-        engine.begin_turn(0, || 0);
+        engine.end_iteration();
+        engine.begin_iteration(0, || 0);
         engine
     }
 
@@ -315,8 +315,8 @@ mod tests {
         let mut engine = engine(1000.0);
         let pays = [None, Some(10.0), Some(10.0), Some(10.0)].map(|saved| {
             saved.into_iter().for_each(|saved| engine.save(saved));
-            engine.end_turn();
-            engine.begin_turn(0, || 0);
+            engine.end_iteration();
+            engine.begin_iteration(0, || 0);
             engine.pays
         });
         assert_eq!(pays, [true, true, false, false]);
@@ -328,8 +328,8 @@ mod tests {
         let mut turn = |handed_over, in_flight, now| {
             engine.handed_over(handed_over);
             engine.save(1e6);
-            engine.end_turn();
-            engine.begin_turn(in_flight, || now);
+            engine.end_iteration();
+            engine.begin_iteration(in_flight, || now);
             engine.pays
         };
         assert!(turn(10, 10, 1));

@@ -45,7 +45,7 @@ pub mod testing;
 mod violation;
 
 pub use call::{NoEventfd, signal};
-pub use copies::{begin_turn, end_turn, leave_seat, take_seat, use_engines};
+pub use copies::{begin_iteration, end_iteration, leave_seat, take_seat, use_engines};
 pub use counters::{Counters, Slot};
 pub use dma_thread::{map_memory, mapped_bytes, unmap_memory};
 pub use memory::{Mapping, map};

@@ -103,7 +103,7 @@ impl World {
             vhost_user::take_seat(77);
             let (mut next, mut last) = (1, 0);
             while !stop.load(Ordering::Relaxed) {
-                vhost_user::begin_turn();
+                vhost_user::begin_iteration();
                 let mut back = Vec::with_capacity(64);
                 rx.burst(&mut back, 64);
                 for packet in &back {
@@ -120,7 +120,7 @@ impl World {
                 frames.free(&burst[taken..]);
                 tx.notify(true);
                 rx.notify(true);
-                vhost_user::end_turn();
+                vhost_user::end_iteration();
                 std::thread::yield_now();
             }
             vhost_user::leave_seat();
@@ -425,13 +425,13 @@ fn a_guest_whose_pages_go_loses_the_engine_alone() {
     let [mut hostile, mut other] = ["pages", "other"].map(|name| Served::new(name, &pool));
     let mut turns = |attacks: bool| {
         for _ in 0..3000 {
-            vhost_user::begin_turn();
+            vhost_user::begin_iteration();
             other.turn(&pool);
             if attacks {
                 hostile.turn(&pool);
                 hostile.guest.give_pages_back();
             }
-            vhost_user::end_turn();
+            vhost_user::end_iteration();
             // The engine has its turn, too.
             std::thread::sleep(Duration::from_micros(20));
         }

@@ -142,7 +142,7 @@ impl Worker {
         }
         inject::shut_down(&mut self.tx);
         self.tx.shut_down();
-        port::stop_turns();
+        port::stop_iterations();
         self.reports.flush(&mut self.misses.uncached);
         self.stopping = true;
     }

@@ -194,7 +194,7 @@ impl Worker {
             true => 0,
             false => inject::turn(&mut self.tx, self.batch.vlan_limit),
         };
-        port::begin_turn();
+        port::begin_iteration();
         let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());
         let handed = self.take_inbound(VECTOR);
         let n = self.vector(began);
@@ -259,7 +259,7 @@ impl Worker {
         misses.finish(&mut lookup.table, &mut actions.programs, reports, tx.now_ms);
         tx.flush_due(n, now);
         rx.notify(tx.notified_all());
-        self.idle.in_flight = port::end_turn();
+        self.idle.in_flight = port::end_iteration();
         self.cycles.ended = cycles();
     }
 
@@ -298,7 +298,7 @@ impl Worker {
         self.cycles.ended = cycles();
         self.tx.flush_due(0, self.cycles.ended);
         self.rx.notify(self.tx.notified_all());
-        self.idle.in_flight = port::end_turn();
+        self.idle.in_flight = port::end_iteration();
         self.count_idle_cycles(began);
     }
 

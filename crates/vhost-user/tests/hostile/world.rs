@@ -83,10 +83,10 @@ impl World {
                 keep_engines(seat.clone(), faults, stop.clone())
             });
             while !stop.load(Ordering::Relaxed) {
-                vhost_user::begin_turn();
+                vhost_user::begin_iteration();
                 count.fetch_add(poll(&mut rx, &mut tx, 32), Ordering::Relaxed);
                 bad.iter_mut().for_each(|(rx, tx)| _ = poll(rx, tx, 4));
-                vhost_user::end_turn();
+                vhost_user::end_iteration();
                 std::thread::yield_now();
             }
             vhost_user::leave_seat();
