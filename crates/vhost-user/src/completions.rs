@@ -18,8 +18,8 @@ const LOOKS_PER_CLOCK: u32 = 64;
 /// Time between two readings that counts at most: while the thread itself did not run it did not
 /// look, and what the engine completed meanwhile is seen by the next poll only.
 const IDLE_TIME_COUNTED_MAX: Duration = Duration::from_millis(5);
-/// Guests that seemed to poll are notified after this many turns.
-const TURNS_PER_NOTICE: u32 = 8;
+/// Guests that seemed to poll are notified after this many iterations.
+const ITERATIONS_PER_NOTICE: u32 = 8;
 
 /// How long an engine has completed nothing.
 pub(crate) struct Idle {
@@ -112,7 +112,7 @@ impl Copies {
         }
         let n = statuses.len();
         self.statuses = statuses;
-        // An engine that reports a failure but no result is not asked again in this turn.
+        // An engine that reports a failure but no result is not asked again in this iteration.
         if n == 0 { most } else { n }
     }
 
@@ -191,9 +191,9 @@ impl Copies {
 
     /// Notifies the guests to which descriptors were published, if they want notifications.
     fn notify_guests(&mut self) {
-        self.turns = self.turns.wrapping_add(1);
+        self.iterations = self.iterations.wrapping_add(1);
         let idle = self.in_flight() == 0;
-        if !idle && !self.turns.is_multiple_of(TURNS_PER_NOTICE)
+        if !idle && !self.iterations.is_multiple_of(ITERATIONS_PER_NOTICE)
             || !self.targets.iter().any(|target| target.to_notify)
         {
             return;

@@ -186,7 +186,7 @@ pub(crate) struct Copies {
     /// Number of polls in a row without a completion, and how long that has been.
     pub idle_looks: u32,
     pub idle: Option<crate::completions::Idle>,
-    pub turns: u32,
+    pub iterations: u32,
 }
 
 impl Copies {

@@ -2,9 +2,10 @@
 //! the measured costs of both.
 //!
 //! A ring measures the CPU: of [`BURSTS_PER_SAMPLE`] bursts one is copied by the CPU and timed. A
-//! thread measures its engine: of [`TURNS_PER_SAMPLE`] turns the engine's work in one is timed. A
-//! frame is left to the engine from the length at which both cost the same, the ring's *floor*. A
-//! turn rings the doorbell if its copies together save more cycles than the doorbell costs.
+//! thread measures its engine: of [`ITERATIONS_PER_SAMPLE`] iterations the engine's work in one is
+//! timed. A frame is left to the engine from the length at which both cost the same, the ring's
+//! *floor*. An iteration rings the doorbell if its copies together save more cycles than the
+//! doorbell costs.
 
 use crate::seat::Seat;
 use std::sync::atomic::Ordering;
@@ -12,8 +13,8 @@ use std::sync::atomic::Ordering;
 /// Bursts of a ring of which one is copied by the CPU and timed. That costs at most a 61st of what
 /// the engine saves. A prime number, so that it does not coincide with a period of the traffic.
 const BURSTS_PER_SAMPLE: u32 = 61;
-/// Turns of a thread of which one is timed.
-const TURNS_PER_SAMPLE: u32 = 61;
+/// Iterations of a thread of which one is timed.
+const ITERATIONS_PER_SAMPLE: u32 = 61;
 /// Fewest bytes of a burst from which the cost of copies is measured: with fewer, the stores are
 /// still in the core's store buffer (some 64 entries) when the clock is read.
 const SAMPLE_BYTES_MIN: u64 = 4096;
@@ -116,22 +117,22 @@ impl RingCost {
     }
 }
 
-/// What a thread's engine costs, and whether its doorbell is worthwhile in this turn.
+/// What a thread's engine costs, and whether its doorbell is worthwhile in this iteration.
 pub(crate) struct EngineCost {
     /// Cycles to give a copy to the engine, to a guest and from a guest.
     list: [Mean; 2],
     /// Cycles to settle a complete copy.
     complete: Mean,
     doorbell: Mean,
-    turns: u32,
-    /// The engine's work in this turn is timed.
+    iterations: u32,
+    /// The engine's work in this iteration is timed.
     pub timed: bool,
-    /// Cycles that the engine saves, or would save, with this turn's copies; None: the turn has no
-    /// packets.
+    /// Cycles that the engine saves, or would save, with this iteration's copies; None: the
+    /// iteration has no packets.
     saved: Option<f32>,
-    /// Cycles that the engine is expected to save in the next turn that has packets.
+    /// Cycles that the engine is expected to save in the next iteration that has packets.
     expected: f32,
-    /// Frames above a ring's floor are for the engine in this turn.
+    /// Frames above a ring's floor are for the engine in this iteration.
     pays: bool,
     /// Copies given to the engine since it was made.
     handed_over: u64,
@@ -146,7 +147,7 @@ impl Default for EngineCost {
             list: [Mean(LIST_CYCLES_UNMEASURED); 2],
             complete: Mean(COMPLETE_CYCLES_UNMEASURED),
             doorbell: Mean(DOORBELL_CYCLES_UNMEASURED),
-            turns: 0,
+            iterations: 0,
             timed: false,
             saved: None,
             expected: 0.0,
@@ -165,7 +166,7 @@ impl EngineCost {
         self.list[direction].0 + self.complete.0
     }
 
-    /// The engine saves, or would save, this many cycles of this turn, which has packets.
+    /// The engine saves, or would save, this many cycles of this iteration, which has packets.
     #[inline]
     pub fn save(&mut self, cycles: f32) {
         self.saved = Some(self.saved.unwrap_or(0.0) + cycles);
@@ -195,12 +196,12 @@ impl EngineCost {
         self.doorbell.add(cycles as f32);
     }
 
-    /// A turn begins with `in_flight` copies in flight, at the time that `clock` returns. The
-    /// expected saving of the turn is that of the turns before it. An engine that is late gets no
-    /// more copies, as packets behind them wait for them.
+    /// An iteration begins with `in_flight` copies in flight, at the time that `clock` returns. The
+    /// expected saving of the iteration is that of the iterations before it. An engine that is late
+    /// gets no more copies, as packets behind them wait for them.
     pub fn begin_iteration(&mut self, in_flight: usize, clock: impl Fn() -> u64) {
-        self.turns = self.turns.wrapping_add(1);
-        self.timed = self.turns.is_multiple_of(TURNS_PER_SAMPLE);
+        self.iterations = self.iterations.wrapping_add(1);
+        self.timed = self.iterations.is_multiple_of(ITERATIONS_PER_SAMPLE);
         let is_late = in_flight > 0 && self.is_late(in_flight as u64, clock());
         if in_flight == 0 {
             self.mark = None;
@@ -215,7 +216,7 @@ impl EngineCost {
         now.saturating_sub(began) > LATE_CYCLES
     }
 
-    /// A turn ends: updates the mean saving of a turn.
+    /// An iteration ends: updates the mean saving of an iteration.
     pub fn end_iteration(&mut self) {
         if let Some(saved) = self.saved.take() {
             self.expected = saved.max(self.expected / 2.0);
@@ -246,7 +247,7 @@ mod tests {
         ring
     }
 
-    /// An engine behind a turn that saved so much.
+    /// An engine behind an iteration that saved so much.
     fn engine(saved: f32) -> EngineCost {
         let mut engine = EngineCost::default();
         engine.save(saved);
@@ -305,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_saves_less_than_a_doorbell_is_left_to_the_cpu() {
+    fn an_iteration_that_saves_less_than_a_doorbell_is_left_to_the_cpu() {
         let mut ring = ring();
         for (saved, pays) in [(0.0, false), (299.0, false), (301.0, true)] {
             ring.begin(0, None, &engine(saved));
             assert_eq!(ring.limit != usize::MAX, pays, "{saved}");
         }
-        // Turns without packets do not matter, several with few do.
+        // Iterations without packets do not matter, several with few do.
         let mut engine = engine(1000.0);
         let pays = [None, Some(10.0), Some(10.0), Some(10.0)].map(|saved| {
             saved.into_iter().for_each(|saved| engine.save(saved));
@@ -325,20 +326,23 @@ mod tests {
     #[test]
     fn an_engine_that_is_late_gets_no_more() {
         let mut engine = engine(1e6);
-        let mut turn = |handed_over, in_flight, now| {
+        let mut iteration = |handed_over, in_flight, now| {
             engine.handed_over(handed_over);
             engine.save(1e6);
             engine.end_iteration();
             engine.begin_iteration(in_flight, || now);
             engine.pays
         };
-        assert!(turn(10, 10, 1));
-        assert!(turn(10, 11, LATE_CYCLES + 1), "the first ten have had no longer than they may");
-        assert!(!turn(10, 21, LATE_CYCLES + 2), "one of them is late");
-        assert!(turn(0, 19, LATE_CYCLES + 3), "they are made");
-        assert!(turn(0, 1, 2 * LATE_CYCLES));
-        assert!(!turn(0, 1, 9 * LATE_CYCLES), "the last one is late");
-        assert!(turn(0, 0, 9 * LATE_CYCLES));
-        assert!(turn(10, 10, 20 * LATE_CYCLES));
+        assert!(iteration(10, 10, 1));
+        assert!(
+            iteration(10, 11, LATE_CYCLES + 1),
+            "the first ten have had no longer than they may"
+        );
+        assert!(!iteration(10, 21, LATE_CYCLES + 2), "one of them is late");
+        assert!(iteration(0, 19, LATE_CYCLES + 3), "they are made");
+        assert!(iteration(0, 1, 2 * LATE_CYCLES));
+        assert!(!iteration(0, 1, 9 * LATE_CYCLES), "the last one is late");
+        assert!(iteration(0, 0, 9 * LATE_CYCLES));
+        assert!(iteration(10, 10, 20 * LATE_CYCLES));
     }
 }
