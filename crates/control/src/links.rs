@@ -244,7 +244,7 @@ fn look_at(s: &mut State, which: &[Name], mut answers: Answers) {
         }
         let Some(old) = s.ofproto.port(bridge.id, of_port) else { continue };
         let mut spec = old.clone();
-        let link = if is_asked { port.known_link() } else { port.link() };
+        let link = if is_asked { port.last_link() } else { port.link() };
         crate::reconcile::describe(&mut spec, port, &link);
         s.dp.refresh(no);
         // What a controller configured stays; only the device's own state is taken over.

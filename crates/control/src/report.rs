@@ -260,7 +260,7 @@ fn interface(iface: &mut Iface, dp: &mut Datapath, statistics: bool) -> Interfac
         (row.admin_up, row.link_up, row.link_resets) = (Some(true), Some(true), Some(0));
         return row;
     };
-    let link = port.known_link();
+    let link = port.last_link();
     row.mac_in_use = Some(port.mac());
     row.mtu = Some(i64::from(port.mtu()));
     row.ifindex = Some(i64::from(port.ifindex().unwrap_or(0)));

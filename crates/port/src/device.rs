@@ -154,7 +154,7 @@ impl Device {
             return self.no_link();
         }
         self.speed = self.ethtool.speed(&self.last.name);
-        self.known_link()
+        self.last_link()
     }
 
     /// The link state of a device that is removed.
@@ -163,7 +163,7 @@ impl Device {
     }
 
     /// The link state as last seen, without a system call.
-    pub fn known_link(&self) -> Link {
+    pub fn last_link(&self) -> Link {
         let (mbps, full_duplex, abilities) = self.speed;
         let (admin_up, up) = (self.last.admin_up(), self.last.up());
         Link { admin_up, up, mbps, full_duplex, resets: self.resets(), abilities }

@@ -277,7 +277,7 @@ pub trait Port: Send {
     fn link(&mut self) -> Link;
     /// The link state as last seen: kernel ports do not ask the kernel, which takes microseconds
     /// for each.
-    fn known_link(&mut self) -> Link {
+    fn last_link(&mut self) -> Link {
         self.link()
     }
     /// What [`Port::health`] and [`Port::link`] would ask the kernel, to be asked on a thread that
@@ -286,7 +286,7 @@ pub trait Port: Send {
     fn inquiry(&mut self) -> Option<Inquiry> {
         None
     }
-    /// Takes the answer to an inquiry: [`Port::known_link`] is the link's state then. An error as
+    /// Takes the answer to an inquiry: [`Port::last_link`] is the link's state then. An error as
     /// of [`Port::health`].
     fn answered(&mut self, _answer: DeviceAnswer) -> Result<(), PortError> {
         Ok(())

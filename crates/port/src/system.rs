@@ -159,8 +159,8 @@ impl Port for SystemPort {
     fn link(&mut self) -> Link {
         self.device.link()
     }
-    fn known_link(&mut self) -> Link {
-        self.device.known_link()
+    fn last_link(&mut self) -> Link {
+        self.device.last_link()
     }
     fn inquiry(&mut self) -> Option<Inquiry> {
         Some(self.device.inquiry())

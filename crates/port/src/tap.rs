@@ -457,8 +457,8 @@ impl Port for TapPort {
         }
         self.device.link()
     }
-    fn known_link(&mut self) -> Link {
-        self.device.known_link()
+    fn last_link(&mut self) -> Link {
+        self.device.last_link()
     }
     fn inquiry(&mut self) -> Option<Inquiry> {
         let (tap, name, pool) =

@@ -86,7 +86,7 @@ fn interface_counters(s: &mut State, bridge: &str, sflow: &mut Sflow, index: u32
     let (name, number) = (iface.conf.name.clone(), iface.of_port.unwrap_or(0) as u16);
     let counted = iface.counters(&mut s.dp);
     let Some(device) = no.and_then(|no| s.dp.port_mut(no)) else { return };
-    let c = interface(index, &device.known_link(), &counted);
+    let c = interface(index, &device.last_link(), &counted);
     let port = bridge.conf.ports.iter().find(|p| p.interfaces.iter().any(|i| i.name == name));
     let lacp = port.and_then(|p| s.bonds.lacp_counters(&p.name, &name));
     let known = |name: &str| counted.get(name).map_or(UNKNOWN, |n| *n as u32);

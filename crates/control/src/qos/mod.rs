@@ -35,7 +35,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 pub fn apply(s: &mut State, conf: &IfaceConf, no: PortNo) {
     let has_device = |port: &&mut dyn Port| port.traffic_control().is_some();
     let Some(port) = s.dp.port_mut(no).filter(has_device) else { return };
-    let device = Device { mtu: port.mtu().into(), mbps: port.known_link().mbps };
+    let device = Device { mtu: port.mtu().into(), mbps: port.last_link().mbps };
     let wanted = Wanted { qos: conf.qos.clone(), device };
     if s.applied.qos.entry(no).or_default().want(wanted) {
         s.applied.qos_due.add(no);

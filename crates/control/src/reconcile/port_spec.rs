@@ -36,7 +36,7 @@ pub(super) fn port_spec(
         spec.hw_addr = mac_of(conf.uuid);
     } else if let Some(p) = dp_port.and_then(|no| s.dp.port_mut(no)) {
         // Links are looked at when the kernel says that they changed, and each second.
-        let link = p.known_link();
+        let link = p.last_link();
         describe(&mut spec, p, &link);
     } else {
         spec.hw_addr = mac_of(conf.uuid);

@@ -80,7 +80,7 @@ fn about(iface: &mut Iface, bridge: &str, dp: &mut Datapath) -> Map<String, Valu
     let Some(no) = iface.dp_port.filter(|_| !iface.is_virtual()) else { return one };
     if let Some(port) = dp.port_mut(no) {
         let (link, mac) =
-            (port.known_link(), port.mac().map(|byte| format!("{byte:02x}")).join(":"));
+            (port.last_link(), port.mac().map(|byte| format!("{byte:02x}")).join(":"));
         one.extend(object(json!({
             "link": {
                 "up": link.up, "admin_up": link.admin_up, "mbps": link.mbps,
