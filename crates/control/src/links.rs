@@ -9,7 +9,7 @@ use crate::device_changes::Name;
 use crate::ports::Iface;
 use crate::state::{Bridge, Shared, State};
 use crate::vlog;
-use ::port::{DeviceAnswer, Inquiry, LinkEvent, LinkWatch, Port, PortConfig};
+use ::port::{DeviceAnswer, Inquiry, LinkEvent, LinkMonitor, Port, PortConfig};
 use flow::PortNo;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
@@ -51,12 +51,12 @@ pub async fn run_each_second(state: Shared) {
 
 /// Follows the kernel's links until the daemon ends.
 pub async fn run(state: Shared) {
-    let mut watch = match LinkWatch::new().and_then(register) {
-        Ok(watch) => watch,
+    let mut monitor = match LinkMonitor::new().and_then(register) {
+        Ok(monitor) => monitor,
         Err(e) => return vlog::err!("netdev_linux", "the kernel's links cannot be followed: {e}"),
     };
     loop {
-        let events = match watch.readable_mut().await {
+        let events = match monitor.readable_mut().await {
             Ok(mut ready) => {
                 let (events, more) = ready.get_inner_mut().events();
                 if !more {
@@ -183,9 +183,9 @@ fn reports_changes(conf: &IfaceConf) -> bool {
     }
 }
 
-fn register(watch: LinkWatch) -> std::io::Result<AsyncFd<LinkWatch>> {
-    // SAFETY: the watch keeps one open descriptor, the same for ever.
-    unsafe { AsyncFd::register_with_interest(watch, Interest::READABLE) }.map_err(Into::into)
+fn register(monitor: LinkMonitor) -> std::io::Result<AsyncFd<LinkMonitor>> {
+    // SAFETY: the monitor keeps one open descriptor, the same for ever.
+    unsafe { AsyncFd::register_with_interest(monitor, Interest::READABLE) }.map_err(Into::into)
 }
 
 /// Shows the switch half which links went up or down, and the packet side new queues.

@@ -3,7 +3,7 @@
 
 use crate::state::{Shared, State};
 use crate::vlog;
-use ::port::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch};
+use ::port::{KernelNeighbour, KernelRoute, Snapshot, UnderlayMonitor};
 use ofproto::{Addresses, KernelRoutes, Route, source_for};
 use openflow::{Action, Match, NO_BUFFER, PacketOut, port};
 use std::collections::HashMap;
@@ -22,16 +22,16 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Follows the kernel until the daemon ends.
 pub async fn run(state: Shared) {
     let register = |w| {
-        // SAFETY: the watch keeps one open descriptor, the same for ever.
+        // SAFETY: the monitor keeps one open descriptor, the same for ever.
         unsafe { AsyncFd::register_with_interest(w, Interest::READABLE) }.map_err(Into::into)
     };
-    let watch = UnderlayWatch::open().and_then(register);
-    let mut watch = match watch {
-        Ok(watch) => watch,
+    let monitor = UnderlayMonitor::open().and_then(register);
+    let mut monitor = match monitor {
+        Ok(monitor) => monitor,
         Err(e) => return vlog::err!(MODULE, "the kernel's routes cannot be followed: {e}"),
     };
     loop {
-        let is_empty = watch.get_mut().drain();
+        let is_empty = monitor.get_mut().drain();
         let old = state.borrow().underlay.kernel.clone();
         // On another thread: there may be very many, and the kernel's lock is waited for.
         let looked = tokio::task::spawn_blocking(move || look(old)).await;
@@ -48,7 +48,7 @@ pub async fn run(state: Shared) {
         }
         let known = state.borrow().underlay.kernel.as_ref().map_or(0, |now| now.len());
         tokio::time::sleep(look_interval(known)).await;
-        if is_empty && let Ok(mut ready) = watch.readable().await {
+        if is_empty && let Ok(mut ready) = monitor.readable().await {
             ready.clear_ready();
         }
     }

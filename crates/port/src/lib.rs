@@ -16,6 +16,7 @@ mod dummy_wire;
 mod ethtool;
 mod inquiry;
 mod iteration;
+mod link_monitor;
 mod netlink;
 mod packet_rx;
 mod packet_tx;
@@ -30,7 +31,6 @@ pub mod testing;
 mod tunnel;
 mod underlay;
 mod vectors;
-mod watch;
 
 pub use adapter::*;
 pub use address::{add_default_route, set_ipv4};
@@ -39,10 +39,10 @@ pub use inquiry::{DeviceAnswer, Inquiry, ask_all};
 pub use iteration::{
     IterationHooks, begin_iteration, end_iteration, set_iteration_hooks, stop_iterations,
 };
+pub use link_monitor::{LinkEvent, LinkMonitor, LinkState};
 pub use penalty::{charge_penalty, take_penalty};
 pub use tunnel::TunnelPort;
-pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayWatch, addresses};
-pub use watch::{LinkEvent, LinkState, LinkWatch};
+pub use underlay::{KernelNeighbour, KernelRoute, Snapshot, UnderlayMonitor, addresses};
 
 use packet::{Packet, Pool};
 use std::collections::BTreeMap;

@@ -46,20 +46,20 @@ pub struct PacketRx {
     stats: Arc<Stats>,
     /// Empty packets, at most [`BURST`] between two calls.
     spare: Vec<Packet>,
-    /// The packets of the last system call, by slot.
+    /// The packets of the last system call, by index.
     batch: Vec<Packet>,
     /// Frames of the last system call that are not packets yet, in order.
     waiting: VecDeque<Received>,
     cutting: Cutting,
     vnet: Vec<[u8; VNET_LEN]>,
     control: Vec<Control>,
-    /// Memory for each slot, for the part of a frame that does not fit into its packet buffer.
+    /// Memory for each index, for the part of a frame that does not fit into its packet buffer.
     spill: Spill,
 }
 
 /// What is known of a received frame besides its bytes.
 struct Received {
-    slot: usize,
+    index: usize,
     len: usize,
     truncated: bool,
     tag: Option<[u8; 4]>,
@@ -99,13 +99,13 @@ impl PacketRx {
         }
         let got = self.recvmmsg(&mut msgs[..n]);
         let of = |i: usize| Received {
-            slot: i,
+            index: i,
             len: (msgs[i].msg_len as usize).saturating_sub(VNET_LEN),
             truncated: msgs[i].msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             tag: stripped_tag(&msgs[i].msg_hdr),
         };
         self.waiting.extend((0..got).map(of));
-        // Frames are in the order of slots: packets without a frame are the last ones.
+        // Frames are in the order of indices: packets without a frame are the last ones.
         self.spare.extend(self.batch.drain(got..));
     }
 
@@ -144,21 +144,21 @@ impl PacketRx {
     /// Makes a packet of a received frame, or begins to segment it and keeps its buffer as spare.
     fn finish(&mut self, r: &Received, out: &mut Vec<Packet>) {
         // SAFETY: a frame is finished once, and its place gets another buffer before it is used.
-        let mut p = unsafe { self.batch[r.slot].duplicate() };
-        let h = VnetHeader::read(&self.vnet[r.slot]);
+        let mut p = unsafe { self.batch[r.index].duplicate() };
+        let h = VnetHeader::read(&self.vnet[r.index]);
         let head = r.len.min(Spill::head_len(&p));
         let tail = r.len - head;
         let _ = p.set_len(head);
         let result = if r.truncated {
             Err(Reason::TooLong)
         } else if h.gso != 0 {
-            let frame = (r.slot, p.data(), tail);
+            let frame = (r.index, p.data(), tail);
             let begun = self.cutting.begin(&mut self.spill, frame, &h, r.tag);
             let _ = p.set_len(0);
             self.spare.push(p);
             return begun.unwrap_or_else(|reason| self.stats.rx.drop(reason, 1));
         } else if tail > 0 {
-            let large = self.spill.large(r.slot, (p.data(), tail), &*self.pool);
+            let large = self.spill.large(r.index, (p.data(), tail), &*self.pool);
             let _ = p.set_len(0);
             self.spare.push(p);
             match large {
@@ -249,9 +249,9 @@ impl Drop for PacketRx {
     fn drop(&mut self) {
         self.pool.free(&self.spare);
         // SAFETY: those that wait are not finished; the batch is forgotten.
-        let held = |r: &Received| unsafe { self.batch[r.slot].duplicate() };
-        let held: Vec<Packet> = self.waiting.iter().map(held).collect();
-        self.pool.free(&held);
+        let packet_of = |r: &Received| unsafe { self.batch[r.index].duplicate() };
+        let unfinished: Vec<Packet> = self.waiting.iter().map(packet_of).collect();
+        self.pool.free(&unfinished);
     }
 }
 

@@ -408,7 +408,7 @@ impl TxQueue for TapTx {
 /// The kernel's counters from the switch's point of view: packets that the device could not
 /// transmit for lack of room in its queue are not received here. Its receive side needs no change:
 /// the switch counts writes that fail.
-fn turned(kernel: &KernelStats) -> KernelStats {
+fn as_switch_sees(kernel: &KernelStats) -> KernelStats {
     let mut out = KernelStats::default();
     out.0[KernelStats::RX_DROPPED] = kernel.0[KernelStats::TX_DROPPED];
     out.0[KernelStats::RX_ERRORS] = kernel.0[KernelStats::TX_ERRORS];
@@ -490,7 +490,7 @@ impl Port for TapPort {
         self.device.change(LinkChange::AdminUp(up), "setting the administrative state")
     }
     fn counters(&mut self) -> Counters {
-        let kernel = turned(&self.device.stats());
+        let kernel = as_switch_sees(&self.device.stats());
         self.stats.counters(&kernel)
     }
     fn status(&mut self) -> BTreeMap<String, String> {

@@ -87,18 +87,18 @@ pub struct Snapshot {
 }
 
 /// Watches the network namespace of the thread that opened it.
-pub struct UnderlayWatch {
+pub struct UnderlayMonitor {
     events: OwnedFd,
     buf: Vec<u8>,
 }
 
-impl UnderlayWatch {
+impl UnderlayMonitor {
     /// Starts to listen.
     ///
     /// # Errors
     /// Of the socket calls.
     pub fn open() -> io::Result<Self> {
-        Ok(UnderlayWatch { events: open(GROUPS)?, buf: vec![0; BUFFER] })
+        Ok(UnderlayMonitor { events: open(GROUPS)?, buf: vec![0; BUFFER] })
     }
 
     /// Empties the queue of events; false: there may be more in it. They do not matter themselves,
@@ -167,7 +167,7 @@ pub fn addresses() -> io::Result<Vec<(String, IpAddr, u8)>> {
     Ok(all)
 }
 
-impl AsRawFd for UnderlayWatch {
+impl AsRawFd for UnderlayMonitor {
     fn as_raw_fd(&self) -> RawFd {
         self.events.as_raw_fd()
     }

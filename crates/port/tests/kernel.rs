@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use packet::{HeapPool, Packet, Pool};
 use port::{
-    Abilities, Link, LinkEvent, LinkWatch, Medium, Port, PortConfig, Snapshot, UnderlayWatch,
+    Abilities, Link, LinkEvent, LinkMonitor, Medium, Port, PortConfig, Snapshot, UnderlayMonitor,
 };
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -528,14 +528,14 @@ fn link_events() {
     if !namespace() {
         return;
     }
-    let mut watch = LinkWatch::new().unwrap();
-    assert_eq!(watch.events(), (vec![], false));
+    let mut monitor = LinkMonitor::new().unwrap();
+    assert_eq!(monitor.events(), (vec![], false));
     veth();
     let up = |e: &LinkEvent| matches!(e, LinkEvent::Changed(s) if s.name == "v0" && s.up);
-    await_event(&mut watch, up);
+    await_event(&mut monitor, up);
     ip("link del v0");
     let gone = |e: &LinkEvent| matches!(e, LinkEvent::Gone { name, .. } if name == "v0");
-    await_event(&mut watch, gone);
+    await_event(&mut monitor, gone);
 }
 
 #[test]
@@ -544,18 +544,18 @@ fn a_look_at_link_events_is_no_longer_than_some_of_them() {
         return;
     }
     veth();
-    let mut watch = LinkWatch::new().unwrap();
+    let mut monitor = LinkMonitor::new().unwrap();
     let file = std::env::temp_dir().join(format!("weft-links-{}", std::process::id()));
     let flaps = ["link set v0 mtu 1400\n", "link set v0 mtu 1300\n"].concat();
     std::fs::write(&file, flaps.repeat(400)).unwrap();
     ip(&format!("-batch {}", file.display()));
     std::fs::remove_file(&file).unwrap();
-    let (first, more) = watch.events();
+    let (first, more) = monitor.events();
     assert!(first.len() <= 512 && more, "{} {more}", first.len());
-    let (rest, more) = watch.events();
+    let (rest, more) = monitor.events();
     let lost = |all: &[LinkEvent]| all.contains(&LinkEvent::Lost);
     assert!(first.len() + rest.len() >= 800 || lost(&first) || lost(&rest));
-    assert!(!more || !watch.events().1);
+    assert!(!more || !monitor.events().1);
 }
 
 /// More changes than the queue of events holds, while none is read: later ones are heard of.
@@ -566,17 +566,17 @@ fn changes_of_routes_are_heard_of_after_too_many_at_once() {
     }
     veth();
     ip("addr add 192.0.2.1/24 dev v0");
-    let mut watch = UnderlayWatch::open().unwrap();
+    let mut monitor = UnderlayMonitor::open().unwrap();
     let (add, del) = ("route add 198.51.100.1 dev v0\n", "route del 198.51.100.1 dev v0\n");
     let file = std::env::temp_dir().join(format!("weft-routes-{}", std::process::id()));
     std::fs::write(&file, [add, del].concat().repeat(8000)).unwrap();
     ip(&format!("-batch {}", file.display()));
     std::fs::remove_file(&file).unwrap();
-    assert!(watch.drain(), "all is read");
-    assert_eq!(wait(watch.as_raw_fd(), 50), 0);
+    assert!(monitor.drain(), "all is read");
+    assert_eq!(wait(monitor.as_raw_fd(), 50), 0);
     ip("route add 198.51.100.2 dev v0");
-    assert_ne!(wait(watch.as_raw_fd(), 1000), 0, "a change is heard of");
-    assert!(watch.drain());
+    assert_ne!(wait(monitor.as_raw_fd(), 1000), 0, "a change is heard of");
+    assert!(monitor.drain());
 }
 
 #[test]
@@ -602,12 +602,12 @@ fn neighbours_that_are_new_or_changed_are_found() {
 }
 
 /// Reads events, waiting on the descriptor, until one for which `want` holds.
-fn await_event(watch: &mut LinkWatch, want: impl Fn(&LinkEvent) -> bool) {
+fn await_event(monitor: &mut LinkMonitor, want: impl Fn(&LinkEvent) -> bool) {
     let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(3));
     while !seen.iter().any(&want) {
         assert!(Instant::now() < end, "not among {seen:?}");
-        wait(watch.as_raw_fd(), 100);
-        seen.extend(watch.events().0);
+        wait(monitor.as_raw_fd(), 100);
+        seen.extend(monitor.events().0);
     }
 }
 

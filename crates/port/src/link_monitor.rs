@@ -41,15 +41,15 @@ pub enum LinkEvent {
 const MESSAGES_MAX: usize = 512;
 
 /// A subscription to link events.
-pub struct LinkWatch(Netlink);
+pub struct LinkMonitor(Netlink);
 
-impl LinkWatch {
+impl LinkMonitor {
     /// Subscribes in the network namespace of the calling thread.
     ///
     /// # Errors
     /// When the system has no netlink socket to give.
     pub fn new() -> io::Result<Self> {
-        Netlink::open(GROUP_LINK).map(LinkWatch)
+        Netlink::open(GROUP_LINK).map(LinkMonitor)
     }
 
     /// Events that wait, the first ones if there are many. Never blocks. True: there are more.
@@ -72,7 +72,7 @@ impl LinkWatch {
 }
 
 /// Readable when there are events.
-impl AsRawFd for LinkWatch {
+impl AsRawFd for LinkMonitor {
     fn as_raw_fd(&self) -> RawFd {
         self.0.fd()
     }
