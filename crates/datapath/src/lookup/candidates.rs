@@ -16,25 +16,25 @@ impl Table {
         prefetch(self.store.line_ptr(idx));
     }
 
-    /// True if a key matches megaflow `idx`, whose mask is number `slot`.
+    /// True if a key matches megaflow `idx`, whose mask is number `subtable`.
     #[inline(always)]
     pub(super) fn verify<P: Probe>(
         &self,
         idx: u32,
-        slot: usize,
+        subtable: usize,
         mask: P::Mask,
         key: &KeyRef<'_>,
     ) -> bool {
         // SAFETY: the level's instructions are there; a megaflow's line.
         let same = unsafe { P::equal(key.line, mask, self.store.line_ptr(idx).cast()) };
-        same && (!self.masks[slot].ext || self.verify_ext(idx, slot, key))
+        same && (!self.masks[subtable].ext || self.verify_ext(idx, subtable, key))
     }
 
     /// True if a key matches a megaflow in lines 1 to 3. Lines in which the mask has no bits are
     /// not read.
     #[inline(never)]
-    pub(super) fn verify_ext(&self, idx: u32, slot: usize, key: &KeyRef<'_>) -> bool {
-        let Some(sub) = &self.subtables[slot] else { return false };
+    pub(super) fn verify_ext(&self, idx: u32, subtable: usize, key: &KeyRef<'_>) -> bool {
+        let Some(sub) = &self.subtables[subtable] else { return false };
         let megaflow = self.store.ext(idx);
         (0..megaflow.len()).filter(|l| sub.ext & 1 << l != 0).all(|l| {
             let mask: &Line = sub.mask[8 * (l + 1)..].first_chunk().expect("a line");
@@ -53,14 +53,14 @@ impl Table {
         search: &mut Search,
         g: Group,
     ) -> usize {
-        let m: &MaskLine = &self.masks[g.slot];
+        let m: &MaskLine = &self.masks[g.subtable];
         // SAFETY: the level's instructions are there.
         let (ready, ext) = (unsafe { P::mask(m) }, m.ext);
         let megaflows = self.store.lines();
         let (mut left, mut far) = (g.from, 0);
         for n in g.range() {
             let i = usize::from(search.todo[n]);
-            let found = self.is_candidate::<P>(megaflows, keys, i, (g.slot, ready, ext));
+            let found = self.is_candidate::<P>(megaflows, keys, i, (g.subtable, ready, ext));
             (search.todo[left], search.far[far]) = (i as u8, i as u8);
             left += usize::from(!found);
             far += usize::from(!found & search.more[i]);
@@ -82,13 +82,13 @@ impl Table {
         g: Group,
         far: usize,
     ) -> usize {
-        let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+        let sub = self.subtables[g.subtable].as_deref().expect("ordered subtables exist");
         let far = search.far[..far].iter().map(|i| usize::from(*i));
         far.clone().for_each(|i| self.prefetch_megaflow(sub.second_candidate(keys.hash[i])));
         for i in far {
             let (hash, key) = (keys.hash[i], keys.get(i));
             (keys.megaflow[i], keys.program[i]) =
-                self.search_all(sub, g.slot, hash, &key, &mut search.dead);
+                self.search_all(sub, g.subtable, hash, &key, &mut search.dead);
         }
         let mut left = g.from;
         for n in g.range() {
@@ -107,7 +107,7 @@ impl Table {
         megaflows: StoredLines<'_>,
         keys: &mut Keys,
         i: usize,
-        (slot, ready, ext): (usize, P::Mask, bool),
+        (subtable, ready, ext): (usize, P::Mask, bool),
     ) -> bool {
         let c = keys.megaflow[i];
         if c == 0 {
@@ -116,7 +116,7 @@ impl Table {
         let p = megaflows.payload(c);
         // SAFETY: the level's instructions are there; a megaflow's line.
         let same = unsafe { P::equal(&keys.line.0[i], ready, megaflows.line(c).cast()) };
-        if same && p.usable() && (!ext || self.verify_ext(c, slot, &keys.get(i))) {
+        if same && p.usable() && (!ext || self.verify_ext(c, subtable, &keys.get(i))) {
             prefetch(megaflows.counters(c));
             keys.program[i] = p.program();
             return true;
@@ -132,9 +132,9 @@ impl Table {
         keys: &mut Keys,
         search: &mut Search,
         i: usize,
-        (sub, slot, ready): (&Subtable, usize, P::Mask),
+        (sub, subtable, ready): (&Subtable, usize, P::Mask),
     ) -> bool {
-        let mask = (slot, ready, self.masks[slot].ext);
+        let mask = (subtable, ready, self.masks[subtable].ext);
         if self.is_candidate::<P>(self.store.lines(), keys, i, mask) {
             return true;
         }
@@ -142,7 +142,7 @@ impl Table {
             return false;
         }
         let (hash, key, dead) = (keys.hash[i], keys.get(i), &mut search.dead);
-        (keys.megaflow[i], keys.program[i]) = self.search_all(sub, slot, hash, &key, dead);
+        (keys.megaflow[i], keys.program[i]) = self.search_all(sub, subtable, hash, &key, dead);
         keys.megaflow[i] != 0
     }
 
@@ -152,7 +152,7 @@ impl Table {
     pub(super) fn search_all(
         &self,
         sub: &Subtable,
-        slot: usize,
+        subtable: usize,
         hash: u64,
         key: &KeyRef<'_>,
         dead: &mut Vec<u32>,
@@ -160,7 +160,7 @@ impl Table {
         let mut hit = (0, 0);
         sub.search(hash, |idx| {
             let p = self.store.payload(idx);
-            if !self.verify::<Scalar>(idx, slot, self.masks[slot].words, key) {
+            if !self.verify::<Scalar>(idx, subtable, self.masks[subtable].words, key) {
                 return false;
             }
             if !p.usable() {

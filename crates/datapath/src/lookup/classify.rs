@@ -92,15 +92,15 @@ impl Table {
     /// nothing is counted.
     #[inline(always)]
     fn by_first_subtable<P: Probe>(&mut self, keys: &mut Keys, todo: &mut Vec<u8>) {
-        let mut slots = [None; FEW_PACKETS_MAX];
-        for (i, slot) in todo.iter().zip(&mut slots) {
-            *slot = self.first_slot(keys, *i);
-            if let Some(sub) = slot.and_then(|slot| self.subtables[slot].as_deref()) {
+        let mut subtables = [None; FEW_PACKETS_MAX];
+        for (i, subtable) in todo.iter().zip(&mut subtables) {
+            *subtable = self.first_subtable(keys, *i);
+            if let Some(sub) = subtable.and_then(|subtable| self.subtables[subtable].as_deref()) {
                 sub.hash_all(keys, &[*i]);
             }
         }
-        for (i, slot) in todo.iter().map(|i| usize::from(*i)).zip(slots) {
-            if let Some(sub) = slot.and_then(|slot| self.subtables[slot].as_deref()) {
+        for (i, subtable) in todo.iter().map(|i| usize::from(*i)).zip(subtables) {
+            if let Some(sub) = subtable.and_then(|subtable| self.subtables[subtable].as_deref()) {
                 (keys.megaflow[i], _) = sub.first_buckets().candidate(keys.hash[i]);
                 self.prefetch_megaflow(keys.megaflow[i]);
             }
@@ -109,34 +109,36 @@ impl Table {
         for n in 0..todo.len() {
             let i = todo[n];
             todo[left] = i;
-            left += usize::from(!slots[n].is_some_and(|slot| self.is_in_first::<P>(keys, i, slot)));
+            left += usize::from(
+                !subtables[n].is_some_and(|subtable| self.is_in_first::<P>(keys, i, subtable)),
+            );
         }
         todo.truncate(left);
     }
 
     /// The first subtable that packet `i` visits; None if the signature cache comes first.
     #[inline(always)]
-    fn first_slot(&self, keys: &Keys, i: u8) -> Option<usize> {
+    fn first_subtable(&self, keys: &Keys, i: u8) -> Option<usize> {
         let port = port_of(keys.line.0[usize::from(i)][4]);
         let p = self
             .classifier(port.into())
             .filter(|p| !self.any_port.cached || p.policy.cache != CacheUse::On)?;
-        self.visited(p).first().map(|slot| usize::from(*slot))
+        self.visited(p).first().map(|subtable| usize::from(*subtable))
     }
 
     /// True if packet `i`'s candidate in its port's first subtable is its megaflow; counts the hit.
     #[inline(always)]
-    fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8, slot: usize) -> bool {
+    fn is_in_first<P: Probe>(&mut self, keys: &mut Keys, i: u8, subtable: usize) -> bool {
         let (i, port) = (usize::from(i), usize::from(port_of(keys.line.0[usize::from(i)][4])));
-        let m = &self.masks[slot];
+        let m = &self.masks[subtable];
         // SAFETY: the level's instructions are there.
         let ready = unsafe { P::mask(m) };
-        if !self.is_candidate::<P>(self.store.lines(), keys, i, (slot, ready, m.ext)) {
+        if !self.is_candidate::<P>(self.store.lines(), keys, i, (subtable, ready, m.ext)) {
             return false;
         }
         self.count(port, LookupCounts { visits: 1, flow_hits: 1, ..LookupCounts::default() });
         if let Some(p) = &mut self.classifiers[port] {
-            p.hits[slot] += 1;
+            p.hits[subtable] += 1;
         }
         true
     }
@@ -178,8 +180,9 @@ impl Table {
     fn open_round(&self, search: &mut Search, round: usize) -> bool {
         search.round.clear();
         for (n, g) in search.groups.iter_mut().enumerate().filter(|(_, g)| g.from < g.end) {
-            if let Some(slot) = self.classifier(g.port).and_then(|p| self.visited(p).get(round)) {
-                g.slot = usize::from(*slot);
+            if let Some(subtable) = self.classifier(g.port).and_then(|p| self.visited(p).get(round))
+            {
+                g.subtable = usize::from(*subtable);
                 search.round.push(n as u8);
             }
         }
@@ -191,12 +194,12 @@ impl Table {
     fn by_subtable<P: Probe>(&mut self, keys: &mut Keys, search: &mut Search) {
         for n in search.round.iter() {
             let g = search.groups[usize::from(*n)];
-            let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+            let sub = self.subtables[g.subtable].as_deref().expect("ordered subtables exist");
             sub.hash_all(keys, &search.todo[g.range()]);
         }
         for n in search.round.iter() {
             let g = search.groups[usize::from(*n)];
-            let sub = self.subtables[g.slot].as_deref().expect("ordered subtables exist");
+            let sub = self.subtables[g.subtable].as_deref().expect("ordered subtables exist");
             let (first, megaflows) = (sub.first_buckets(), self.store.lines());
             for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
                 let (c, more) = first.candidate(keys.hash[i]);
@@ -212,7 +215,7 @@ impl Table {
             let (visits, hits) = ((g.end - g.from) as u64, (g.end - left) as u64);
             self.count(g.port, LookupCounts { visits, flow_hits: hits, ..LookupCounts::default() });
             if let Some(p) = &mut self.classifiers[g.port] {
-                p.hits[g.slot] += hits;
+                p.hits[g.subtable] += hits;
             }
         }
     }
@@ -249,7 +252,9 @@ impl Table {
         n: usize,
     ) {
         let g = search.groups[at];
-        let sub = |slot: u8| self.subtables[usize::from(slot)].as_deref().filter(|_| slot > 0);
+        let sub = |subtable: u8| {
+            self.subtables[usize::from(subtable)].as_deref().filter(|_| subtable > 0)
+        };
         let mut visits = 0;
         for i in search.todo[g.range()].iter().map(|i| usize::from(*i)) {
             if let Some(sub) = sub(search.near[i][n]) {
@@ -269,11 +274,11 @@ impl Table {
         for m in g.range() {
             let i = usize::from(search.todo[m]);
             search.todo[left] = i as u8;
-            let slot = usize::from(search.near[i][n]);
+            let subtable = usize::from(search.near[i][n]);
             // SAFETY: the level's instructions are there.
-            let ready = unsafe { P::mask(&self.masks[slot]) };
-            let found = match sub(slot as u8) {
-                Some(sub) => self.is_there::<P>(keys, search, i, (sub, slot, ready)),
+            let ready = unsafe { P::mask(&self.masks[subtable]) };
+            let found = match sub(subtable as u8) {
+                Some(sub) => self.is_there::<P>(keys, search, i, (sub, subtable, ready)),
                 None => false,
             };
             left += usize::from(!found);
@@ -292,14 +297,14 @@ impl Table {
         let words = key.words();
         let Some((idx, program)) = answer else {
             let p = self.classifier(port_of(words[4]).into())?;
-            let mut slots = self.visited(p).iter().map(|slot| usize::from(*slot));
-            let (slot, (idx, _)) = slots.find_map(|slot| {
-                let sub = self.subtables[slot].as_deref()?;
-                let hit = self.search_all(sub, slot, sub.hash(key), key, &mut Vec::new());
-                (hit.0 != 0).then_some((slot, hit))
+            let mut subtables = self.visited(p).iter().map(|subtable| usize::from(*subtable));
+            let (subtable, (idx, _)) = subtables.find_map(|subtable| {
+                let sub = self.subtables[subtable].as_deref()?;
+                let hit = self.search_all(sub, subtable, sub.hash(key), key, &mut Vec::new());
+                (hit.0 != 0).then_some((subtable, hit))
             })?;
             return Some(format!(
-                "lookup: nothing instead of megaflow {idx} of mask {slot} for {words:x?}"
+                "lookup: nothing instead of megaflow {idx} of mask {subtable} for {words:x?}"
             ));
         };
         let p = self.store.payload(idx);

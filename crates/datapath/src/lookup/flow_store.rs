@@ -273,7 +273,7 @@ impl Store {
     /// Words 0 to 6 of the megaflow's line 0.
     #[inline]
     pub fn line(&self, i: u32) -> &[u64; 7] {
-        // SAFETY: written only while the slot is not live; see the module doc.
+        // SAFETY: written only while the megaflow is not live; see the module doc.
         unsafe { &*self.lines.at(i as usize).cast() }
     }
 
@@ -350,11 +350,11 @@ impl Store {
         }
     }
 
-    /// Writes a megaflow and makes it live. Only the worker calls this, for a free slot. `ext`: its
+    /// Writes a megaflow and makes it live. Only the worker calls this, for a free index. `ext`: its
     /// mask has bits in lines 1 to 3.
     pub fn write(&self, i: u32, key: &[u64; PWORDS], ext: bool, payload: Payload, hash: u64) {
         let line = self.lines.at(i as usize).cast::<u64>();
-        // SAFETY: the slot is the worker's until it is live.
+        // SAFETY: the megaflow is the worker's until it is live.
         unsafe { std::ptr::copy_nonoverlapping(key.as_ptr(), line, 7) };
         if ext {
             // SAFETY: as above; 24 words behind the first 8.

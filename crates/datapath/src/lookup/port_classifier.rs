@@ -75,20 +75,20 @@ impl PortClassifier {
     }
 
     /// True if the port has megaflows in this subtable.
-    pub fn uses(&self, slot: usize) -> bool {
-        self.megaflows[slot] > 0
+    pub fn uses(&self, subtable: usize) -> bool {
+        self.megaflows[subtable] > 0
     }
 
     /// Number of masks that count against the port's share.
     pub fn masks(&self) -> usize {
-        self.order.iter().filter(|slot| **slot != 0).count()
+        self.order.iter().filter(|subtable| **subtable != 0).count()
     }
 
     /// Records that a megaflow was linked; true: the port's first in its subtable.
-    pub fn link(&mut self, slot: usize) -> bool {
+    pub fn link(&mut self, subtable: usize) -> bool {
         self.live += 1;
-        self.megaflows[slot] += 1;
-        self.megaflows[slot] == 1
+        self.megaflows[subtable] += 1;
+        self.megaflows[subtable] == 1
     }
 
     /// Records that megaflow `idx`, which matches on nothing but the port, was linked.
@@ -110,17 +110,17 @@ impl PortClassifier {
     }
 
     /// Records that a megaflow was unlinked; true: the port's last in its subtable.
-    pub fn unlink(&mut self, slot: usize) -> bool {
+    pub fn unlink(&mut self, subtable: usize) -> bool {
         self.live -= 1;
-        self.megaflows[slot] -= 1;
-        self.megaflows[slot] == 0
+        self.megaflows[subtable] -= 1;
+        self.megaflows[subtable] == 0
     }
 
     /// True if packets can find a megaflow in this subtable: they are looked up there, or in the
     /// cache.
-    pub fn pays(&self, slot: usize) -> bool {
+    pub fn pays(&self, subtable: usize) -> bool {
         self.policy.cache == CacheUse::On
-            || self.visited().iter().any(|visited| usize::from(*visited) == slot)
+            || self.visited().iter().any(|visited| usize::from(*visited) == subtable)
     }
 
     /// The subtables in which the port's packets are looked up.
@@ -144,10 +144,11 @@ impl PortClassifier {
     /// Ranks the subtables by hits, and updates the hash of the signature cache to their masks.
     pub fn reorder(&mut self, all: &[Option<Box<Subtable>>], secret: u64) {
         self.order.clear();
-        self.order.extend((0..=u8::MAX).filter(|slot| self.megaflows[usize::from(*slot)] > 0));
-        self.order.sort_by_key(|slot| std::cmp::Reverse(self.hits[usize::from(*slot)]));
+        self.order
+            .extend((0..=u8::MAX).filter(|subtable| self.megaflows[usize::from(*subtable)] > 0));
+        self.order.sort_by_key(|subtable| std::cmp::Reverse(self.hits[usize::from(*subtable)]));
         let mut union = [0; 32];
-        for sub in self.order.iter().filter_map(|slot| all[usize::from(*slot)].as_ref()) {
+        for sub in self.order.iter().filter_map(|subtable| all[usize::from(*subtable)].as_ref()) {
             union.iter_mut().zip(&sub.mask).for_each(|(u, m)| *u |= m);
         }
         if union != self.union_mask {

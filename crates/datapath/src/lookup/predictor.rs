@@ -50,12 +50,12 @@ impl SubtablePredictor {
     }
 
     /// Records that a flow with these addresses was found in this subtable.
-    pub fn put(&mut self, addresses: u64, slot: usize) {
+    pub fn put(&mut self, addresses: u64, subtable: usize) {
         let near = &mut self.near[Self::entry(addresses)];
         let before =
-            near.iter().position(|s| usize::from(*s) == slot).unwrap_or(PREDICTIONS_MAX - 1);
+            near.iter().position(|s| usize::from(*s) == subtable).unwrap_or(PREDICTIONS_MAX - 1);
         near.copy_within(..before, 1);
-        near[0] = slot as u8;
+        near[0] = subtable as u8;
     }
 }
 
@@ -68,7 +68,9 @@ mod tests {
         let mut g = SubtablePredictor::new();
         let of = |src: u8, net: u8, host: u8| u64::from_ne_bytes([10, src, 3, 4, 10, 5, net, host]);
         assert_eq!(g.get(of(1, 1, 1)), [0; PREDICTIONS_MAX]);
-        [7, 8, 7, 9, 10, 11, 8].iter().for_each(|slot| g.put(of(1, 1, *slot), usize::from(*slot)));
+        [7, 8, 7, 9, 10, 11, 8]
+            .iter()
+            .for_each(|subtable| g.put(of(1, 1, *subtable), usize::from(*subtable)));
         assert_eq!(g.get(of(9, 1, 9)), [8, 11, 10, 9]);
         assert_eq!(g.get(of(1, 2, 1)), [0; PREDICTIONS_MAX]);
     }

@@ -11,7 +11,7 @@ pub(super) struct Group {
     /// The input port.
     pub(super) port: usize,
     /// Number of the subtable of the current round.
-    pub(super) slot: usize,
+    pub(super) subtable: usize,
     /// The group's part of `Search::todo` begins here; packets that are found leave it.
     pub(super) from: usize,
     pub(super) end: usize,
@@ -74,7 +74,7 @@ impl Search {
     /// Number of predicted subtables of the packets that are left of a group.
     pub(super) fn predictions(&self, g: Group) -> u64 {
         let near = self.todo[g.range()].iter().map(|i| &self.near[usize::from(*i)]);
-        near.flatten().filter(|slot| **slot > 0).count() as u64
+        near.flatten().filter(|subtable| **subtable > 0).count() as u64
     }
 
     /// Writes the packets that were not found to `todo`, in order.

@@ -228,17 +228,17 @@ impl Subtable {
 
     /// Moves one megaflow of a full bucket to its other bucket (cuckoo, one step).
     fn make_room(&mut self, store: &Store, from: usize) -> bool {
-        for slot in 0..BUCKET_WAYS {
-            let idx = self.bucket(from).idx[slot];
+        for way in 0..BUCKET_WAYS {
+            let idx = self.bucket(from).idx[way];
             let (first, second) = self.both(hash_of(store, idx));
             let to = if from == first { second } else { first };
-            let s = self.bucket(from).sig[slot];
+            let s = self.bucket(from).sig[way];
             if to != from && self.bucket_mut(to).put(s, idx) {
                 if to == second {
                     self.bucket_mut(first).overflows(s);
                 }
                 let b = self.bucket_mut(from);
-                (b.sig[slot], b.idx[slot]) = (0, 0);
+                (b.sig[way], b.idx[way]) = (0, 0);
                 return true;
             }
         }
@@ -257,8 +257,8 @@ impl Subtable {
         self.wrap = self.size.next_power_of_two() - 1;
         let overflow = self.bucket(parent).overflow;
         self.bucket_mut(new).overflow = overflow;
-        for slot in 0..BUCKET_WAYS {
-            let (s, idx) = (self.bucket(parent).sig[slot], self.bucket(parent).idx[slot]);
+        for way in 0..BUCKET_WAYS {
+            let (s, idx) = (self.bucket(parent).sig[way], self.bucket(parent).idx[way]);
             if idx == 0 {
                 continue;
             }
@@ -267,7 +267,7 @@ impl Subtable {
                 && (self.bucket_mut(a).put(s, idx) || b == new && self.bucket_mut(new).put(s, idx))
             {
                 let b = self.bucket_mut(parent);
-                (b.sig[slot], b.idx[slot]) = (0, 0);
+                (b.sig[way], b.idx[way]) = (0, 0);
             }
         }
         let stash = std::mem::take(&mut self.stash);
@@ -320,9 +320,9 @@ impl Bucket {
     }
     fn put(&mut self, s: u16, idx: u32) -> bool {
         match self.idx.iter().position(|i| *i == 0) {
-            Some(slot) => {
-                self.sig[slot] = s;
-                self.idx[slot] = idx;
+            Some(way) => {
+                self.sig[way] = s;
+                self.idx[way] = idx;
                 true
             }
             None => false,
@@ -330,9 +330,9 @@ impl Bucket {
     }
     fn take(&mut self, idx: u32) -> bool {
         match self.idx.iter().position(|i| *i == idx) {
-            Some(slot) => {
-                self.idx[slot] = 0;
-                self.sig[slot] = 0;
+            Some(way) => {
+                self.idx[way] = 0;
+                self.sig[way] = 0;
                 true
             }
             None => false,

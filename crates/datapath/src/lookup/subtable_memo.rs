@@ -44,9 +44,9 @@ impl SubtableMemo {
     }
 
     /// Records the subtable under this tag.
-    pub fn put(&mut self, tag: u64, slot: usize) {
+    pub fn put(&mut self, tag: u64, subtable: usize) {
         let (at, check) = self.entry(tag);
-        self.entries[at] = check << 8 | slot as u32;
+        self.entries[at] = check << 8 | subtable as u32;
     }
 
     /// Makes all entries invalid: subtables were added, or may be removed.

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 
 /// Where a decision is to be stored: its subtable, its masked key, and the key's hash there.
 pub(crate) struct InsertPosition {
-    pub slot: usize,
+    pub subtable: usize,
     pub(super) masked: Words,
     pub(super) hash: u64,
     /// The packet's addresses (word 2 of its key), for the predictor.
@@ -198,14 +198,15 @@ impl Table {
     }
 
     /// Makes a new subtable of this mask in a place that no megaflow uses.
-    fn open(&mut self, slot: usize, mask: Words) {
+    fn open(&mut self, subtable: usize, mask: Words) {
         self.opened += 1;
-        self.store.set_mask(slot, &mask);
-        let (secret, room) = (fold(self.secret ^ slot as u64), self.store.capacity());
+        self.store.set_mask(subtable, &mask);
+        let (secret, room) = (fold(self.secret ^ subtable as u64), self.store.capacity());
         // As many subtables are in huge pages as a packet visits.
-        let sub = Subtable::new(mask, secret, room, slot < port_classifier::SUBTABLES_PROBED_MAX);
-        self.masks[slot] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext != 0 };
-        self.subtables[slot] = Some(Box::new(sub));
+        let sub =
+            Subtable::new(mask, secret, room, subtable < port_classifier::SUBTABLES_PROBED_MAX);
+        self.masks[subtable] = MaskLine { words: mask[..7].try_into().unwrap(), ext: sub.ext != 0 };
+        self.subtables[subtable] = Some(Box::new(sub));
     }
 
     /// Number of masks with megaflows.
@@ -248,16 +249,16 @@ impl Table {
         // whatever masks that takes.
         let few = self.live < WHOLE_BYTE_MASKS_FLOWS_MAX && !self.own_masks;
         let tag = SubtableMemo::tag(mask, port, few);
-        if let Some(slot) = self.history.subtable_memo.get(tag)
-            && self.classifiers[usize::from(port)].as_ref().is_some_and(|p| p.uses(slot))
-            && self.subtables[slot].as_ref().is_some_and(|s| mask::subset(mask, &s.mask))
+        if let Some(subtable) = self.history.subtable_memo.get(tag)
+            && self.classifiers[usize::from(port)].as_ref().is_some_and(|p| p.uses(subtable))
+            && self.subtables[subtable].as_ref().is_some_and(|s| mask::subset(mask, &s.mask))
         {
-            return slot;
+            return subtable;
         }
-        let slot =
+        let subtable =
             self.choose_subtable(port, &if few { mask::whole_bytes_mask(mask) } else { *mask });
-        self.history.subtable_memo.put(tag, slot);
-        slot
+        self.history.subtable_memo.put(tag, subtable);
+        subtable
     }
 
     /// The subtable for a decision of this port with this mask. In this order: a subtable with this
@@ -268,31 +269,32 @@ impl Table {
         let more = p.masks() < port_classifier::port_masks_max(ports + usize::from(p.live == 0));
         let p: &PortClassifier = self.classifiers[usize::from(port)].as_ref().expect("made above");
         let subs = &self.subtables;
-        let equal = |slot: &usize| subs[*slot].as_ref().is_some_and(|s| s.mask == *mask);
-        if let Some(slot) = p.order.iter().map(|s| usize::from(*s)).find(equal) {
-            return slot;
+        let equal = |subtable: &usize| subs[*subtable].as_ref().is_some_and(|s| s.mask == *mask);
+        if let Some(subtable) = p.order.iter().map(|s| usize::from(*s)).find(equal) {
+            return subtable;
         }
-        if more && let Some(slot) = (0..MASKS).find(equal) {
-            return slot;
+        if more && let Some(subtable) = (0..MASKS).find(equal) {
+            return subtable;
         }
-        let unused = |slot: &usize| subs[*slot].as_ref().is_none_or(|s| s.refs == 0);
-        if more && let Some(slot) = (1..MASKS).find(unused) {
+        let unused = |subtable: &usize| subs[*subtable].as_ref().is_none_or(|s| s.refs == 0);
+        if more && let Some(subtable) = (1..MASKS).find(unused) {
             self.history.subtable_memo.forget();
-            self.open(slot, *mask);
-            return slot;
+            self.open(subtable, *mask);
+            return subtable;
         }
-        let wider = (1..MASKS).filter(|slot| more || p.uses(*slot)).filter_map(|slot| {
-            let sub = subs[slot].as_ref()?;
-            mask::subset(mask, &sub.mask).then_some((sub.weight, slot))
-        });
-        wider.min().map_or(0, |(_, slot)| slot)
+        let wider =
+            (1..MASKS).filter(|subtable| more || p.uses(*subtable)).filter_map(|subtable| {
+                let sub = subs[subtable].as_ref()?;
+                mask::subset(mask, &sub.mask).then_some((sub.weight, subtable))
+            });
+        wider.min().map_or(0, |(_, subtable)| subtable)
     }
 
     /// Where a decision about packets with this key and mask is to be stored.
     pub fn insert_position(&mut self, key: &Words, mask: &Words) -> InsertPosition {
         let port = port_of(key[4]);
-        let slot = self.subtable_for(port, &mask::exact(mask, key));
-        let sub = self.subtables[slot].as_ref().expect("placed in a subtable that exists");
+        let subtable = self.subtable_for(port, &mask::exact(mask, key));
+        let sub = self.subtables[subtable].as_ref().expect("placed in a subtable that exists");
         let masked: Words = std::array::from_fn(|w| key[w] & sub.mask[w]);
         let (line, ext) = lines(&masked);
         let hash = sub.hash(&KeyRef { line, ext: &ext, have: 7 });
@@ -300,7 +302,14 @@ impl Table {
         let p = self.classifiers[usize::from(port)].as_ref();
         let in_fixed_sample =
             p.and_then(|p| p.samples.in_fixed_sample(&KeyRef { line, ext: &ext, have: 7 }));
-        InsertPosition { slot, masked, hash, near: key[2], in_fixed_sample, opened: self.opened }
+        InsertPosition {
+            subtable,
+            masked,
+            hash,
+            near: key[2],
+            in_fixed_sample,
+            opened: self.opened,
+        }
     }
 
     /// True if the position is still valid: no subtable was opened since it was computed.
@@ -310,7 +319,7 @@ impl Table {
 
     /// Prefetches what storing a decision here reads.
     pub fn prefetch(&self, position: &InsertPosition) {
-        if let Some(sub) = &self.subtables[position.slot] {
+        if let Some(sub) = &self.subtables[position.subtable] {
             sub.prefetch(position.hash);
             self.history.seen_flows.prefetch(position.hash);
             let p = self.classifiers[usize::from(port_of(position.masked[4]))].as_ref();
@@ -324,10 +333,11 @@ impl Table {
     /// teaches the predictor the subtable, and counts for the policy whether the flow is new.
     pub fn find_known(&mut self, position: &InsertPosition) -> Option<(u32, u32)> {
         let (line, ext) = lines(&position.masked);
-        let found = self.probe(position.slot, position.hash, &KeyRef { line, ext: &ext, have: 7 });
+        let found =
+            self.probe(position.subtable, position.hash, &KeyRef { line, ext: &ext, have: 7 });
         let port = port_of(position.masked[4]);
         if self.classifier_mut(port).policy.predictor != PredictorUse::Off {
-            self.history.predictor.put(position.near, position.slot);
+            self.history.predictor.put(position.near, position.subtable);
         }
         let p = self.classifier_mut(port);
         let Some(megaflow) = found else {
@@ -336,7 +346,7 @@ impl Table {
         };
         let direct = p.policy.new_flows == NewFlows::Direct;
         // In direct mode one packet of a sample stands for many that are not counted.
-        p.hits[position.slot] += if direct { SAMPLE_FLOWS / 2 } else { 1 };
+        p.hits[position.subtable] += if direct { SAMPLE_FLOWS / 2 } else { 1 };
         if position.in_fixed_sample.is_some() {
             let cached = p.policy.cache == CacheUse::On;
             p.rates.misses_returning.count(1, cached.into());
@@ -384,12 +394,12 @@ impl Table {
             false
                 if p.policy.new_flows == NewFlows::MostReturn
                     && position.in_fixed_sample.is_none()
-                    && p.pays(position.slot) =>
+                    && p.pays(position.subtable) =>
             {
                 Admission::Unlimited
             }
             false => Admission::FirstSeen,
-            true if p.pays(position.slot) => Admission::SeenBefore,
+            true if p.pays(position.subtable) => Admission::SeenBefore,
             true => Admission::Unprobed,
         };
         if position.in_fixed_sample.is_some() {
@@ -405,10 +415,10 @@ impl Table {
     }
 
     /// The megaflow for a packet in one of these subtables, and its program.
-    pub fn find_in(&mut self, slots: &[usize], key: &KeyRef<'_>) -> Option<(u32, u32)> {
-        slots.iter().find_map(|slot| {
-            let hash = self.subtables[*slot].as_ref()?.hash(key);
-            self.probe(*slot, hash, key)
+    pub fn find_in(&mut self, subtables: &[usize], key: &KeyRef<'_>) -> Option<(u32, u32)> {
+        subtables.iter().find_map(|subtable| {
+            let hash = self.subtables[*subtable].as_ref()?.hash(key);
+            self.probe(*subtable, hash, key)
         })
     }
 
@@ -424,9 +434,9 @@ impl Table {
     }
 
     /// The megaflow of this key in a subtable, and its program; notes dead ones that it meets.
-    fn probe(&mut self, slot: usize, hash: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
-        let (sub, mut dead) = (self.subtables[slot].as_deref()?, Vec::new());
-        let found = self.search_all(sub, slot, hash, key, &mut dead);
+    fn probe(&mut self, subtable: usize, hash: u64, key: &KeyRef<'_>) -> Option<(u32, u32)> {
+        let (sub, mut dead) = (self.subtables[subtable].as_deref()?, Vec::new());
+        let found = self.search_all(sub, subtable, hash, key, &mut dead);
         self.search_mut().dead.append(&mut dead);
         (found.0 != 0).then_some(found)
     }
@@ -442,10 +452,10 @@ impl Table {
             None if (self.places.fresh as usize) <= self.store.capacity() => self.places.fresh,
             None => return None,
         };
-        let sub = self.subtables[position.slot].as_mut()?;
+        let sub = self.subtables[position.subtable].as_mut()?;
         self.places.generation = self.places.generation.wrapping_add(1);
         // Written before it is linked: splitting a bucket reads hashes from the store.
-        let payload = Payload::new(program, position.slot as u8, self.places.generation);
+        let payload = Payload::new(program, position.subtable as u8, self.places.generation);
         self.store.write(idx, &position.masked, sub.ext != 0, payload, position.hash);
         if !sub.insert(&self.store, position.hash, idx) {
             self.store.unlink(idx);
@@ -461,7 +471,7 @@ impl Table {
         if self.is_port_only(position) {
             self.classifier_mut(port).link_port_only(idx);
         }
-        self.linked(port, position.slot);
+        self.linked(port, position.subtable);
         Some(idx)
     }
 
@@ -494,7 +504,7 @@ impl Table {
     /// True if the megaflow matches on nothing but the input port, and on packets that were not
     /// recirculated.
     fn is_port_only(&self, position: &InsertPosition) -> bool {
-        let mask = self.subtables[position.slot].as_ref().map(|sub| sub.mask);
+        let mask = self.subtables[position.subtable].as_ref().map(|sub| sub.mask);
         let others = || position.masked.iter().enumerate().any(|(w, v)| w != 4 && *v != 0);
         mask == Some(PORT_ONLY) && !others()
     }
@@ -509,9 +519,9 @@ impl Table {
     }
 
     /// Counts a megaflow of the port that was linked.
-    fn linked(&mut self, port: PortNo, slot: usize) {
+    fn linked(&mut self, port: PortNo, subtable: usize) {
         let p = self.classifier_mut(port);
-        let (first, new) = (p.link(slot), p.live == 1);
+        let (first, new) = (p.link(subtable), p.live == 1);
         self.ports += usize::from(new);
         if first {
             self.reorder(port);
@@ -519,9 +529,9 @@ impl Table {
     }
 
     /// Counts a megaflow of the port that was unlinked.
-    fn unlinked(&mut self, port: PortNo, slot: usize) {
+    fn unlinked(&mut self, port: PortNo, subtable: usize) {
         let p = self.classifier_mut(port);
-        let (last, gone) = (p.unlink(slot), p.live == 0);
+        let (last, gone) = (p.unlink(subtable), p.live == 0);
         self.ports -= usize::from(gone);
         if last {
             self.reorder(port);
@@ -536,8 +546,8 @@ impl Table {
 
     /// Takes an index back: the control thread is done with the megaflow that was unlinked.
     pub fn release(&mut self, idx: u32) {
-        let slot = self.store.payload(idx).mask();
-        if let Some(sub) = &mut self.subtables[slot] {
+        let subtable = self.store.payload(idx).mask();
+        if let Some(sub) = &mut self.subtables[subtable] {
             sub.refs -= 1;
             if sub.refs == 0 {
                 self.history.subtable_memo.forget();

@@ -206,9 +206,9 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
     }
     // Port 9 still gets a mask of its own, and loses no flow to port 1's.
     m[3] = 0xff;
-    let slots = t.snapshot().iter().find(|p| p.port == 9).unwrap().masks;
+    let masks = t.snapshot().iter().find(|p| p.port == 9).unwrap().masks;
     t.put(&of_port(9, 1000), &m, 7, 4096).expect("room");
-    assert_eq!(t.snapshot().iter().find(|p| p.port == 9).unwrap().masks, slots + 1);
+    assert_eq!(t.snapshot().iter().find(|p| p.port == 9).unwrap().masks, masks + 1);
     for _ in 0..1000 {
         let victim = t.victim(0).expect("a megaflow");
         assert_eq!(port_of(t.store.word(victim, 4)), 1);

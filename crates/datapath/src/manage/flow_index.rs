@@ -108,7 +108,7 @@ impl Index {
         let m = store.payload(idx).mask();
         let sub = &mut self.subtables[m];
         if sub.megaflows.is_empty() {
-            // The slot may have another mask than when it last had megaflows.
+            // The subtable may have another mask than when it last had megaflows.
             let mask = store.mask(m);
             if mask != sub.mask {
                 (sub.mask, sub.indexes) = (mask, Vec::new());

@@ -187,7 +187,7 @@ impl Misses {
     ) -> usize {
         // Packets are looked up again in the subtables that got megaflows during this vector,
         // unless these are more than a prediction has: then asking the pipeline costs less.
-        let (mut filled, mut slots) = ([0; PREDICTIONS_MAX + 1], 0);
+        let (mut filled, mut filled_count) = ([0; PREDICTIONS_MAX + 1], 0);
         let mut asked = self.whole_batch.take().unwrap_or_default();
         let mut todo = todo.iter().map(|n| usize::from(*n)).peekable();
         // One packet at first, then two, then four: the megaflow of the first packets often covers
@@ -200,7 +200,9 @@ impl Misses {
             {
                 if left == 0 || self.is_watched(v, i) {
                     postponed[i] = true;
-                } else if slots > PREDICTIONS_MAX || !is_in_filled(v, i, &filled[..slots]) {
+                } else if filled_count > PREDICTIONS_MAX
+                    || !is_in_filled(v, i, &filled[..filled_count])
+                {
                     left -= 1;
                     asked.add(i, &v.batch.keys.get(i));
                 }
@@ -210,12 +212,12 @@ impl Misses {
                 self.ask(v, &mut asked);
             }
             for n in 0..asked.len {
-                if let Some(slot) = self.apply_decision(v, &mut asked, n)
-                    && slots <= PREDICTIONS_MAX
-                    && !filled[..slots].contains(&slot)
+                if let Some(subtable) = self.apply_decision(v, &mut asked, n)
+                    && filled_count <= PREDICTIONS_MAX
+                    && !filled[..filled_count].contains(&subtable)
                 {
-                    filled[slots] = slot;
-                    slots += 1;
+                    filled[filled_count] = subtable;
+                    filled_count += 1;
                 }
             }
         }
@@ -296,7 +298,7 @@ impl Misses {
             }
             None => self.apply_once(v, i, program, d),
         }
-        megaflow.and(position).map(|s| s.slot)
+        megaflow.and(position).map(|p| p.subtable)
     }
 
     /// True if the decision may be stored. With many new flows, only those that come a second time
