@@ -42,7 +42,7 @@ pub(crate) enum Route {
     None,
     /// The worker sends on a queue of its own.
     Queue(Box<dyn TxQueue>),
-    /// Through the worker in this slot, which has a queue.
+    /// Through the worker with this number, which has a queue.
     Via(usize),
 }
 

@@ -143,7 +143,7 @@ impl Datapath {
             w.flows.begin_kill();
         }
         let workers = self.workers.iter().enumerate();
-        let ends = workers.filter_map(|(slot, w)| Some((slot, w.as_ref()?.flows.end())));
+        let ends = workers.filter_map(|(worker_no, w)| Some((worker_no, w.as_ref()?.flows.end())));
         self.tickets.search(last, change, ends.collect());
         self.search_on();
     }
@@ -158,8 +158,8 @@ impl Datapath {
     fn search_on(&mut self) {
         let Some(mut search) = self.tickets.searching().take() else { return };
         let mut steps = REGION_STEPS_MAX;
-        while let Some(slot) = search.compared.front().copied() {
-            if let Some(Some(w)) = self.workers.get_mut(slot) {
+        while let Some(worker_no) = search.compared.front().copied() {
+            if let Some(Some(w)) = self.workers.get_mut(worker_no) {
                 let (dead, complete) = w.flows.kill(&search.regions, &mut steps);
                 if let Some(c) = w.flows.leaving(dead) {
                     w.send(c);
@@ -172,8 +172,8 @@ impl Datapath {
             search.compared.pop_front();
         }
         let (numbers, last) = search.turn();
-        for (slot, numbers) in numbers {
-            let Some(Some(w)) = self.workers.get_mut(slot) else { continue };
+        for (worker_no, numbers) in numbers {
+            let Some(Some(w)) = self.workers.get_mut(worker_no) else { continue };
             let dead = w.flows.kill_stale(&search.stale, numbers);
             if let Some(c) = w.flows.leaving(dead) {
                 w.send(c);
@@ -289,9 +289,9 @@ impl Datapath {
     pub fn flows(&mut self) -> Vec<FlowDump> {
         self.read_all_reports();
         let mut out = Vec::new();
-        for (slot, w) in self.workers.iter().enumerate() {
+        for (worker_no, w) in self.workers.iter().enumerate() {
             let Some(w) = w else { continue };
-            w.flows.dump((w.id, slot), 0, usize::MAX, &mut out);
+            w.flows.dump((w.id, worker_no), 0, usize::MAX, &mut out);
         }
         out
     }
@@ -309,8 +309,8 @@ impl Datapath {
             self.read_all_reports();
         }
         let is_it = |w: &Option<Box<Handle>>| w.as_ref().is_some_and(|w| w.id == worker);
-        let slot = self.workers.iter().position(is_it)?;
-        self.workers[slot].as_ref()?.flows.dump((worker, slot), from, most, out)
+        let worker_no = self.workers.iter().position(is_it)?;
+        self.workers[worker_no].as_ref()?.flows.dump((worker, worker_no), from, most, out)
     }
 
     /// Removes all megaflows; their traffic is still credited.
@@ -327,19 +327,19 @@ impl Datapath {
 
     /// All workers, the kernel worker first.
     pub fn pmd_info(&self) -> Vec<PmdInfo> {
-        let pinned = |slot: usize| {
+        let pinned = |worker_no: usize| {
             let mut queues = self.ports.values().flat_map(|p| &p.rxqs);
-            queues.any(|q| q.pinned && q.at == Some(slot))
+            queues.any(|q| q.pinned && q.at == Some(worker_no))
         };
         let workers = self.workers.iter().enumerate();
-        let live = workers.filter_map(|(slot, w)| Some((slot, w.as_ref()?)));
-        live.map(|(slot, w)| PmdInfo {
+        let live = workers.filter_map(|(worker_no, w)| Some((worker_no, w.as_ref()?)));
+        live.map(|(worker_no, w)| PmdInfo {
             worker: w.id,
             numa: match w.id {
                 WorkerId::Pmd(core) => Core::read(Path::new(CPUS), core).numa,
                 WorkerId::Kernel => 0,
             },
-            isolated: self.settings.rxq_isolate && pinned(slot),
+            isolated: self.settings.rxq_isolate && pinned(worker_no),
             flows: w.shared.flows.load(Ordering::Relaxed),
             masks: w.shared.masks.load(Ordering::Relaxed),
             signature_cache: w.shared.cache_on.load(Ordering::Relaxed),
@@ -382,12 +382,12 @@ impl Datapath {
     /// Clears what `perf`, `metrics` and `rxq_info` return, of one worker or of all. The counters
     /// that must balance stay.
     pub fn stats_clear(&mut self, only: Option<WorkerId>) {
-        for (slot, w) in self.workers.iter_mut().enumerate() {
+        for (worker_no, w) in self.workers.iter_mut().enumerate() {
             let Some(w) = w.as_mut().filter(|w| only.is_none_or(|id| id == w.id)) else { continue };
             w.base = w.shared.perf.read();
             w.shared.metrics.clear.store(true, Ordering::Relaxed);
             let queues = self.ports.values_mut().flat_map(|p| &mut p.rxqs);
-            for q in queues.filter(|q| only.is_none() || q.at == Some(slot)) {
+            for q in queues.filter(|q| only.is_none() || q.at == Some(worker_no)) {
                 q.base = (q.cell.cycles.get(), q.cell.packets.get());
             }
         }
@@ -435,9 +435,9 @@ impl Datapath {
     pub fn shutdown(&mut self) {
         let nos: Vec<PortNo> = self.ports().collect();
         self.del_ports(nos);
-        for slot in (0..self.workers.len()).rev() {
-            if self.workers[slot].is_some() {
-                self.stop_worker(slot);
+        for worker_no in (0..self.workers.len()).rev() {
+            if self.workers[worker_no].is_some() {
+                self.stop_worker(worker_no);
             }
         }
     }

@@ -357,7 +357,7 @@ impl Flows {
     /// to continue from; None: there are no more.
     pub fn dump(
         &self,
-        (worker, slot): (WorkerId, usize),
+        (worker, worker_no): (WorkerId, usize),
         from: usize,
         most: usize,
         out: &mut Vec<FlowDump>,
@@ -365,14 +365,14 @@ impl Flows {
         let end = from.saturating_add(most).min(self.end);
         for i in from..end {
             if self.cold[i].account().is_some() {
-                out.push(self.describe((worker, slot), i as u32));
+                out.push(self.describe((worker, worker_no), i as u32));
             }
         }
         (end < self.end).then_some(end)
     }
 
     /// Describes a megaflow that was reported.
-    pub fn describe(&self, (worker, slot): (WorkerId, usize), i: u32) -> FlowDump {
+    pub fn describe(&self, (worker, worker_no): (WorkerId, usize), i: u32) -> FlowDump {
         let o = Ordering::Relaxed;
         let payload = self.store.payload(i);
         let (key, mask) = self.key(i, payload);
@@ -388,7 +388,7 @@ impl Flows {
             bytes: own.1 + more.bytes,
             used_ms: c.used_ms.load(o).max(more.used_ms),
             dead: payload.0 & DEAD != 0,
-            id: offload::FlowId { worker: slot as u32, megaflow: i },
+            id: offload::FlowId { worker: worker_no as u32, megaflow: i },
             pps: self.marks.pps(i),
         }
     }

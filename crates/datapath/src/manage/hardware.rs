@@ -47,9 +47,9 @@ impl Datapath {
     /// Watched megaflows that were marked dead or ended since the last call.
     pub fn take_ended_watches(&mut self) -> Vec<FlowId> {
         let mut all = std::mem::take(&mut self.marks.watches.ended);
-        for (slot, w) in self.workers.iter_mut().enumerate() {
+        for (worker_no, w) in self.workers.iter_mut().enumerate() {
             let Some(w) = w else { continue };
-            let worker = slot as u32;
+            let worker = worker_no as u32;
             all.extend(w.flows.watches.ended.drain(..).map(|megaflow| FlowId { worker, megaflow }));
         }
         all
@@ -59,9 +59,9 @@ impl Datapath {
     /// for the next call only if `go_on`.
     pub fn take_new_megaflows(&mut self, go_on: bool) -> Vec<FlowId> {
         let mut all = Vec::new();
-        for (slot, w) in self.workers.iter_mut().enumerate() {
+        for (worker_no, w) in self.workers.iter_mut().enumerate() {
             let Some(w) = w else { continue };
-            let worker = slot as u32;
+            let worker = worker_no as u32;
             let came = std::mem::replace(&mut w.flows.watches.came, go_on.then(Vec::new));
             all.extend(came.into_iter().flatten().map(|megaflow| FlowId { worker, megaflow }));
         }

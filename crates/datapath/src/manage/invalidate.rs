@@ -146,27 +146,28 @@ pub(crate) struct Search {
     /// The ticket that is complete when the search ends.
     last: u64,
     pub regions: RegionSet,
-    /// Workers' slots whose megaflows are yet to be compared with regions, or are being compared.
+    /// Numbers of the workers whose megaflows are yet to be compared with regions, or are being
+    /// compared.
     pub compared: VecDeque<usize>,
     pub stale: Vec<Stale>,
-    /// What is left to examine: workers' slots, and the index behind each one's last megaflow.
+    /// What is left to examine: numbers of workers, and the index behind each one's last megaflow.
     ahead: VecDeque<(usize, usize)>,
     /// The megaflow at which the next turn begins.
     from: usize,
 }
 
 impl Search {
-    /// The megaflows of the next turn of those that may be stale, by slot, at most
+    /// The megaflows of the next turn of those that may be stale, by worker_no, at most
     /// [`STALE_TURN_MAX`]; and the ticket that is complete after this turn, if it is the last.
     pub fn turn(&mut self) -> (Vec<(usize, Range<usize>)>, Option<u64>) {
         let (mut left, mut out) = (STALE_TURN_MAX, Vec::new());
         if self.stale.is_empty() {
             return (out, Some(self.last));
         }
-        while let Some((slot, end)) = self.ahead.front().copied() {
+        while let Some((worker_no, end)) = self.ahead.front().copied() {
             let to = end.min(self.from.saturating_add(left));
             left -= to.saturating_sub(self.from);
-            out.push((slot, self.from..to));
+            out.push((worker_no, self.from..to));
             self.from = to;
             if to < end {
                 return (out, None);
@@ -220,10 +221,10 @@ impl Tickets {
         last.map(|t| (t, all))
     }
 
-    /// Begins the search for megaflows of all changes up to `last`. `ends`: workers' slots, and the
-    /// index behind each one's last megaflow.
+    /// Begins the search for megaflows of all changes up to `last`. `ends`: numbers of workers, and
+    /// the index behind each one's last megaflow.
     pub fn search(&mut self, last: u64, change: Change, ends: Vec<(usize, usize)>) {
-        let compared = ends.iter().map(|(slot, _)| *slot).collect();
+        let compared = ends.iter().map(|(worker_no, _)| *worker_no).collect();
         let (regions, stale) = (RegionSet::of(&change.regions), change.stale);
         self.search = Some(Search { last, regions, compared, stale, ahead: ends.into(), from: 0 });
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The marks of one port.
 #[derive(Default)]
 pub(crate) struct PortMarks {
-    /// The tables' memories, by worker's slot.
+    /// The tables' memories, by the worker's number.
     pub memories: BTreeMap<usize, Arc<MarkMemory>>,
     /// The forms of bindings (without values), and how many bindings have each; the position is the
     /// form's number in workers' tables.

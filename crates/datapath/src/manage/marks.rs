@@ -24,7 +24,7 @@ impl Datapath {
     pub fn enable_marks(&mut self, no: PortNo) -> bool {
         let Some(p) = self.ports.get_mut(&no) else { return false };
         p.marks.get_or_insert_default();
-        (0..self.workers.len()).for_each(|slot| self.give_mark_tables(slot));
+        (0..self.workers.len()).for_each(|worker_no| self.give_mark_tables(worker_no));
         true
     }
 
@@ -65,11 +65,11 @@ impl Datapath {
     }
 
     /// Gives a worker the tables of all ports with marks that it does not have yet.
-    pub(crate) fn give_mark_tables(&mut self, slot: usize) {
-        let Some(Some(w)) = self.workers.get_mut(slot) else { return };
+    pub(crate) fn give_mark_tables(&mut self, worker_no: usize) {
+        let Some(Some(w)) = self.workers.get_mut(worker_no) else { return };
         for (no, p) in &mut self.ports {
             let Some(marks) = &mut p.marks else { continue };
-            marks.memories.entry(slot).or_insert_with(|| {
+            marks.memories.entry(worker_no).or_insert_with(|| {
                 let memory = Arc::new(MarkMemory::new());
                 let table = Box::new(MarkTable::new(memory.clone(), marks.ignored));
                 w.send(Command::Mark(*no, MarkChange::Table(Some(table))));
@@ -79,9 +79,9 @@ impl Datapath {
     }
 
     /// Forgets the tables of a worker that ended.
-    pub(crate) fn forget_mark_tables(&mut self, slot: usize) {
+    pub(crate) fn forget_mark_tables(&mut self, worker_no: usize) {
         let of_port = self.ports.values_mut().filter_map(|p| p.marks.as_mut());
-        let memories = of_port.filter_map(|m| m.memories.remove(&slot));
+        let memories = of_port.filter_map(|m| m.memories.remove(&worker_no));
         self.marks.retired.extend(memories);
     }
 
@@ -167,17 +167,17 @@ impl Datapath {
         most: usize,
         each: &mut dyn FnMut(FlowId, PortNo, u32),
     ) -> bool {
-        let slot = at.worker;
-        if let Some(Some(w)) = self.workers.get_mut(slot) {
+        let worker_no = at.worker;
+        if let Some(Some(w)) = self.workers.get_mut(worker_no) {
             let next = w.flows.sample(at.megaflow, most, &mut |megaflow, port, packets| {
-                each(FlowId { worker: slot as u32, megaflow }, port, packets);
+                each(FlowId { worker: worker_no as u32, megaflow }, port, packets);
             });
             if let Some(megaflow) = next {
                 at.megaflow = megaflow;
                 return true;
             }
         }
-        *at = SampleCursor { worker: slot + 1, megaflow: 0 };
+        *at = SampleCursor { worker: worker_no + 1, megaflow: 0 };
         let more = at.worker < self.workers.len();
         if !more {
             *at = SampleCursor::default();

@@ -51,9 +51,9 @@ use std::sync::atomic::Ordering;
 /// A receive queue as the control side sees it.
 pub(crate) struct Rxq {
     pub cell: Arc<RxqCell>,
-    /// Slot of the worker that has the queue.
+    /// Number of the worker that has the queue.
     pub at: Option<usize>,
-    /// Slot of the worker that should have the queue.
+    /// Number of the worker that should have the queue.
     pub want: Option<usize>,
     /// True: the worker that has the queue was asked to give it back.
     pub moving: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Placement {
     pub queues: Vec<Queue>,
     names: Vec<(PortNo, usize)>,
     pub at: Vec<Option<usize>>,
-    slot_of: BTreeMap<usize, usize>,
+    worker_no_of: BTreeMap<usize, usize>,
 }
 
 impl Rxq {
@@ -268,7 +268,7 @@ impl Datapath {
         self.take_from_kernel();
         self.place(&leaving);
         self.wait_for_workers();
-        leaving.into_iter().for_each(|slot| self.stop_worker(slot));
+        leaving.into_iter().for_each(|worker_no| self.stop_worker(worker_no));
         result
     }
 
@@ -278,13 +278,13 @@ impl Datapath {
         if let Some(capture) = &mut self.capture {
             w.send(capture.for_worker(id));
         }
-        let slot = self.workers.iter().position(Option::is_none).unwrap_or(self.workers.len());
-        if slot == self.workers.len() {
+        let worker_no = self.workers.iter().position(Option::is_none).unwrap_or(self.workers.len());
+        if worker_no == self.workers.len() {
             self.workers.push(None);
         }
         for (no, p) in &mut self.ports {
             let cell = Arc::new(PortCell::default());
-            p.cells.insert(slot, cell.clone());
+            p.cells.insert(worker_no, cell.clone());
             w.send(Command::AddPort(*no, cell, p.nth));
             w.send(Command::Limit(*no, p.limit));
             w.send(Command::PoliceTx(*no, p.egress_policer.clone()));
@@ -292,21 +292,21 @@ impl Datapath {
         for (no, bond) in &self.bonds {
             w.send(Command::Bond(*no, Some(bond.clone())));
         }
-        self.workers[slot] = Some(Box::new(w));
-        self.give_mark_tables(slot);
+        self.workers[worker_no] = Some(Box::new(w));
+        self.give_mark_tables(worker_no);
         Ok(())
     }
 
-    fn worker(&mut self, slot: usize) -> &mut Handle {
-        self.workers[slot].as_mut().expect("a slot in use")
+    fn worker(&mut self, worker_no: usize) -> &mut Handle {
+        self.workers[worker_no].as_mut().expect("a worker of this number")
     }
 
     /// Stops a worker, whose receive queues other workers have already.
-    pub(crate) fn stop_worker(&mut self, slot: usize) {
-        self.route_without(slot);
-        self.worker(slot).send(Command::Stop);
+    pub(crate) fn stop_worker(&mut self, worker_no: usize) {
+        self.route_without(worker_no);
+        self.worker(worker_no).send(Command::Stop);
         self.wait_for_workers();
-        let mut w = self.workers[slot].take().expect("a slot in use");
+        let mut w = self.workers[worker_no].take().expect("a worker of this number");
         let mut left = w.join();
         loop {
             let done = left.as_mut().is_none_or(|l| l.drained());
@@ -318,8 +318,8 @@ impl Datapath {
         }
         w.flows.all().into_iter().for_each(|i| w.flows.unlinked(i));
         self.unbind_ended(&mut w.flows.marks);
-        self.marks.watches.forget(slot, &mut w.flows.watches);
-        self.forget_mark_tables(slot);
+        self.marks.watches.forget(worker_no, &mut w.flows.watches);
+        self.forget_mark_tables(worker_no);
         let past = &mut self.past.credits;
         w.flows.fold(self.aged_ms);
         w.flows.collect(usize::MAX, &mut |u| {
@@ -333,7 +333,7 @@ impl Datapath {
             })
         });
         for p in self.ports.values_mut() {
-            if let Some(c) = p.cells.remove(&slot) {
+            if let Some(c) = p.cells.remove(&worker_no) {
                 p.past.add(&c.read());
             }
         }
@@ -347,15 +347,15 @@ impl Datapath {
 
     /// Where polled queues should be, without the workers in `leaving`.
     pub(crate) fn placement(&self, leaving: &[usize]) -> Placement {
-        let core_of = |slot: usize| match self.workers.get(slot)?.as_ref()?.id {
+        let core_of = |worker_no: usize| match self.workers.get(worker_no)?.as_ref()?.id {
             WorkerId::Pmd(core) => Some(core),
             WorkerId::Kernel => None,
         };
         let staying = (0..self.workers.len()).filter(|s| !leaving.contains(s));
-        let slot_of: BTreeMap<usize, usize> =
-            staying.filter_map(|slot| Some((core_of(slot)?, slot))).collect();
+        let worker_no_of: BTreeMap<usize, usize> =
+            staying.filter_map(|worker_no| Some((core_of(worker_no)?, worker_no))).collect();
         let read = |id: &usize| Core::read(std::path::Path::new(topology::CPUS), *id);
-        let cores: Vec<Core> = slot_of.keys().map(read).collect();
+        let cores: Vec<Core> = worker_no_of.keys().map(read).collect();
         let (mut queues, mut names) = (Vec::new(), Vec::new());
         for (no, p) in self.ports.iter().filter(|(_, p)| p.port.service() == Service::Poll) {
             for (i, q) in p.rxqs.iter().enumerate() {
@@ -367,7 +367,7 @@ impl Datapath {
         }
         let s = &self.settings;
         let at = placement::assign(&queues, &cores, s.rxq_assign, s.rxq_isolate);
-        Placement { cores, queues, names, at, slot_of }
+        Placement { cores, queues, names, at, worker_no_of }
     }
 
     fn place(&mut self, leaving: &[usize]) {
@@ -380,7 +380,7 @@ impl Datapath {
             placement.names.into_iter().zip(placement.at.iter().zip(&placement.queues))
         {
             let rxq = &mut self.ports.get_mut(&no).unwrap().rxqs[i];
-            rxq.want = core.and_then(|c| placement.slot_of.get(&c).copied());
+            rxq.want = core.and_then(|c| placement.worker_no_of.get(&c).copied());
             rxq.pinned = q.pin.is_some() && q.pin == *core;
         }
         for p in self.ports.values_mut().filter(|p| p.port.service() == Service::Kernel) {
@@ -398,15 +398,15 @@ impl Datapath {
                 && q.at != q.want
                 && !q.moving
             {
-                let w = self.workers[at].as_mut().expect("a slot in use");
+                let w = self.workers[at].as_mut().expect("a worker of this number");
                 w.send(Command::DelRx(no, i));
                 q.moving = true;
             }
-            if let Some(slot) = q.want
+            if let Some(worker_no) = q.want
                 && let Some(mut rx) = q.spare.take()
             {
-                (rx.stats, rx.police) = (p.cells[&slot].clone(), p.policer.clone());
-                let w = self.workers[slot].as_mut().expect("a slot in use");
+                (rx.stats, rx.police) = (p.cells[&worker_no].clone(), p.policer.clone());
+                let w = self.workers[worker_no].as_mut().expect("a worker of this number");
                 w.send(Command::AddRx(rx));
                 q.at = q.want;
             }
@@ -437,12 +437,12 @@ impl Datapath {
                         .into_iter()
                         .for_each(|(port, e, n)| self.events.effects.push(port, e, Some(n)));
                 }
-                Report::RxBack(slot) => {
-                    let no = slot.port;
+                Report::RxBack(rxq) => {
+                    let no = rxq.port;
                     if let Some(p) = self.ports.get_mut(&no) {
-                        let q = &mut p.rxqs[slot.queue];
+                        let q = &mut p.rxqs[rxq.queue];
                         (q.at, q.moving) = (None, false);
-                        q.spare = Some(slot);
+                        q.spare = Some(rxq);
                         moved.push(no);
                     }
                 }
@@ -467,12 +467,12 @@ impl Datapath {
     }
 
     pub(crate) fn read_all_reports(&mut self) {
-        for slot in 0..self.workers.len() {
-            if let Some(mut w) = self.workers[slot].take() {
-                // `advance` may send commands to this worker, which must be in its slot then: so
+        for worker_no in 0..self.workers.len() {
+            if let Some(mut w) = self.workers[worker_no].take() {
+                // `advance` may send commands to this worker, which must be in its place then: so
                 // reports are read first.
                 let reports = self.read_reports(&mut w);
-                self.workers[slot] = Some(w);
+                self.workers[worker_no] = Some(w);
                 reports.into_iter().for_each(|no| self.advance(no));
             }
         }

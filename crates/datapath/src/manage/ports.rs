@@ -54,10 +54,10 @@ impl Datapath {
         let (mut cells, limit) = (BTreeMap::new(), limit(&*port));
         self.numbered_ports += 1;
         let nth = self.numbered_ports;
-        for (slot, w) in self.workers.iter_mut().enumerate() {
+        for (worker_no, w) in self.workers.iter_mut().enumerate() {
             if let Some(w) = w {
                 let cell = Arc::new(PortCell::default());
-                cells.insert(slot, cell.clone());
+                cells.insert(worker_no, cell.clone());
                 w.send(Command::AddPort(no, cell, nth));
                 w.send(Command::Limit(no, limit));
             }

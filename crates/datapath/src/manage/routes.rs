@@ -83,24 +83,24 @@ impl Datapath {
 
     /// Routes other workers' packets without this worker, which is to be stopped, and its own
     /// packets through others.
-    pub(super) fn route_without(&mut self, slot: usize) {
+    pub(super) fn route_without(&mut self, worker_no: usize) {
         let nos: Vec<PortNo> = self.ports.keys().copied().collect();
         for no in &nos {
-            if self.ports[no].routes.get(&slot) == Some(&PortRoute::Own) {
-                self.take_queue(*no, slot);
+            if self.ports[no].routes.get(&worker_no) == Some(&PortRoute::Own) {
+                self.take_queue(*no, worker_no);
             }
         }
         self.wait_for_workers();
         for no in nos {
             let routes = &mut self.ports.get_mut(&no).unwrap().routes;
-            routes.retain(|s, way| *s != slot && *way != PortRoute::Via(slot));
-            self.route(no, Some(slot));
+            routes.retain(|s, way| *s != worker_no && *way != PortRoute::Via(worker_no));
+            self.route(no, Some(worker_no));
         }
         for (i, w) in self.workers.iter_mut().enumerate() {
-            if let (true, Some(w)) = (i != slot, w)
-                && w.peers.remove(&slot)
+            if let (true, Some(w)) = (i != worker_no, w)
+                && w.peers.remove(&worker_no)
             {
-                w.send(Command::DelPeer(slot));
+                w.send(Command::DelPeer(worker_no));
             }
         }
         self.wait_for_workers();

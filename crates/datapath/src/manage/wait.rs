@@ -128,18 +128,18 @@ impl Datapath {
         let queues = self.ports.values().flat_map(|p| &p.rxqs);
         let owing: Vec<usize> = queues.filter(|q| q.moving).filter_map(|q| q.at).collect();
         let workers = self.workers.iter_mut().enumerate();
-        let lagging = workers.filter_map(|(slot, w)| w.as_mut().map(|w| (slot, w)));
+        let lagging = workers.filter_map(|(worker_no, w)| w.as_mut().map(|w| (worker_no, w)));
         lagging
-            .filter_map(|(slot, w)| {
-                let lagging = !w.is_settled() || owing.contains(&slot);
-                (lagging && !w.stuck).then_some((slot, w.id))
+            .filter_map(|(worker_no, w)| {
+                let lagging = !w.is_settled() || owing.contains(&worker_no);
+                (lagging && !w.stuck).then_some((worker_no, w.id))
             })
             .collect()
     }
 
     fn give_up(&mut self, lagging: &[(usize, WorkerId)]) {
-        for (slot, id) in lagging {
-            if let Some(Some(w)) = self.workers.get_mut(*slot) {
+        for (worker_no, id) in lagging {
+            if let Some(Some(w)) = self.workers.get_mut(*worker_no) {
                 w.stuck = true;
                 (self.config.warn)(&format!("{id} does not answer: changes go on without it"));
             }

@@ -95,8 +95,8 @@ impl FlowWatches {
 
 impl Watches {
     /// Forgets the watches of a worker that ended, and its megaflows.
-    pub fn forget(&mut self, slot: usize, flows: &mut FlowWatches) {
-        let worker = slot as u32;
+    pub fn forget(&mut self, worker_no: usize, flows: &mut FlowWatches) {
+        let worker = worker_no as u32;
         self.ended.extend(flows.ended.drain(..).map(|megaflow| FlowId { worker, megaflow }));
         self.all.retain(|_, w| w.flow.worker != worker);
     }
