@@ -68,7 +68,7 @@ pub(crate) enum Command {
     PoliceTx(PortNo, Option<Arc<Policer>>),
     /// Change the marks of packets of this port.
     Mark(PortNo, MarkChange),
-    AddRx(Box<RxSlot>),
+    AddRx(Box<RxqEntry>),
     /// Give a receive queue back. Answer: `RxBack`.
     DelRx(PortNo, usize),
     Settings(Box<Settings>),
@@ -105,7 +105,7 @@ pub(crate) enum Report {
     KeepAlive(u32, Arc<dyn Any + Send + Sync>),
     Unlinked(u32),
     Uncached(Box<UncachedReport>),
-    RxBack(Box<RxSlot>),
+    RxBack(Box<RxqEntry>),
     TxBack(PortNo, Box<dyn TxQueue>),
     /// The key of a missed packet.
     Missed(Box<Key>),
@@ -125,7 +125,7 @@ pub(crate) struct Execute {
 }
 
 /// A receive queue, with its counters and its limit.
-pub(crate) struct RxSlot {
+pub(crate) struct RxqEntry {
     pub port: PortNo,
     pub queue: usize,
     pub rx: Box<dyn RxQueue>,

@@ -329,7 +329,7 @@ impl Datapath {
     pub fn pmd_info(&self) -> Vec<PmdInfo> {
         let pinned = |worker_no: usize| {
             let mut queues = self.ports.values().flat_map(|p| &p.rxqs);
-            queues.any(|q| q.pinned && q.at == Some(worker_no))
+            queues.any(|q| q.pinned && q.owner == Some(worker_no))
         };
         let workers = self.workers.iter().enumerate();
         let live = workers.filter_map(|(worker_no, w)| Some((worker_no, w.as_ref()?)));
@@ -359,7 +359,7 @@ impl Datapath {
         let mut out = Vec::new();
         for (no, p) in &self.ports {
             for (queue, q) in p.rxqs.iter().enumerate() {
-                let worker = q.at.and_then(|s| self.workers[s].as_ref()).map(|w| w.id);
+                let worker = q.owner.and_then(|s| self.workers[s].as_ref()).map(|w| w.id);
                 out.push(RxqInfo {
                     port: *no,
                     name: p.port.name().to_string(),
@@ -387,7 +387,7 @@ impl Datapath {
             w.base = w.shared.perf.read();
             w.shared.metrics.clear.store(true, Ordering::Relaxed);
             let queues = self.ports.values_mut().flat_map(|p| &mut p.rxqs);
-            for q in queues.filter(|q| only.is_none() || q.at == Some(worker_no)) {
+            for q in queues.filter(|q| only.is_none() || q.owner == Some(worker_no)) {
                 q.base = (q.cell.cycles.get(), q.cell.packets.get());
             }
         }

@@ -80,7 +80,7 @@ impl Datapath {
         }
         let at: Vec<_> = placement.queues.iter().map(|q| q.now).collect();
         let now = variance(&placement.queues, &placement.cores, &at);
-        let then = variance(&placement.queues, &placement.cores, &placement.at);
+        let then = variance(&placement.queues, &placement.cores, &placement.cores_of_queues);
         let improvement = (now.saturating_sub(then) * 100).checked_div(now).unwrap_or(0);
         BalanceCheck::Compared { now, then, improvement, threshold: s.improvement }
     }

@@ -52,13 +52,13 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Rxq {
     pub cell: Arc<RxqCell>,
     /// Number of the worker that has the queue.
-    pub at: Option<usize>,
+    pub owner: Option<usize>,
     /// Number of the worker that should have the queue.
-    pub want: Option<usize>,
+    pub next_owner: Option<usize>,
     /// True: the worker that has the queue was asked to give it back.
     pub moving: bool,
     /// The queue, while no worker has it.
-    pub spare: Option<Box<RxSlot>>,
+    pub spare: Option<Box<RxqEntry>>,
     pub pinned: bool,
     /// (cycles, packets) when cleared.
     pub base: (u64, u64),
@@ -71,7 +71,7 @@ pub(crate) struct Placement {
     pub cores: Vec<Core>,
     pub queues: Vec<Queue>,
     names: Vec<(PortNo, usize)>,
-    pub at: Vec<Option<usize>>,
+    pub cores_of_queues: Vec<Option<usize>>,
     worker_no_of: BTreeMap<usize, usize>,
 }
 
@@ -80,11 +80,11 @@ impl Rxq {
     fn new(port: PortNo, queue: usize, rx: Box<dyn RxQueue>, stats: &Arc<PortCell>) -> Self {
         let cell = Arc::new(RxqCell::default());
         let (stats, c) = (stats.clone(), cell.clone());
-        let spare = Some(Box::new(RxSlot { port, queue, rx, cell: c, stats, police: None }));
+        let spare = Some(Box::new(RxqEntry { port, queue, rx, cell: c, stats, police: None }));
         Rxq {
             cell,
-            at: None,
-            want: None,
+            owner: None,
+            next_owner: None,
             moving: false,
             spare,
             pinned: false,
@@ -360,14 +360,14 @@ impl Datapath {
         for (no, p) in self.ports.iter().filter(|(_, p)| p.port.service() == Service::Poll) {
             for (i, q) in p.rxqs.iter().enumerate() {
                 let pin = p.affinity.0.get(&i).copied();
-                let (cycles, now) = (q.cost(), q.at.and_then(core_of));
+                let (cycles, now) = (q.cost(), q.owner.and_then(core_of));
                 queues.push(Queue { pin, cycles, now, numa: p.port.numa() });
                 names.push((*no, i));
             }
         }
         let s = &self.settings;
-        let at = placement::assign(&queues, &cores, s.rxq_assign, s.rxq_isolate);
-        Placement { cores, queues, names, at, worker_no_of }
+        let cores_of_queues = placement::assign(&queues, &cores, s.rxq_assign, s.rxq_isolate);
+        Placement { cores, queues, names, cores_of_queues, worker_no_of }
     }
 
     fn place(&mut self, leaving: &[usize]) {
@@ -377,14 +377,14 @@ impl Datapath {
     fn place_as(&mut self, placement: Placement, asked: bool) {
         self.note_placement(&placement, asked);
         for ((no, i), (core, q)) in
-            placement.names.into_iter().zip(placement.at.iter().zip(&placement.queues))
+            placement.names.into_iter().zip(placement.cores_of_queues.iter().zip(&placement.queues))
         {
             let rxq = &mut self.ports.get_mut(&no).unwrap().rxqs[i];
-            rxq.want = core.and_then(|c| placement.worker_no_of.get(&c).copied());
+            rxq.next_owner = core.and_then(|c| placement.worker_no_of.get(&c).copied());
             rxq.pinned = q.pin.is_some() && q.pin == *core;
         }
         for p in self.ports.values_mut().filter(|p| p.port.service() == Service::Kernel) {
-            p.rxqs.iter_mut().for_each(|q| q.want = Some(0));
+            p.rxqs.iter_mut().for_each(|q| q.next_owner = Some(0));
         }
         let nos: Vec<PortNo> = self.ports.keys().copied().collect();
         nos.into_iter().for_each(|no| self.advance(no));
@@ -394,21 +394,21 @@ impl Datapath {
     fn advance(&mut self, no: PortNo) {
         let Some(p) = self.ports.get_mut(&no) else { return };
         for (i, q) in p.rxqs.iter_mut().enumerate() {
-            if let Some(at) = q.at
-                && q.at != q.want
+            if let Some(owner) = q.owner
+                && q.owner != q.next_owner
                 && !q.moving
             {
-                let w = self.workers[at].as_mut().expect("a worker of this number");
+                let w = self.workers[owner].as_mut().expect("a worker of this number");
                 w.send(Command::DelRx(no, i));
                 q.moving = true;
             }
-            if let Some(worker_no) = q.want
+            if let Some(worker_no) = q.next_owner
                 && let Some(mut rx) = q.spare.take()
             {
                 (rx.stats, rx.police) = (p.cells[&worker_no].clone(), p.policer.clone());
                 let w = self.workers[worker_no].as_mut().expect("a worker of this number");
                 w.send(Command::AddRx(rx));
-                q.at = q.want;
+                q.owner = q.next_owner;
             }
         }
     }
@@ -441,7 +441,7 @@ impl Datapath {
                     let no = rxq.port;
                     if let Some(p) = self.ports.get_mut(&no) {
                         let q = &mut p.rxqs[rxq.queue];
-                        (q.at, q.moving) = (None, false);
+                        (q.owner, q.moving) = (None, false);
                         q.spare = Some(rxq);
                         moved.push(no);
                     }

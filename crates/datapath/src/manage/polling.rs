@@ -14,7 +14,7 @@ pub(crate) struct LastPlacement {
 impl Placement {
     /// Core and NUMA node of the queue with this index.
     fn core_of(&self, queue: usize) -> Option<(usize, usize)> {
-        let id = self.at[queue]?;
+        let id = self.cores_of_queues[queue]?;
         self.cores.iter().find(|c| c.id == id).map(|c| (c.id, c.numa))
     }
 

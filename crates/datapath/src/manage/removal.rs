@@ -25,7 +25,7 @@ impl Datapath {
         }
         for no in &nos {
             let p = self.ports.get_mut(no).expect("checked above");
-            p.rxqs.iter_mut().for_each(|q| q.want = None);
+            p.rxqs.iter_mut().for_each(|q| q.next_owner = None);
             self.advance(*no);
         }
         self.wait_for_workers();

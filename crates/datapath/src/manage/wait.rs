@@ -126,7 +126,7 @@ impl Datapath {
     /// Workers that have commands to execute, or a receive queue to give back.
     fn lagging(&mut self) -> Vec<(usize, WorkerId)> {
         let queues = self.ports.values().flat_map(|p| &p.rxqs);
-        let owing: Vec<usize> = queues.filter(|q| q.moving).filter_map(|q| q.at).collect();
+        let owing: Vec<usize> = queues.filter(|q| q.moving).filter_map(|q| q.owner).collect();
         let workers = self.workers.iter_mut().enumerate();
         let lagging = workers.filter_map(|(worker_no, w)| w.as_mut().map(|w| (worker_no, w)));
         lagging

@@ -53,10 +53,10 @@ impl Worker {
                 let with = (&*self.lookup.table.store, &self.actions.programs);
                 self.marks.change(port, change, with);
             }
-            Command::AddRx(slot) => self.rx.add(slot),
+            Command::AddRx(rxq) => self.rx.add(rxq),
             Command::DelRx(port, queue) => {
-                if let Some(slot) = self.rx.remove(port, queue) {
-                    self.reports.send(Report::RxBack(slot));
+                if let Some(rxq) = self.rx.remove(port, queue) {
+                    self.reports.send(Report::RxBack(rxq));
                 }
             }
             Command::Settings(s) => self.configure(*s),

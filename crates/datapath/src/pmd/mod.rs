@@ -330,9 +330,9 @@ impl Worker {
         if now_ms >= self.timers.tuned_ms + INTERVAL_MS {
             self.timers.tuned_ms = now_ms;
             table.tune(self.settings.signature_cache);
-            for slot in &mut self.rx.rxqs {
-                let own = slot.rx.take_port_penalty() + self.tx.take_excess(slot.port);
-                slot.cell.cycles.add(own);
+            for rxq in &mut self.rx.rxqs {
+                let own = rxq.rx.take_port_penalty() + self.tx.take_excess(rxq.port);
+                rxq.cell.cycles.add(own);
             }
             if now_ms >= self.timers.lookups_reported_ms + REPORT_LOOKUPS_INTERVAL_MS {
                 self.timers.lookups_reported_ms = now_ms;

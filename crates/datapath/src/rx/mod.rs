@@ -10,7 +10,7 @@ pub(crate) mod schedule;
 use crate::actions::interpret::Sink;
 use crate::batch::{Batch, Burst};
 use crate::mem::prefetch;
-use crate::messages::RxSlot;
+use crate::messages::RxqEntry;
 use crate::police::Policer;
 use crate::rx::kernel_wait::KernelWait;
 use crate::rx::schedule::{RxSchedule, RxqState};
@@ -40,7 +40,7 @@ pub(crate) struct Polled {
 /// The receive queues of a worker.
 pub(crate) struct Rx {
     #[allow(clippy::vec_box)] // Control and workers hand a queue to each other as a box.
-    pub rxqs: Vec<Box<RxSlot>>,
+    pub rxqs: Vec<Box<RxqEntry>>,
     /// What each queue did when it was last polled. Kept apart from the queues, so that reading all
     /// of it for every vector takes few cache lines.
     states: Vec<RxqState>,
@@ -74,34 +74,34 @@ impl Rx {
     }
 
     /// Adds a receive queue.
-    pub fn add(&mut self, slot: Box<RxSlot>) {
-        if let (Some(w), Some(fd)) = (&mut self.wait, slot.rx.fd()) {
+    pub fn add(&mut self, rxq: Box<RxqEntry>) {
+        if let (Some(w), Some(fd)) = (&mut self.wait, rxq.rx.fd()) {
             w.watch(fd);
         }
-        self.rxqs.push(slot);
+        self.rxqs.push(rxq);
         self.states.push(RxqState::default());
     }
 
     /// Takes a receive queue away.
-    pub fn remove(&mut self, port: PortNo, queue: usize) -> Option<Box<RxSlot>> {
+    pub fn remove(&mut self, port: PortNo, queue: usize) -> Option<Box<RxqEntry>> {
         let i = self.rxqs.iter().position(|s| s.port == port && s.queue == queue)?;
         // The removal changes the numbers of the queues, so all pending notifications are sent
         // first.
         fence(Ordering::SeqCst);
         self.pending_notify.drain(..).for_each(|q| self.rxqs[q].rx.notify(true));
         self.polled.clear();
-        let slot = self.rxqs.remove(i);
+        let rxq = self.rxqs.remove(i);
         self.states.remove(i);
-        if let (Some(w), Some(fd)) = (&mut self.wait, slot.rx.fd()) {
+        if let (Some(w), Some(fd)) = (&mut self.wait, rxq.rx.fd()) {
             w.forget(fd);
         }
-        Some(slot)
+        Some(rxq)
     }
 
     /// Sets the policer of a port's queues; None: no limit.
     pub fn set_policer(&mut self, port: PortNo, policer: &Option<Arc<Policer>>) {
-        let slots = self.rxqs.iter_mut().filter(|slot| slot.port == port);
-        slots.for_each(|slot| slot.police = policer.clone());
+        let rxqs = self.rxqs.iter_mut().filter(|rxq| rxq.port == port);
+        rxqs.for_each(|rxq| rxq.police = policer.clone());
     }
 
     /// Fills the vector from the queues. Each burst is given to `parse` at once, while its headers
@@ -178,27 +178,27 @@ impl Rx {
         tx: &mut TxState,
         parse: &mut impl FnMut(&mut Batch, &mut TxState, Burst) -> u64,
     ) -> usize {
-        let slot = &mut self.rxqs[q];
+        let rxq = &mut self.rxqs[q];
         // Receiving from a kernel port is a system call, beside which reading the clock is cheap.
         let began = self.wait.is_some().then(cycles);
-        let (n, bytes) = receive(slot, limit, batch, tx, &mut self.refused, parse);
+        let (n, bytes) = receive(rxq, limit, batch, tx, &mut self.refused, parse);
         let took = began.map_or(0, |began| cycles() - began);
         self.states[q].polled(limit, n);
         if let (Some(w), true) = (&mut self.wait, n < limit) {
-            w.drained(&*slot.rx);
+            w.drained(&*rxq.rx);
         }
         if n > 0 || took > 0 {
             self.polled.push(Polled { queue: q, packets: n, cycles: took });
         }
         if n > 0 {
-            slot.stats.rx_packets.add(n as u64);
-            slot.stats.rx_bytes.add(bytes);
-            slot.cell.packets.add(n as u64);
-            if slot.police.is_some() {
-                slot.stats.lost(Drop::Policed, self.refused.len() as u64);
+            rxq.stats.rx_packets.add(n as u64);
+            rxq.stats.rx_bytes.add(bytes);
+            rxq.cell.packets.add(n as u64);
+            if rxq.police.is_some() {
+                rxq.stats.lost(Drop::Policed, self.refused.len() as u64);
                 self.refused.drain(..).for_each(|p| tx.free(p));
             }
-            if slot.rx.notifies() {
+            if rxq.rx.notifies() {
                 self.pending_notify.push(q);
             }
         }
@@ -247,7 +247,7 @@ impl Rx {
 /// Returns how many packets were received, and their bytes.
 #[inline]
 fn receive(
-    slot: &mut RxSlot,
+    rxq: &mut RxqEntry,
     limit: usize,
     batch: &mut Batch,
     tx: &mut TxState,
@@ -258,18 +258,18 @@ fn receive(
     while received < limit {
         let start = batch.len();
         let want = (limit - received).min(BURST);
-        let n = slot.rx.rx(&mut batch.packets, want);
+        let n = rxq.rx.rx(&mut batch.packets, want);
         if n == 0 {
             break;
         }
         received += n;
-        if let Some(policer) = slot.police.as_deref() {
+        if let Some(policer) = rxq.police.as_deref() {
             bytes += police(policer, &mut batch.packets, start, refused);
         }
         let end = batch.len();
         if end > start {
-            batch.in_port.resize(end, slot.port);
-            bytes += parse(batch, tx, Burst { range: start..end, since, port: slot.port });
+            batch.in_port.resize(end, rxq.port);
+            bytes += parse(batch, tx, Burst { range: start..end, since, port: rxq.port });
         }
         if n < want || want < BURST {
             break;
