@@ -29,7 +29,7 @@ const LEVELS_COUNT_MAX: usize = 4;
 const MORE: u16 = 1 << 15;
 
 /// The fragments of all workers that wait.
-pub(crate) type Waiting = Mutex<Fragments<Held>>;
+pub(crate) type Waiting = Mutex<Fragments<Paused>>;
 
 /// An operation in a list, or in lists inside it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,12 +87,12 @@ impl Position {
 }
 
 /// A fragment, or a packet of the control side, that waits, and the operations that are left.
-pub(crate) struct Held {
+pub(crate) struct Paused {
     pub packet: Packet,
     pub frame: Frame,
     pub ops: Arc<[Op]>,
     /// The operation behind which it continues: for a fragment the `ct` at which it waits.
-    pub at: Position,
+    pub position: Position,
     /// The reason of its drop if no operation sends it.
     pub why: Drop,
     /// The packet is the control side's, of which only some operations are executed at once.
@@ -106,11 +106,11 @@ pub(crate) struct Gatherer {
     waiting: Arc<Waiting>,
     /// Fragments that were just taken from the store: those of a complete datagram, or expired
     /// ones.
-    taken: Vec<(Fragment, Held)>,
+    taken: Vec<(Fragment, Paused)>,
     /// Fragments that gave way to another port's.
-    evicted: Vec<(Fragment, Held)>,
+    evicted: Vec<(Fragment, Paused)>,
     /// Fragments whose operations are continued now.
-    ready: VecDeque<Held>,
+    ready: VecDeque<Paused>,
     /// Memory in which a datagram is reassembled.
     whole: Box<[u8; DATAGRAM_BYTES_MAX]>,
 }
@@ -135,26 +135,26 @@ impl Gatherer {
         worker: &mut conntrack::Worker,
         ct: &Ct,
         fragment: Fragment,
-        held: Held,
+        paused: Paused,
         now: u64,
-    ) -> Option<Held> {
+    ) -> Option<Paused> {
         let Some(mut waiting) = lock(&self.waiting) else {
             worker.count(Count::FragmentBusy);
-            return Some(held);
+            return Some(paused);
         };
-        let (settings, port) = (&worker.table().fragments, held.frame.in_port());
+        let (settings, port) = (&worker.table().fragments, paused.frame.in_port());
         let (taken, evicted) = (&mut self.taken, &mut self.evicted);
-        let gathered = waiting.gather(settings, fragment, port, held, now, taken, evicted);
+        let gathered = waiting.gather(settings, fragment, port, paused, now, taken, evicted);
         drop(waiting);
         self.give_up(worker);
         match gathered {
             Gathered::Waits => {}
             Gathered::Complete => self.track(worker, ct, now),
-            Gathered::Rejected(held, why) => {
+            Gathered::Rejected(paused, why) => {
                 if why == Rejected::Full {
                     worker.count(Count::FragmentFull);
                 }
-                return Some(held);
+                return Some(paused);
             }
         }
         None
@@ -162,21 +162,21 @@ impl Gatherer {
 
     /// Continues fragments that gave way, as invalid ones, like fragments that never waited.
     fn give_up(&mut self, worker: &mut conntrack::Worker) {
-        for (fragment, mut held) in self.evicted.drain(..) {
+        for (fragment, mut paused) in self.evicted.drain(..) {
             worker.count(Count::FragmentFull);
-            let (f, zone) = (&mut held.frame, fragment.datagram.zone);
+            let (f, zone) = (&mut paused.frame, fragment.datagram.zone);
             f.ct = Meta { state: state::INV | state::TRK, zone, ..Meta::default() };
             ct::write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
-            self.ready.push_back(held);
+            self.ready.push_back(paused);
         }
     }
 
     /// Tracks a complete datagram.
     fn track(&mut self, worker: &mut conntrack::Worker, ct: &Ct, now: u64) {
-        let pieces = self.taken.iter().map(|(f, held)| (f, held.packet.data()));
+        let pieces = self.taken.iter().map(|(f, paused)| (f, paused.packet.data()));
         let len = assemble(pieces, &mut self.whole).unwrap_or(0);
         let whole = &mut self.whole[..len];
-        let (first, Held { frame, .. }) = &self.taken[0];
+        let (first, Paused { frame, .. }) = &self.taken[0];
         let (first, mut meta) = (*first, frame.ct);
         let ip = IpHeader { l3: 0, sound: false };
         let came = Arrival { port: frame.in_port(), now };
@@ -184,21 +184,21 @@ impl Gatherer {
         if conntrack::track(worker, ct, whole, ip, &mut meta, came).is_some() {
             meta.state = state::INV | state::TRK;
         }
-        for (f, mut held) in self.taken.drain(..) {
+        for (f, mut paused) in self.taken.drain(..) {
             if ct.nat.is_some() && len > 0 {
-                spread(&f, &first, whole, held.packet.data_mut());
-                held.frame.reparse(held.packet.data(), held.frame.tags);
+                spread(&f, &first, whole, paused.packet.data_mut());
+                paused.frame.reparse(paused.packet.data(), paused.frame.tags);
             }
-            held.frame.ct = meta;
-            let f = &mut held.frame;
+            paused.frame.ct = meta;
+            let f = &mut paused.frame;
             ct::write_ct_fields(&f.ct, &mut f.line, &mut f.ext[2], &mut f.have);
-            self.ready.push_back(held);
+            self.ready.push_back(paused);
         }
     }
 
     /// The next fragment whose operations are continued.
     #[inline]
-    pub fn next(&mut self) -> Option<Held> {
+    pub fn next(&mut self) -> Option<Paused> {
         self.ready.pop_front()
     }
 
@@ -213,13 +213,13 @@ impl Gatherer {
     }
 
     /// The next expired fragment, to be dropped.
-    pub fn next_expired(&mut self) -> Option<Held> {
-        self.taken.pop().map(|(_, held)| held)
+    pub fn next_expired(&mut self) -> Option<Paused> {
+        self.taken.pop().map(|(_, paused)| paused)
     }
 }
 
 /// Takes the lock of the store; None: other threads held it for too long.
-fn lock(waiting: &Waiting) -> Option<MutexGuard<'_, Fragments<Held>>> {
+fn lock(waiting: &Waiting) -> Option<MutexGuard<'_, Fragments<Paused>>> {
     for _ in 0..ATTEMPTS_COUNT_MAX {
         match waiting.try_lock() {
             Ok(guard) => return Some(guard),

@@ -1,7 +1,7 @@
 //! Executes operations on packets of the control side, some in each iteration of the worker: a
 //! controller's packet may have thousands of outputs, and the worker serves other ports, too.
 
-use super::fragments::Held;
+use super::fragments::Paused;
 use super::injected::Work;
 use super::interpret::{self, Sink, Start};
 use crate::messages::Execute;
@@ -28,9 +28,9 @@ pub(crate) fn all(tx: &mut TxState, vlan_limit: u8) {
 /// Drops the packets whose operations are not finished when the worker stops.
 pub(crate) fn shut_down(tx: &mut TxState) {
     while let Some(work) = tx.injected.next() {
-        if let Work::Rest(held) = work {
-            tx.dropped(held.frame.in_port(), Drop::Shutdown);
-            tx.free(held.packet);
+        if let Work::Rest(paused) = work {
+            tx.dropped(paused.frame.in_port(), Drop::Shutdown);
+            tx.free(paused.packet);
         }
     }
 }
@@ -46,9 +46,9 @@ fn some(tx: &mut TxState, vlan_limit: u8, most: usize) -> usize {
         let mut later = Vec::new();
         left = match work {
             Work::All(e) => begin(&e, vlan_limit, tx, left, &mut later),
-            Work::Rest(held) => continue_held(*held, tx, left, &mut later),
+            Work::Rest(paused) => continue_paused(*paused, tx, left, &mut later),
         };
-        later.into_iter().rev().for_each(|held| tx.injected.push_front(held));
+        later.into_iter().rev().for_each(|paused| tx.injected.push_front(paused));
         resume(tx);
     }
     most - left
@@ -61,7 +61,7 @@ fn begin(
     vlan_limit: u8,
     tx: &mut TxState,
     most: usize,
-    later: &mut Vec<Held>,
+    later: &mut Vec<Paused>,
 ) -> usize {
     tx.stats(e.in_port).injected.add(1);
     let frame = Frame::new(&e.packet, e.in_port, vlan_limit);
@@ -80,24 +80,29 @@ fn begin(
 }
 
 /// Continues a packet that waited, as [`begin`] does.
-fn continue_held(held: Held, tx: &mut TxState, most: usize, later: &mut Vec<Held>) -> usize {
-    let Held { packet, frame, ops, at, why, .. } = held;
-    let start = Start { ops: &ops, behind: Some(at), why, most };
+fn continue_paused(
+    paused: Paused,
+    tx: &mut TxState,
+    most: usize,
+    later: &mut Vec<Paused>,
+) -> usize {
+    let Paused { packet, frame, ops, position, why, .. } = paused;
+    let start = Start { ops: &ops, behind: Some(position), why, most };
     interpret::run_some(tx, start, packet, frame, later)
 }
 
 /// Continues the operations of fragments whose datagram is complete.
 #[inline]
 pub(crate) fn resume(tx: &mut TxState) {
-    while let Some(held) = tx.ct.fragments.next() {
-        if tx.is_misdirected(&held) {
-            tx.dropped(held.frame.in_port(), Drop::NoPort);
-            tx.free(held.packet);
+    while let Some(paused) = tx.ct.fragments.next() {
+        if tx.is_misdirected(&paused) {
+            tx.dropped(paused.frame.in_port(), Drop::NoPort);
+            tx.free(paused.packet);
             continue;
         }
-        match held.paced {
-            true => tx.injected.wait(held),
-            false => interpret::resume(tx, held),
+        match paused.paced {
+            true => tx.injected.wait(paused),
+            false => interpret::resume(tx, paused),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Packets of the control side whose operations are not finished.
 
-use super::fragments::Held;
+use super::fragments::Paused;
 use crate::messages::Execute;
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ pub(crate) enum Work {
     /// A packet none of whose operations was executed.
     All(Box<Execute>),
     /// The rest of a packet's operations.
-    Rest(Box<Held>),
+    Rest(Box<Paused>),
 }
 
 /// Packets that are to be injected, in order.
@@ -35,12 +35,12 @@ impl Injected {
     }
 
     /// Puts the rest of a packet's operations in front of all other packets.
-    pub fn push_front(&mut self, rest: Held) {
+    pub fn push_front(&mut self, rest: Paused) {
         self.work.push_front(Work::Rest(Box::new(rest)));
     }
 
     /// Puts the rest of a packet's operations behind all other packets.
-    pub fn wait(&mut self, rest: Held) {
+    pub fn wait(&mut self, rest: Paused) {
         self.work.push_back(Work::Rest(Box::new(rest)));
     }
 

@@ -5,7 +5,7 @@
 //! reason); each further end counts as a copy.
 
 use crate::actions::ct;
-use crate::actions::fragments::{Held, Position};
+use crate::actions::fragments::{Paused, Position};
 use crate::actions::mpls_payload;
 use crate::actions::nsh;
 use crate::actions::rewrite::{self, Place};
@@ -51,7 +51,7 @@ pub(crate) trait Sink {
         meta: &mut Meta<Ref>,
     ) -> Option<Edit>;
     /// Lets a fragment wait for the rest of its datagram; returns a fragment that cannot wait.
-    fn gather(&mut self, ct: &Ct, fragment: Fragment, held: Held) -> Option<Held>;
+    fn gather(&mut self, ct: &Ct, fragment: Fragment, paused: Paused) -> Option<Paused>;
     /// The verdict of a meter on a packet of this length.
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict;
     /// A random number.
@@ -76,7 +76,7 @@ struct Run<'a, S: Sink, const PACED: bool> {
     /// All operations of the packet.
     ops: &'a Arc<[Op]>,
     /// The operation that is being executed.
-    at: Position,
+    position: Position,
     why: Drop,
     in_port: PortNo,
     /// How often the packet, or a copy of it, has ended so far.
@@ -86,15 +86,15 @@ struct Run<'a, S: Sink, const PACED: bool> {
     /// Operations until it pauses.
     left: usize,
     /// Packets whose operations are to be continued: copies for lists in lists, and the packet.
-    paused: Option<&'a mut Vec<Held>>,
+    later: Option<&'a mut Vec<Paused>>,
 }
 
 impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
     /// Executes a list inside the current one; returns the packet if nothing consumed it.
     fn list(&mut self, ops: &[Op], p: Packet, f: &mut Frame) -> Option<Packet> {
-        self.at.enter();
+        self.position.enter();
         let left = self.each(ops, 0, p, f);
-        self.at.leave();
+        self.position.leave();
         left
     }
 
@@ -103,7 +103,7 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
     fn each(&mut self, ops: &[Op], from: usize, mut p: Packet, f: &mut Frame) -> Option<Packet> {
         for (i, op) in ops.iter().enumerate().skip(from) {
             let last = i + 1 == ops.len();
-            self.at.set(i);
+            self.position.set(i);
             if PACED {
                 self.left = self.left.saturating_sub(1);
             }
@@ -153,7 +153,7 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
                 }
             }
             if PACED && self.left == 0 && !last && self.cut.is_none() {
-                self.at.set(i);
+                self.position.set(i);
                 return self.pause(p, f);
             }
         }
@@ -162,36 +162,36 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
 
     /// Pauses: the rest of the current list waits with the packet.
     fn pause(&mut self, p: Packet, f: &Frame) -> Option<Packet> {
-        if !self.at.is_exact() {
+        if !self.position.is_exact() {
             return self.end(Drop::ResubmitLimit, p);
         }
-        let held = self.held(p, f);
-        match &mut self.paused {
-            Some(paused) => {
+        let paused = self.paused(p, f);
+        match &mut self.later {
+            Some(later) => {
                 self.ends += 1;
-                paused.push(held);
+                later.push(paused);
                 None
             }
-            None => Some(held.packet),
+            None => Some(paused.packet),
         }
     }
 
     /// A packet that waits behind the current operation.
-    fn held(&self, packet: Packet, f: &Frame) -> Held {
-        let (ops, at, why) = (self.ops.clone(), self.at, self.why);
-        Held { packet, frame: *f, ops, at, why, paced: PACED, newest_port: 0 }
+    fn paused(&self, packet: Packet, f: &Frame) -> Paused {
+        let (ops, position, why) = (self.ops.clone(), self.position, self.why);
+        Paused { packet, frame: *f, ops, position, why, paced: PACED, newest_port: 0 }
     }
 
     /// Lets a fragment wait for the rest of its datagram; returns any other packet.
     fn gather(&mut self, ct: &Ct, p: Packet, f: &Frame) -> Option<Packet> {
-        if bytes(&f.line)[at::FRAG] & flow::frag::ANY == 0 || !self.at.is_exact() {
+        if bytes(&f.line)[at::FRAG] & flow::frag::ANY == 0 || !self.position.is_exact() {
             return Some(p);
         }
         let Some(fragment) = ct::fragment(ct, &p, f) else { return Some(p) };
-        let held = self.held(p, f);
-        let back = self.sink.gather(ct, fragment, held);
+        let paused = self.paused(p, f);
+        let back = self.sink.gather(ct, fragment, paused);
         self.ends += u64::from(back.is_none());
-        back.map(|held| held.packet)
+        back.map(|paused| paused.packet)
     }
 
     /// Drops the packet for this reason.
@@ -273,7 +273,7 @@ impl<S: Sink, const PACED: bool> Run<'_, S, PACED> {
                 if p.len() <= usize::from(*size) {
                     return self.list(others, p, f);
                 }
-                self.at.choose_more();
+                self.position.choose_more();
                 self.list(more, p, f)
             }
             _ => Some(p),
@@ -289,9 +289,9 @@ pub(crate) fn run<S: Sink>(sink: &mut S, ops: &Arc<[Op]>, why: Drop, packet: Pac
 }
 
 /// Continues the operations of a fragment that waited.
-pub(crate) fn resume<S: Sink>(sink: &mut S, held: Held) {
-    let Held { packet, frame, ops, at, why, .. } = held;
-    let start = Start { ops: &ops, behind: Some(at), why, most: usize::MAX };
+pub(crate) fn resume<S: Sink>(sink: &mut S, paused: Paused) {
+    let Paused { packet, frame, ops, position, why, .. } = paused;
+    let start = Start { ops: &ops, behind: Some(position), why, most: usize::MAX };
     run_from::<S, false>(sink, start, packet, frame, None);
 }
 
@@ -303,7 +303,7 @@ pub(crate) fn run_some<S: Sink>(
     start: Start<'_>,
     packet: Packet,
     frame: Frame,
-    later: &mut Vec<Held>,
+    later: &mut Vec<Paused>,
 ) -> usize {
     run_from::<S, true>(sink, start, packet, frame, Some(later))
 }
@@ -327,15 +327,15 @@ fn run_from<S: Sink, const PACED: bool>(
     Start { ops, behind, why, most }: Start<'_>,
     packet: Packet,
     mut frame: Frame,
-    paused: Option<&mut Vec<Held>>,
+    later: Option<&mut Vec<Paused>>,
 ) -> usize {
     let in_port = frame.in_port();
-    let at = behind.unwrap_or_default();
+    let position = behind.unwrap_or_default();
     let (ends, cut) = (0, None);
-    let mut r = Run::<S, PACED> { sink, ops, at, why, in_port, ends, cut, left: most, paused };
+    let mut r = Run::<S, PACED> { sink, ops, position, why, in_port, ends, cut, left: most, later };
     let rest = match behind {
         None => r.each(ops, 0, packet, &mut frame),
-        Some(at) => r.each(at.list(ops), at.next(), packet, &mut frame),
+        Some(position) => r.each(position.list(ops), position.next(), packet, &mut frame),
     };
     let (ends, left) = (r.ends, r.left);
     if let Some(p) = rest {

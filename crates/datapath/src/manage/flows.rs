@@ -114,7 +114,7 @@ pub(crate) struct Flows {
     sweep: Sweep,
     index: Index,
     /// Objects that must live as long as a megaflow. Few megaflows have one.
-    held: HashMap<u32, Arc<dyn Any + Send + Sync>>,
+    kept_alive: HashMap<u32, Arc<dyn Any + Send + Sync>>,
     /// Whole keys of the packets for which megaflows were made: at most [`FIRST_KEYS_MAX`], and
     /// only while missed packets are reported.
     first_keys: HashMap<u32, Box<Key>>,
@@ -136,7 +136,7 @@ impl Flows {
             populated: 0,
             sweep: Sweep::default(),
             index: Index::new(room),
-            held: HashMap::new(),
+            kept_alive: HashMap::new(),
             first_keys: HashMap::new(),
             done: Vec::new(),
             marks: FlowMarks::default(),
@@ -185,7 +185,7 @@ impl Flows {
 
     /// Keeps an object alive as long as a megaflow.
     pub fn keep_alive(&mut self, idx: u32, what: Arc<dyn Any + Send + Sync>) {
-        self.held.insert(idx, what);
+        self.kept_alive.insert(idx, what);
     }
 
     /// Records that a megaflow was unlinked, and credits its last traffic.
@@ -195,7 +195,7 @@ impl Flows {
             self.stats.close(account);
         }
         self.index.remove(&self.store, idx);
-        self.held.remove(&idx);
+        self.kept_alive.remove(&idx);
         self.first_keys.remove(&idx);
         self.marks.ended(idx);
         self.watches.ended(idx);

@@ -15,7 +15,7 @@ mod waiting;
 
 use crate::actions::copies::CopiesAccount;
 use crate::actions::fragments::Gatherer;
-use crate::actions::fragments::Held;
+use crate::actions::fragments::Paused;
 use crate::actions::injected::Injected;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
@@ -172,14 +172,14 @@ impl TxState {
     /// True if a packet that waited came from a port, or is to go to one, whose number is another
     /// port's by now.
     #[inline]
-    pub fn is_misdirected(&self, held: &Held) -> bool {
-        let came = held.newest_port;
+    pub fn is_misdirected(&self, paused: &Paused) -> bool {
+        let came = paused.newest_port;
         let is_newer = |no: PortNo| {
             let port = self.ports.get(usize::from(no)).and_then(Option::as_ref);
             port.is_some_and(|port| port.nth > came)
         };
         came != self.newest_port
-            && (is_newer(held.frame.in_port()) || action::sends_to(&held.ops, &is_newer))
+            && (is_newer(paused.frame.in_port()) || action::sends_to(&paused.ops, &is_newer))
     }
 
     /// Appends a packet to a port's buffer; sends the buffer if a burst is full.
@@ -382,9 +382,9 @@ impl TxState {
     /// Drops fragments that have waited for too long, some at each call.
     pub fn expire_fragments(&mut self) {
         self.ct.fragments.expire(&self.ct.worker, self.now_ms);
-        while let Some(held) = self.ct.fragments.next_expired() {
-            self.dropped(held.frame.in_port(), Drop::FragmentTimeout);
-            self.free(held.packet);
+        while let Some(paused) = self.ct.fragments.next_expired() {
+            self.dropped(paused.frame.in_port(), Drop::FragmentTimeout);
+            self.free(paused.packet);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What programs do with packets besides sending them to a port: [`TxState`] as a [`Sink`].
 
 use super::TxState;
-use crate::actions::fragments::Held;
+use crate::actions::fragments::Paused;
 use crate::actions::interpret::Sink;
 use crate::batch::Pending;
 use crate::batch::keys::bytes_mut;
@@ -85,9 +85,9 @@ impl Sink for TxState {
         let came = Arrival { port, now: self.now_ms };
         conntrack::track(&mut self.ct.worker, ct, data, ip, meta, came)
     }
-    fn gather(&mut self, ct: &Ct, fragment: Fragment, mut held: Held) -> Option<Held> {
-        held.newest_port = self.newest_port;
-        self.ct.fragments.gather(&mut self.ct.worker, ct, fragment, held, self.now_ms)
+    fn gather(&mut self, ct: &Ct, fragment: Fragment, mut paused: Paused) -> Option<Paused> {
+        paused.newest_port = self.newest_port;
+        self.ct.fragments.gather(&mut self.ct.worker, ct, fragment, paused, self.now_ms)
     }
     fn meter(&mut self, meter: &Meter, bytes: usize) -> Verdict {
         meter.run(bytes, self.now_ms)

@@ -20,17 +20,17 @@ impl Waiting {
     #[inline]
     pub fn take_due(&mut self, ports: &mut [Option<TxPort>], now: u64) -> Vec<PortNo> {
         let mut flushing = std::mem::take(&mut self.flushing);
-        let mut held = 0;
+        let mut kept = 0;
         for k in 0..self.ports.len() {
             let no = self.ports[k];
             if self.take_if_due(ports, no, now) {
                 flushing.push(no);
             } else {
-                self.ports[held] = no;
-                held += 1;
+                self.ports[kept] = no;
+                kept += 1;
             }
         }
-        self.ports.truncate(held);
+        self.ports.truncate(kept);
         flushing
     }
 

@@ -10,7 +10,7 @@ pub(crate) mod compose;
 pub(crate) mod levels;
 pub(crate) mod parse_kernels;
 
-use crate::actions::fragments::Held;
+use crate::actions::fragments::Paused;
 use crate::actions::interpret::Sink;
 use crate::batch::Batch;
 use crate::batch::keys::{EXT1, key_of};
@@ -111,8 +111,8 @@ impl Sink for Record {
         self.outcome.others += 1;
         None
     }
-    fn gather(&mut self, _: &Ct, _: Fragment, held: Held) -> Option<Held> {
-        Some(held)
+    fn gather(&mut self, _: &Ct, _: Fragment, paused: Paused) -> Option<Paused> {
+        Some(paused)
     }
     fn meter(&mut self, _: &Meter, _: usize) -> Verdict {
         Verdict::Pass
