@@ -1,6 +1,6 @@
 //! What the control side configures: the parts of a datapath, settings, limits of ports.
 
-use crate::actions::fragments::Waiting;
+use crate::actions::fragments::FragmentStore;
 use crate::cpu::Level;
 use crate::stats::perf::PerfLog;
 use crate::verify::levels::{is_available, preferred_level};
@@ -27,7 +27,7 @@ pub struct Config {
     /// The table of connections, which all workers share.
     pub conntrack: Arc<conntrack::Table>,
     /// The fragments of all workers that wait.
-    pub(crate) fragments: Arc<Waiting>,
+    pub(crate) fragments: Arc<FragmentStore>,
     /// Megaflows for which each worker reserves address space: the most that
     /// [`Settings::flow_limit`] can ever allow in one worker.
     pub max_flows: u32,

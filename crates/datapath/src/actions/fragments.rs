@@ -29,7 +29,7 @@ const LEVELS_COUNT_MAX: usize = 4;
 const MORE: u16 = 1 << 15;
 
 /// The fragments of all workers that wait.
-pub(crate) type Waiting = Mutex<Fragments<Paused>>;
+pub(crate) type FragmentStore = Mutex<Fragments<Paused>>;
 
 /// An operation in a list, or in lists inside it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,7 +103,7 @@ pub(crate) struct Paused {
 
 /// A worker's access to the fragments that wait.
 pub(crate) struct Gatherer {
-    waiting: Arc<Waiting>,
+    waiting: Arc<FragmentStore>,
     /// Fragments that were just taken from the store: those of a complete datagram, or expired
     /// ones.
     taken: Vec<(Fragment, Paused)>,
@@ -117,7 +117,7 @@ pub(crate) struct Gatherer {
 
 impl Gatherer {
     /// Access for one more worker.
-    pub fn new(waiting: &Arc<Waiting>) -> Self {
+    pub fn new(waiting: &Arc<FragmentStore>) -> Self {
         let most = FRAGMENTS_OF_DATAGRAM_COUNT_MAX + EXPIRED_COUNT_MAX;
         Gatherer {
             waiting: waiting.clone(),
@@ -219,7 +219,7 @@ impl Gatherer {
 }
 
 /// Takes the lock of the store; None: other threads held it for too long.
-fn lock(waiting: &Waiting) -> Option<MutexGuard<'_, Fragments<Paused>>> {
+fn lock(waiting: &FragmentStore) -> Option<MutexGuard<'_, Fragments<Paused>>> {
     for _ in 0..ATTEMPTS_COUNT_MAX {
         match waiting.try_lock() {
             Ok(guard) => return Some(guard),

@@ -14,12 +14,12 @@ use flow::PortNo;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Effects, and the length of a packet that no counter counts.
-type Waiting = (PortEffects, Option<u32>);
+type Queued = (PortEffects, Option<u32>);
 
 /// Effects that wait for the control side, in one bounded queue for each port.
 #[derive(Default)]
 pub(crate) struct EffectQueue {
-    queues: BTreeMap<PortNo, VecDeque<Waiting>>,
+    queues: BTreeMap<PortNo, VecDeque<Queued>>,
     /// Ports whose queues are not empty, the next one first.
     turn: VecDeque<PortNo>,
     /// Dropped effects by port, since they were last handed over.
@@ -46,7 +46,7 @@ impl EffectQueue {
     }
 
     /// The next effects; ports take turns.
-    pub fn pop(&mut self) -> Option<Waiting> {
+    pub fn pop(&mut self) -> Option<Queued> {
         let port = self.turn.pop_front()?;
         let queue = self.queues.get_mut(&port)?;
         let effects = queue.pop_front();

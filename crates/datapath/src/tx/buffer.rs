@@ -50,7 +50,7 @@ pub(super) struct TxPort {
     pub(super) full: usize,
     /// The queue may refuse packets that it took ([`port::TxQueue::refuses`]).
     pub(super) refuses: bool,
-    /// The port is in [`super::waiting::Waiting::ports`].
+    /// The port is in [`super::buffered_ports::BufferedPorts::ports`].
     pub(super) listed: bool,
     /// The queue took less than it was given, and has not had room for a whole vector since.
     pub(super) was_full: bool,

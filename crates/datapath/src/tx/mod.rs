@@ -3,6 +3,7 @@
 pub(crate) mod bond;
 mod bond_table;
 mod buffer;
+mod buffered_ports;
 pub(crate) mod flush;
 mod notify;
 mod peers;
@@ -11,7 +12,6 @@ mod setup;
 mod sink;
 mod slow;
 pub(crate) mod steered;
-mod waiting;
 
 use crate::actions::copies::CopiesAccount;
 use crate::actions::fragments::Gatherer;
@@ -25,11 +25,11 @@ use crate::stats::clock;
 use crate::stats::port::PortCell;
 use crate::tx::bond_table::Bonds;
 use crate::tx::buffer::{FlushOutcome, TxPort};
+use crate::tx::buffered_ports::BufferedPorts;
 use crate::tx::notify::Notifier;
 use crate::tx::peers::Peers;
 use crate::tx::punts::Punts;
 use crate::tx::slow::SlowSends;
-use crate::tx::waiting::Waiting;
 use flow::PortNo;
 use packet::{Packet, Pool, VECTOR};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(crate) struct TxState {
     /// The workers to which packets are handed over.
     peers: Peers,
     /// The ports with buffered packets.
-    waiting: Waiting,
+    buffered_ports: BufferedPorts,
     /// The receivers that are to be notified.
     notifier: Notifier,
     /// The account of ports to which sending takes long.
@@ -109,7 +109,7 @@ impl TxState {
             newest_port: 0,
             bonds: Bonds::default(),
             peers: Peers::default(),
-            waiting: Waiting::default(),
+            buffered_ports: BufferedPorts::default(),
             notifier: Notifier::default(),
             slow: SlowSends::default(),
             buffers: Buffers { pool, to_free: Vec::with_capacity(VECTOR * 2) },
@@ -198,7 +198,7 @@ impl TxState {
             return unsafe { self.send_bonded(no, &[packet]) };
         };
         if !std::mem::replace(&mut port.listed, true) {
-            self.waiting.ports.push(no);
+            self.buffered_ports.ports.push(no);
         }
         port.flush_timer.new_packets += 1;
         port.bytes += length as u64;
@@ -222,7 +222,7 @@ impl TxState {
                 return unsafe { self.send_bonded(no, rest) };
             };
             if !std::mem::replace(&mut port.listed, true) {
-                self.waiting.ports.push(no);
+                self.buffered_ports.ports.push(no);
             }
             let n = rest.len().min(port.missing());
             port.flush_timer.new_packets += n as u64;
@@ -317,16 +317,18 @@ impl TxState {
 
     /// True if packets wait that another iteration has to send or look up.
     pub fn has_pending(&self) -> bool {
-        !self.recirculated.is_empty() || !self.waiting.ports.is_empty() || !self.injected.is_empty()
+        !self.recirculated.is_empty()
+            || !self.buffered_ports.ports.is_empty()
+            || !self.injected.is_empty()
     }
 
     /// Ends a vector of `n` packets at cycle `now`: sends the bursts that are due, notifies
     /// receivers, wakes peers, frees buffers.
     pub fn flush_due(&mut self, n: usize, now: u64) {
-        self.waiting.policy.end_vector(n);
-        let flushing = self.waiting.take_due(&mut self.ports, now);
+        self.buffered_ports.policy.end_vector(n);
+        let flushing = self.buffered_ports.take_due(&mut self.ports, now);
         self.flush_all(&flushing);
-        self.waiting.reuse(flushing);
+        self.buffered_ports.reuse(flushing);
         let all = self.notifier.end_vector(n);
         self.notifier.notify(&mut self.ports, all);
         self.peers.wake();
@@ -355,11 +357,11 @@ impl TxState {
                 && !port.buf.is_empty()
             {
                 port.listed = true;
-                self.waiting.ports.push(*no);
+                self.buffered_ports.ports.push(*no);
             }
         }
-        if self.slow.is_used_up() && !self.waiting.ports.is_empty() {
-            self.waiting.ports.rotate_left(1);
+        if self.slow.is_used_up() && !self.buffered_ports.ports.is_empty() {
+            self.buffered_ports.ports.rotate_left(1);
         }
     }
 
@@ -390,7 +392,7 @@ impl TxState {
 
     /// Sends what can be sent before the worker stops, and drops the rest as `Shutdown`.
     pub fn shut_down(&mut self) {
-        for no in std::mem::take(&mut self.waiting.ports) {
+        for no in std::mem::take(&mut self.buffered_ports.ports) {
             self.flush(no);
             if let Some(Some(port)) = self.ports.get_mut(no as usize) {
                 port.drop_buffered(Drop::Shutdown, &mut self.buffers.to_free);

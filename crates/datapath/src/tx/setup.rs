@@ -21,14 +21,14 @@ use telemetry::Drop;
 impl TxState {
     /// Takes over new settings.
     pub fn configure(&mut self, s: &Settings) {
-        self.waiting.policy.configure(s.tx_flush_interval_us);
+        self.buffered_ports.policy.configure(s.tx_flush_interval_us);
         self.punts.configure(s);
     }
 
     /// Makes this the tx side of the kernel worker: bursts are never held, as it sleeps when it has
     /// nothing to do, and the time that sending takes is measured.
     pub fn serve_kernel_ports(&mut self) {
-        self.waiting.policy.fixed = Some(0);
+        self.buffered_ports.policy.fixed = Some(0);
         self.slow = SlowSends::measured();
         self.copies = CopiesAccount::of_kernel_worker();
     }
@@ -96,7 +96,7 @@ impl TxState {
             port.drop_buffered(Drop::TxBusy, &mut self.buffers.to_free);
         }
         if port.buf.is_empty() {
-            self.waiting.ports.retain(|p| *p != no);
+            self.buffered_ports.ports.retain(|p| *p != no);
             port.listed = false;
         }
         port.was_full = false;

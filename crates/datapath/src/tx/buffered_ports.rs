@@ -6,16 +6,16 @@ use flow::PortNo;
 
 /// Which ports have buffered packets, and for how long these are held.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct BufferedPorts {
     /// Ports with buffered packets.
     pub ports: Vec<PortNo>,
-    /// The memory of the list that [`Waiting::take_due`] returns.
+    /// The memory of the list that [`BufferedPorts::take_due`] returns.
     flushing: Vec<PortNo>,
     pub policy: FlushPolicy,
 }
 
-impl Waiting {
-    /// Removes the ports whose bursts are due from the list and returns them. [`Waiting::reuse`]
+impl BufferedPorts {
+    /// Removes the ports whose bursts are due from the list and returns them. [`BufferedPorts::reuse`]
     /// takes the returned list back.
     #[inline]
     pub fn take_due(&mut self, ports: &mut [Option<TxPort>], now: u64) -> Vec<PortNo> {
@@ -34,7 +34,7 @@ impl Waiting {
         flushing
     }
 
-    /// Takes the list of [`Waiting::take_due`] back.
+    /// Takes the list of [`BufferedPorts::take_due`] back.
     #[inline]
     pub fn reuse(&mut self, mut flushing: Vec<PortNo>) {
         flushing.clear();
