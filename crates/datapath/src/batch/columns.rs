@@ -14,7 +14,7 @@ pub(crate) struct Columns {
     /// True if the packet's megaflow and program are set before lookup: by an adapter's mark, by
     /// the input port, or for the lookup after a recirculation. All false in vectors without such
     /// packets.
-    pub known: [bool; VECTOR],
+    pub preset: [bool; VECTOR],
     /// How often the packet was recirculated. Only packets that waited have this.
     pub depth: [u8; VECTOR],
     /// What connection tracking said of the packet. Only packets that waited have this.
@@ -27,7 +27,7 @@ impl Columns {
             layout: [Layout::default(); VECTOR],
             len: [0; VECTOR],
             same: [false; VECTOR],
-            known: [false; VECTOR],
+            preset: [false; VECTOR],
             depth: [0; VECTOR],
             ct: Box::new([Meta::default(); VECTOR]),
         }
@@ -39,7 +39,7 @@ impl Columns {
         self.layout[to] = self.layout[from];
         self.len[to] = self.len[from];
         self.same[to] = self.same[from];
-        self.known[to] = self.known[from];
+        self.preset[to] = self.preset[from];
     }
 
     /// Copies the columns that only packets that waited have from packet `from` to packet `to`.

@@ -38,13 +38,13 @@ pub(crate) struct Batch {
     pub waited: usize,
     /// Packets beyond the miss budget, in order: they wait for the next vector. At most [`VECTOR`].
     pub postponed: Vec<Pending>,
-    /// Packets of this vector whose megaflow is known before lookup ([`Columns::known`]).
-    pub known_count: usize,
+    /// Packets of this vector whose megaflow is known before lookup ([`Columns::preset`]).
+    pub preset_count: usize,
     /// Numbers of the packets that stay in the batch for one more pass, ascending. Their keys are
     /// those of that pass.
     staying: Vec<u8>,
     /// How many of the staying packets have their megaflow for the next pass already.
-    next_known_count: usize,
+    next_preset_count: usize,
     /// How many VLAN tags matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,
 }
@@ -58,9 +58,9 @@ impl Batch {
             columns: Box::new(Columns::new()),
             waited: 0,
             postponed: Vec::new(),
-            known_count: 0,
+            preset_count: 0,
             staying: Vec::with_capacity(VECTOR),
-            next_known_count: 0,
+            next_preset_count: 0,
             vlan_limit: 1,
         }
     }
@@ -86,10 +86,10 @@ impl Batch {
     /// as many of `recirculated` as fit. Returns how many packets it starts with.
     pub fn begin_pass(&mut self, recirculated: &mut Vec<Pending>) -> usize {
         self.waited = self.packets.len();
-        if self.known_count > 0 || self.next_known_count > 0 {
-            self.known_count = std::mem::take(&mut self.next_known_count);
-            let kept = if self.known_count > 0 { self.waited } else { 0 };
-            self.columns.known[kept..].fill(false);
+        if self.preset_count > 0 || self.next_preset_count > 0 {
+            self.preset_count = std::mem::take(&mut self.next_preset_count);
+            let kept = if self.preset_count > 0 { self.waited } else { 0 };
+            self.columns.preset[kept..].fill(false);
         }
         if !recirculated.is_empty() {
             self.take_up(recirculated);
@@ -174,7 +174,7 @@ impl Batch {
     pub fn stay(&mut self, i: usize, id: u32) {
         let line = bytes_mut(&mut self.keys.line.0[i]);
         line[at::RECIRC..at::RECIRC + 4].copy_from_slice(&id.to_be_bytes());
-        self.columns.known[i] = false;
+        self.columns.preset[i] = false;
         self.note_staying(i);
     }
 
@@ -182,11 +182,11 @@ impl Batch {
     /// programs that are in their keys' columns. As for [`Batch::stay`], except that keys and other
     /// columns may be stale: the caller guarantees that the programs do not read them.
     #[inline]
-    pub fn stay_known(&mut self, these: Range<usize>) {
-        self.columns.known[these.clone()].fill(true);
+    pub fn stay_preset(&mut self, these: Range<usize>) {
+        self.columns.preset[these.clone()].fill(true);
         self.columns.same[these.clone()].fill(false);
         self.columns.depth[these.clone()].iter_mut().for_each(|depth| *depth += 1);
-        self.next_known_count += these.len();
+        self.next_preset_count += these.len();
         self.staying.extend(these.map(|i| i as u8));
     }
 

@@ -62,7 +62,7 @@ impl Lookup {
     /// Sets the megaflow and program of each packet; the numbers of packets without one are in
     /// `missed` then.
     pub fn classify(&mut self, batch: &mut Batch, reports: &mut Reports) {
-        if batch.known_count == batch.len() && !self.validate {
+        if batch.preset_count == batch.len() && !self.validate {
             return self.missed.clear();
         }
         let mut todo = std::mem::take(&mut self.missed);
@@ -102,8 +102,8 @@ impl Lookup {
         self.runs = runs;
         todo.clear();
         todo.extend_from_slice(&self.leaders[..runs]);
-        if batch.known_count > 0 {
-            leave_out_known(todo, &batch.columns.known);
+        if batch.preset_count > 0 {
+            leave_out_preset(todo, &batch.columns.preset);
         }
     }
 
@@ -137,11 +137,11 @@ impl Lookup {
 }
 
 /// Removes packets whose megaflow is known already from `todo`, without a branch for each.
-fn leave_out_known(todo: &mut Vec<u8>, known: &[bool; VECTOR]) {
+fn leave_out_preset(todo: &mut Vec<u8>, preset: &[bool; VECTOR]) {
     let mut left = 0;
     for n in 0..todo.len() {
         todo[left] = todo[n];
-        left += usize::from(!known[usize::from(todo[n])]);
+        left += usize::from(!preset[usize::from(todo[n])]);
     }
     todo.truncate(left);
 }

@@ -174,16 +174,16 @@ impl Table {
     }
 
     /// Counts the predictions among a pass's recirculated packets, and records which megaflow each
-    /// of the others took. `known`: which packets were predicted.
-    pub fn learn_recirculated(&mut self, keys: &Keys, packets: usize, known: &[bool; VECTOR]) {
-        let predicted: u32 = known[..packets].iter().map(|k| u32::from(*k)).sum();
+    /// of the others took. `preset`: which packets were predicted.
+    pub fn learn_recirculated(&mut self, keys: &Keys, packets: usize, preset: &[bool; VECTOR]) {
+        let predicted: u32 = preset[..packets].iter().map(|k| u32::from(*k)).sum();
         self.followed(predicted.into());
         let memo = &mut self.history.recirculated;
         memo.right = memo.right.saturating_add(predicted);
         if predicted as usize == packets || memo.resting > 0 {
             return;
         }
-        for i in (0..packets).filter(|i| !known[*i] && keys.megaflow[*i] != 0) {
+        for i in (0..packets).filter(|i| !preset[*i] && keys.megaflow[*i] != 0) {
             let megaflow = keys.megaflow[i];
             let mask = &self.masks[self.store.payload(megaflow).mask()];
             memo.remember(&keys.line.0[i], megaflow, mask);

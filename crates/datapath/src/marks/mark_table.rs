@@ -120,7 +120,7 @@ pub(crate) struct MarkTable {
 #[derive(Default)]
 pub(crate) struct Found {
     /// Packets whose megaflow is known by their mark, one bit each.
-    pub known: u32,
+    pub preset: u32,
     /// Packets that have to be parsed, one bit each.
     pub parse: u32,
     pub counts: MarkCounts,
@@ -296,7 +296,7 @@ impl MarkTable {
             if came.load(Ordering::Relaxed) == 0 {
                 came.store(1, Ordering::Relaxed);
             }
-            found.known |= 1 << k;
+            found.preset |= 1 << k;
             found.parse &= !(u32::from(!e.needs_key) << k);
             // SAFETY: as many packets are in a vector, whose columns these are.
             unsafe {
@@ -305,7 +305,7 @@ impl MarkTable {
                 *programs.add(k) = e.program;
             }
         }
-        found.counts.hits = found.known.count_ones().into();
+        found.counts.hits = found.preset.count_ones().into();
         found
     }
 

@@ -86,14 +86,14 @@ impl PortMarks {
             let some = (found.parse != all).then_some(found.parse);
             parser.parse_places(batch, burst, some, reports);
         }
-        if found.known & !found.parse == all {
+        if found.preset & !found.parse == all {
             batch.keys.have[range.clone()].fill(0);
-            batch.columns.known[range.clone()].fill(true);
+            batch.columns.preset[range.clone()].fill(true);
             batch.columns.same[range.clone()].fill(false);
-        } else if found.known != 0 {
+        } else if found.preset != 0 {
             settle(batch, &range, &found);
         }
-        batch.known_count += found.counts.hits as usize;
+        batch.preset_count += found.counts.hits as usize;
         total(&batch.columns.len[range])
     }
 }
@@ -101,11 +101,11 @@ impl PortMarks {
 /// Writes the columns of a burst some of whose packets are known by their marks. The packet behind
 /// a known one never takes over its megaflow. There are no branches: they would be mispredicted.
 fn settle(batch: &mut Batch, range: &Range<usize>, found: &Found) {
-    let known = spread(found.known);
-    let looked_at = spread(!(found.known | found.known << 1));
-    let has_key = spread(!found.known | found.parse);
+    let preset = spread(found.preset);
+    let looked_at = spread(!(found.preset | found.preset << 1));
+    let has_key = spread(!found.preset | found.parse);
     let (columns, keys) = (&mut batch.columns, &mut batch.keys);
-    columns.known[range.clone()].iter_mut().zip(known).for_each(|(to, bit)| *to = bit != 0);
+    columns.preset[range.clone()].iter_mut().zip(preset).for_each(|(to, bit)| *to = bit != 0);
     columns.same[range.clone()].iter_mut().zip(looked_at).for_each(|(to, bit)| *to &= bit != 0);
     keys.have[range.clone()]
         .iter_mut()

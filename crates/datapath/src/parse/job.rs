@@ -83,7 +83,7 @@ impl ParseJob<'_> {
         self.keys.have[i] = layout.ext;
         self.columns.same[i] = i > self.since
             && self.keys.have[i] | self.keys.have[i - 1] == 0
-            && !self.columns.known[i - 1]
+            && !self.columns.preset[i - 1]
             && same(&self.keys.line.0[i], &self.keys.line.0[i - 1]);
     }
 }
@@ -236,7 +236,7 @@ pub(crate) fn port_word(port: u16) -> u64 {
 /// port, has extension lines, or was not parsed because its megaflow was known.
 #[inline(always)]
 fn before<M: KeyBuilder>(job: &ParseJob<'_>, i: usize) -> M::Key {
-    let lone = i <= job.since || job.keys.have[i - 1] != 0 || job.columns.known[i - 1];
+    let lone = i <= job.since || job.keys.have[i - 1] != 0 || job.columns.preset[i - 1];
     // SAFETY: any line may be loaded; kernels that get here run.
     unsafe { M::load(if lone { &NO_LINE } else { &job.keys.line.0[i - 1] }) }
 }

@@ -285,7 +285,7 @@ impl Worker {
             parser.validate_waited(batch, reports);
             lookup.classify(batch, reports);
             misses.resolve(batch, lookup, &mut actions.programs, reports, tx.now_ms, reader);
-            lookup.table.learn_recirculated(&batch.keys, batch.len(), &batch.columns.known);
+            lookup.table.learn_recirculated(&batch.keys, batch.len(), &batch.columns.preset);
             *looked_up = looked_up.zip(began).map(|(at, began)| at + (cycles() - began));
             actions.run(batch, &lookup.table, decap, tx, reports);
         }

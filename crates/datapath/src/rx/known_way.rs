@@ -48,9 +48,9 @@ pub(crate) fn assign(
     batch.keys.have[kept.clone()].fill(0);
     batch.keys.megaflow[kept.clone()].fill(megaflow);
     batch.keys.program[kept.clone()].fill(program);
-    batch.columns.known[kept.clone()].fill(true);
+    batch.columns.preset[kept.clone()].fill(true);
     batch.columns.same[kept].fill(false);
-    batch.known_count += n;
+    batch.preset_count += n;
     table.followed((end - start) as u64);
     Some(bytes)
 }

@@ -99,13 +99,13 @@ fn predict_by<P: Probe>(
         i += n;
         let Some(tracked) = tracked.get(i - first) else { break };
         if !prediction.is_some_and(|p| confirm(batch, shared, (i, tracked), &p, tx)) {
-            batch.stay_known(stay..i);
+            batch.stay_preset(stay..i);
             finish(batch, shared, i, tracked, tx);
             stay = i + 1;
         }
         i += 1;
     }
-    batch.stay_known(stay..end);
+    batch.stay_preset(stay..end);
 }
 
 /// Writes the predicted megaflows and programs of these packets, up to the first one that is not
