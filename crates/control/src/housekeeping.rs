@@ -118,7 +118,7 @@ fn expire(s: &mut State) -> bool {
     if s.applied.restoring {
         return false;
     }
-    let (now, known) = (s.now_ns(), s.dp.known_ms() * 1_000_000);
+    let (now, known) = (s.now_ns(), s.dp.credited_ms() * 1_000_000);
     let flows = slice_flows(s.watches_of_any());
     s.ofproto.expire(now, known, flows)
 }

@@ -45,8 +45,8 @@ impl Debts {
     #[cold]
     pub fn charge(&mut self, port: PortNo, ns: u64, now_ms: u64) {
         self.made += ns;
-        let known = self.ports.iter().position(|d| d.port == port);
-        let i = known.unwrap_or_else(|| self.remember(port));
+        let found = self.ports.iter().position(|d| d.port == port);
+        let i = found.unwrap_or_else(|| self.remember(port));
         let debt = &mut self.ports[i];
         (debt.ns, debt.charged_ms) = (debt.ns + ns, now_ms);
     }

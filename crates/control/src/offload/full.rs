@@ -323,11 +323,11 @@ impl Offload {
                 thread.ask_full((*no, e.serial), request);
             }
             if !full.table.is_empty() {
-                let at = full.table.known_ms().max(now_ms.saturating_sub(SILENCE_MS_MAX));
+                let at = full.table.counted_ms().max(now_ms.saturating_sub(SILENCE_MS_MAX));
                 known = Some(known.map_or(at, |k: u64| k.min(at)));
             }
         }
-        dp.set_hardware_known(known);
+        dp.set_hardware_credited(known);
     }
 
     /// How many of the `done` changes of tables, complete for packets that the host forwards, are

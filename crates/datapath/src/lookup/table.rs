@@ -331,7 +331,7 @@ impl Table {
 
     /// The megaflow for packets with this key, if the table has one already, and its program. Also
     /// teaches the predictor the subtable, and counts for the policy whether the flow is new.
-    pub fn find_known(&mut self, position: &InsertPosition) -> Option<(u32, u32)> {
+    pub fn find_existing(&mut self, position: &InsertPosition) -> Option<(u32, u32)> {
         let (line, ext) = lines(&position.masked);
         let found =
             self.probe(position.subtable, position.hash, &KeyRef { line, ext: &ext, have: 7 });

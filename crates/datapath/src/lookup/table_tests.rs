@@ -149,9 +149,9 @@ fn a_decision_is_known_until_it_is_dead() {
     let idx = t.put(&k, &m, 5, 100).expect("room");
     k[3] = 9; // outside the mask
     let position = t.insert_position(&k, &m);
-    assert_eq!(t.find_known(&position), Some((idx, 5)));
+    assert_eq!(t.find_existing(&position), Some((idx, 5)));
     t.store.kill(idx, t.store.payload(idx));
-    assert_eq!(t.find_known(&position), None);
+    assert_eq!(t.find_existing(&position), None);
     assert_eq!(t.take_dead(), [idx]);
 }
 
@@ -180,7 +180,7 @@ fn a_ports_masks_and_flows_cost_other_ports_nothing() {
         let (mut k, m) = (key(&mut r), mask(&mut r));
         k[4] = port_word(1);
         let position = t.insert_position(&k, &m);
-        if t.find_known(&position).is_none() {
+        if t.find_existing(&position).is_none() {
             t.put(&k, &m, n, 4096).expect("room");
         }
     }
@@ -288,7 +288,7 @@ fn what_is_beyond_the_walk_is_known_when_the_pipeline_says_its_mask() {
         }
         beyond += 1;
         let position = t.insert_position(&key(i), &mask(i));
-        let (megaflow, program) = t.find_known(&position).expect("stored");
+        let (megaflow, program) = t.find_existing(&position).expect("stored");
         assert_eq!(program, i);
         t.tune(Tri::On);
         t.remember(&keys.get(0), megaflow);

@@ -75,7 +75,7 @@ impl Table {
             for n in g.range() {
                 let i = search.todo[n];
                 search.todo[left] = i;
-                left += usize::from(!self.known_to_cache::<P>(&cache, keys, i.into()));
+                left += usize::from(!self.is_in_cache::<P>(&cache, keys, i.into()));
             }
             (g.end, g.unknown) = (left, left);
             self.count(
@@ -90,7 +90,7 @@ impl Table {
     /// True if the signature cache has the megaflow of packet `i`, whose first candidate is in
     /// `keys.megaflow`.
     #[inline(always)]
-    pub(super) fn known_to_cache<P: Probe>(
+    pub(super) fn is_in_cache<P: Probe>(
         &self,
         cache: &SigCache,
         keys: &mut Keys,

@@ -240,13 +240,13 @@ impl Datapath {
 
     /// Hands over traffic since the last call, each packet exactly once. If no worker has more than
     /// 262,144 megaflows this is all traffic; otherwise the traffic that is known (see
-    /// [`Datapath::known_ms`]).
+    /// [`Datapath::credited_ms`]).
     pub fn collect(&mut self, each: &mut dyn FnMut(Used<'_>)) {
         self.fold();
         self.collect_some(usize::MAX, each);
     }
 
-    /// Reads the counters of megaflows. The time of [`Datapath::known_ms`] after this holds once
+    /// Reads the counters of megaflows. The time of [`Datapath::credited_ms`] after this holds once
     /// [`Datapath::collect_some`] has returned false.
     pub fn fold(&mut self) {
         self.read_all_reports();
@@ -280,9 +280,9 @@ impl Datapath {
 
     /// Time up to which [`Datapath::collect`] has handed over all traffic, milliseconds: with
     /// millions of megaflows, one to two seconds ago.
-    pub fn known_ms(&self) -> u64 {
-        let workers = self.workers.iter().flatten().map(|w| w.flows.known_ms());
-        workers.chain(self.marks.watches.known_ms).min().unwrap_or(self.aged_ms)
+    pub fn credited_ms(&self) -> u64 {
+        let workers = self.workers.iter().flatten().map(|w| w.flows.credited_ms());
+        workers.chain(self.marks.watches.credited_ms).min().unwrap_or(self.aged_ms)
     }
 
     /// All megaflows.

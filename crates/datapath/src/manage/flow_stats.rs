@@ -67,8 +67,8 @@ impl FlowStats {
 
     /// The account for a new megaflow with these credits and effects.
     pub fn open(&mut self, credits: Credits, effects: Effects) -> u32 {
-        let known = effects.is_none().then(|| self.plain.get(&credits)).flatten();
-        let id = known.copied().unwrap_or_else(|| self.add(credits, effects));
+        let existing = effects.is_none().then(|| self.plain.get(&credits)).flatten();
+        let id = existing.copied().unwrap_or_else(|| self.add(credits, effects));
         self.list[id as usize].megaflows += 1;
         id
     }

@@ -97,7 +97,7 @@ struct Sweep {
     /// When it began.
     since_ms: u64,
     /// When the last complete sweep began: accounts have all traffic up to then.
-    known_ms: u64,
+    credited_ms: u64,
 }
 
 /// The control side's part of one worker's megaflows, by megaflow index.
@@ -281,7 +281,7 @@ impl Flows {
     }
 
     /// The megaflows that were reported.
-    fn known(&self) -> impl Iterator<Item = (u32, &Cold)> {
+    fn reported(&self) -> impl Iterator<Item = (u32, &Cold)> {
         let all = self.cold[..self.end].iter().enumerate();
         all.filter(|(_, c)| c.account().is_some()).map(|(i, c)| (i as u32, c))
     }
@@ -308,7 +308,7 @@ impl Flows {
         }
         if self.sweep.hand == self.end {
             self.sweep.hand = 0;
-            self.sweep.known_ms = self.sweep.since_ms;
+            self.sweep.credited_ms = self.sweep.since_ms;
         }
         idle
     }
@@ -328,7 +328,7 @@ impl Flows {
 
     /// All megaflows.
     pub fn all(&self) -> Vec<u32> {
-        self.known().map(|(i, _)| i).collect()
+        self.reported().map(|(i, _)| i).collect()
     }
 
     /// Credits the traffic of all megaflows, if they are not too many. Reports were read at
@@ -338,7 +338,7 @@ impl Flows {
             (0..self.end).for_each(|i| {
                 self.fold_counters(i);
             });
-            self.sweep = Sweep { known_ms: now_ms, ..Sweep::default() };
+            self.sweep = Sweep { credited_ms: now_ms, ..Sweep::default() };
         }
         self.stats.begin();
     }
@@ -349,8 +349,8 @@ impl Flows {
     }
 
     /// Time up to which [`Flows::collect`] has all traffic, milliseconds.
-    pub fn known_ms(&self) -> u64 {
-        self.sweep.known_ms
+    pub fn credited_ms(&self) -> u64 {
+        self.sweep.credited_ms
     }
 
     /// Describes the megaflows among the next indices from `from` on, for output. Returns the index
@@ -404,8 +404,8 @@ impl Flows {
     /// Key, mask and operations of a megaflow that was reported and is not dead.
     pub fn find(&self, i: u32) -> Option<(Key, Mask, Arc<[Op]>)> {
         let payload = self.store.payload(i);
-        let known = (i as usize) < self.end && self.cold[i as usize].account().is_some();
-        if !known || !payload.usable() || self.cold[i as usize].is_leaving() {
+        let reported = (i as usize) < self.end && self.cold[i as usize].account().is_some();
+        if !reported || !payload.usable() || self.cold[i as usize].is_leaving() {
             return None;
         }
         let (key, mask) = self.key(i, payload);
@@ -470,7 +470,7 @@ mod tests {
         for round in 1..=10 {
             let now = 5_000 + 100 * round;
             idle.extend(flows.sweep_slice(now, 100, 5_000));
-            assert_eq!(flows.known_ms(), if round == 10 { 5_100 } else { 0 });
+            assert_eq!(flows.credited_ms(), if round == 10 { 5_100 } else { 0 });
         }
         assert_eq!(collected(&mut flows), (2_000, 120_000));
         assert_eq!(idle.len(), 1000);
@@ -507,7 +507,7 @@ mod tests {
         let (table, mut flows) = filled(3);
         flows.fold(200);
         collected(&mut flows);
-        assert_eq!(flows.known_ms(), 200);
+        assert_eq!(flows.credited_ms(), 200);
         table.store.counters(1).add((1 << 32) - 1, (1 << 38) - 2, 300);
         table.store.counters(2).add(1, 60, 300);
         flows.unlinked(2);

@@ -70,8 +70,8 @@ impl Datapath {
 
     /// Sets the time up to which all packets that adapters forwarded are credited; None: no adapter
     /// forwards packets.
-    pub fn set_hardware_known(&mut self, ms: Option<u64>) {
-        self.marks.watches.known_ms = ms;
+    pub fn set_hardware_credited(&mut self, ms: Option<u64>) {
+        self.marks.watches.credited_ms = ms;
     }
 
     /// Adds packets that an adapter received or sent at this port without the host.

@@ -100,13 +100,13 @@ impl Datapath {
     pub fn refresh(&mut self, no: PortNo) {
         self.update_limit(no);
         let Some(p) = self.ports.get_mut(&no) else { return };
-        let known = p.rxqs.len();
+        let before = p.rxqs.len();
         let any = p.cells.values().next().expect("the kernel worker").clone();
-        for queue in known..p.port.n_rxq() {
+        for queue in before..p.port.n_rxq() {
             let Some(rx) = p.port.take_rx(queue) else { break };
             p.rxqs.push(Rxq::new(no, queue, rx, &any));
         }
-        if p.rxqs.len() > known {
+        if p.rxqs.len() > before {
             self.place(&[]);
         }
     }

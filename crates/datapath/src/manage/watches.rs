@@ -26,7 +26,7 @@ pub(crate) struct Watches {
     pub ended: Vec<FlowId>,
     /// Time up to which all forwarded packets are reported, milliseconds; None: no adapter forwards
     /// packets.
-    pub known_ms: Option<u64>,
+    pub credited_ms: Option<u64>,
 }
 
 /// The packets of a megaflow that an adapter forwarded.

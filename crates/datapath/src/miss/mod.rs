@@ -276,7 +276,8 @@ impl Misses {
             position =
                 Some(v.table.insert_position(packet_words(&asked.keys[n]), packet_words(&d.mask)));
         }
-        if let Some((megaflow, program)) = position.as_ref().and_then(|s| v.table.find_known(s)) {
+        if let Some((megaflow, program)) = position.as_ref().and_then(|s| v.table.find_existing(s))
+        {
             (v.batch.keys.megaflow[i], v.batch.keys.program[i]) = (megaflow, program);
             v.table.remember(&v.batch.keys.get(i), megaflow);
             return None;

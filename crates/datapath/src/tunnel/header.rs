@@ -211,20 +211,20 @@ struct Outer {
 }
 
 /// Removes the outer header. `f` becomes the frame of the inner packet, received on tunnel port
-/// `port`. `known`: the Geneve options whose values are matched. Err: the header is not valid for
+/// `port`. `matched`: the Geneve options whose values are matched. Err: the header is not valid for
 /// this tunnel; the packet is unchanged.
 pub(crate) fn pop(
     p: &mut Packet,
     port: PortNo,
     kind: TunnelKind,
-    known: &[u32],
+    matched: &[u32],
     f: &mut Frame,
 ) -> Result<(), Drop> {
     f.reparse(p.data(), f.tags);
     let mut outer = read(p.data(), &f.line, &f.layout, kind)?;
     if outer.options > 0 {
         let from = outer.inner.start - outer.options;
-        let options = digest(&p.data()[from..outer.inner.start], known)?;
+        let options = digest(&p.data()[from..outer.inner.start], matched)?;
         outer.put(at::TUN_OPTIONS, &options.to_be_bytes());
         outer.put(at::TUN_OPTION_WORDS, &[(outer.options / 4) as u8]);
     }
@@ -278,9 +278,9 @@ fn enter(p: &mut Packet, port: PortNo, outer: &Outer, f: &mut Frame) -> Result<(
 }
 
 /// A keyed hash that stands for Geneve options in keys: equal for packets whose options are the
-/// same except for the values of those that are not `known`. Other options with an equal hash
+/// same except for the values of those that are not `matched`. Other options with an equal hash
 /// cannot be found without the secret. 0: no options. Err: the options are malformed.
-fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
+fn digest(mut options: &[u8], matched: &[u32]) -> Result<u64, Drop> {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     if options.is_empty() {
         return Ok(0);
@@ -293,7 +293,7 @@ fn digest(mut options: &[u8], known: &[u32]) -> Result<u64, Drop> {
         let value = options.get(4..end).ok_or(Drop::TunnelOptions)?;
         h.write_u32(kind_of);
         h.write_u8(words);
-        if known.binary_search(&kind_of).is_ok() {
+        if matched.binary_search(&kind_of).is_ok() {
             h.write(value);
         }
         options = &options[end..];
@@ -324,7 +324,7 @@ pub(crate) struct PlainHeader {
     /// The first word of VXLAN without extensions, or of Geneve without options and flags.
     word: u32,
     /// The Geneve options whose values are matched.
-    known: Arc<[u32]>,
+    matched: Arc<[u32]>,
     /// The options of the last packet, and their digest: within one flow they rarely change.
     options: Vec<u8>,
     digest: u64,
@@ -332,13 +332,18 @@ pub(crate) struct PlainHeader {
 
 impl PlainHeader {
     /// The headers of this kind of tunnel that [`strip`] removes; None: it removes none of them.
-    pub fn new(kind: TunnelKind, known: Arc<[u32]>) -> Option<PlainHeader> {
+    pub fn new(kind: TunnelKind, matched: Arc<[u32]>) -> Option<PlainHeader> {
         let word = match kind {
             TunnelKind::Vxlan | TunnelKind::VxlanGbp => vxlan::VALID,
             TunnelKind::Geneve => GENEVE_PLAIN,
             TunnelKind::Gre | TunnelKind::Erspan | TunnelKind::Gtpu => return None,
         };
-        Some(PlainHeader { word, known, options: Vec::with_capacity(OPTION_BYTES_MAX), digest: 0 })
+        Some(PlainHeader {
+            word,
+            matched,
+            options: Vec::with_capacity(OPTION_BYTES_MAX),
+            digest: 0,
+        })
     }
 
     /// Bytes of options behind a header whose first word is `word`; None: [`strip`] does not remove
@@ -358,7 +363,7 @@ impl PlainHeader {
     fn digest(&mut self, options: &[u8]) -> Option<u64> {
         if options != self.options {
             self.options.clear();
-            self.digest = digest(options, &self.known).ok()?;
+            self.digest = digest(options, &self.matched).ok()?;
             self.options.extend_from_slice(options);
         }
         Some(self.digest)

@@ -214,7 +214,7 @@ struct Counting {
     under_way: usize,
     began_ms: u64,
     /// When the last complete pass began, milliseconds.
-    known_ms: u64,
+    counted_ms: u64,
 }
 
 impl ForwardTable {
@@ -238,7 +238,7 @@ impl ForwardTable {
             leaving: Leaving::default(),
             capacity: None,
             decided_ms: now_ms,
-            counting: Counting { known_ms: now_ms, ..Counting::default() },
+            counting: Counting { counted_ms: now_ms, ..Counting::default() },
             stats: ForwardStats::default(),
         }
     }
@@ -305,8 +305,8 @@ impl ForwardTable {
     }
 
     /// Time up to which all packets were reported to the datapath, milliseconds.
-    pub fn known_ms(&self) -> u64 {
-        self.counting.known_ms
+    pub fn counted_ms(&self) -> u64 {
+        self.counting.counted_ms
     }
 
     /// Packets per second from which on a flow is worth a rule.

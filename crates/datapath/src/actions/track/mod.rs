@@ -108,7 +108,7 @@ fn track_one(
     }
     match group.ahead[k] {
         Ahead::Read(_) => track(batch, program, i, Some(&group.seen[k]), tx),
-        Ahead::Known => track(batch, program, i, None, tx),
+        Ahead::Tracked => track(batch, program, i, None, tx),
         Ahead::Other => {
             // SAFETY: the batch forgets its own handle at the end of the pass.
             let p = unsafe { batch.packets[i].duplicate() };

@@ -24,7 +24,7 @@ pub(super) enum Ahead {
     /// The packet is not claimed: it goes to the interpreter.
     Other,
     /// An earlier `ct` found its connection.
-    Known,
+    Tracked,
     /// The packet was read; this names the bucket of the index where its connection is.
     Read(Prefetched),
 }
@@ -193,8 +193,8 @@ fn read_all(batch: &Batch, ct: &Ct, first: usize, to: &mut [FastPacket]) -> u32 
     for (k, ((((line, ext), layout), packet), to)) in
         lines.iter().zip(exts).zip(layouts).zip(packets).zip(to).enumerate()
     {
-        let known = k < waited && is_known(batch, ct, first + k);
-        if !known && read_one((line, &ext[0]), *layout, packet, zone, to).is_some() {
+        let tracked = k < waited && was_tracked(batch, ct, first + k);
+        if !tracked && read_one((line, &ext[0]), *layout, packet, zone, to).is_some() {
             mask |= bit;
         }
         bit <<= 1;
@@ -234,7 +234,7 @@ fn read_one(
 
 /// True if packet `i` was tracked in this zone before, and did not begin a connection.
 #[inline(always)]
-fn is_known(batch: &Batch, ct: &Ct, i: usize) -> bool {
+fn was_tracked(batch: &Batch, ct: &Ct, i: usize) -> bool {
     if i >= batch.waited {
         return false;
     }
@@ -253,7 +253,7 @@ fn read(batch: &Batch, ct: &Ct, i: usize, tx: &TxState, seen: &mut Result<Seen, 
     }
     let before = &batch.columns.ct[i];
     if i < batch.waited && before.state != 0 && before.conn.is_some() {
-        return Ahead::Known;
+        return Ahead::Tracked;
     }
     let p = &batch.packets[i];
     *seen = extract(p.data(), layout.l3.into(), ct.zone, p.has_sound_checksums());

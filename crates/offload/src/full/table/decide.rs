@@ -211,8 +211,8 @@ impl ForwardTable {
     pub fn count(&mut self, now_ms: u64) {
         let c = &mut self.counting;
         if c.left.is_empty() && c.under_way == 0 {
-            if c.began_ms > c.known_ms {
-                c.known_ms = c.began_ms;
+            if c.began_ms > c.counted_ms {
+                c.counted_ms = c.began_ms;
             }
             if now_ms < c.began_ms + COUNT_MS {
                 return;

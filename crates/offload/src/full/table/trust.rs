@@ -76,7 +76,7 @@ impl ForwardTable {
         if last.is_some_and(|since| now_ms >= since + MEET_MS) {
             p.met_ms.get_or_insert(now_ms);
         }
-        let honoured = p.met_ms.is_some_and(|met| self.counting.known_ms >= met);
+        let honoured = p.met_ms.is_some_and(|met| self.counting.counted_ms >= met);
         if honoured {
             self.end_probes(now_ms, &shape, Trust::Honoured);
         }
@@ -121,8 +121,8 @@ impl ForwardTable {
     }
 
     /// Removes the probes of a shape, and records what is known of it.
-    fn end_probes(&mut self, now_ms: u64, shape: &Shape, known: Trust) {
-        if let Some(Trust::Probing(p)) = self.shapes.insert(shape.clone(), known) {
+    fn end_probes(&mut self, now_ms: u64, shape: &Shape, trust: Trust) {
+        if let Some(Trust::Probing(p)) = self.shapes.insert(shape.clone(), trust) {
             p.ids.into_iter().for_each(|id| self.leave(now_ms, id));
         }
     }
