@@ -52,14 +52,14 @@ pub(crate) struct Actions {
     /// Working memory of [`track::run`].
     tracked: Option<Box<[track::Group; 2]>>,
     /// Packets are validated or captured before their programs run, so each needs its whole key.
-    watched: bool,
+    inspected: bool,
 }
 
 impl Actions {
     /// Takes over new settings.
     pub fn configure(&mut self, s: &Settings) {
         self.validate = s.validate;
-        self.watched = s.validate || self.capture.is_some();
+        self.inspected = s.validate || self.capture.is_some();
     }
 
     /// Credits all packets to their megaflows and executes their programs. Packets that are looked
@@ -73,10 +73,10 @@ impl Actions {
         reports: &mut Reports,
     ) {
         self.count_all(batch, table, tx.now_ms);
-        if self.watched {
-            self.watch(batch, table, reports);
+        if self.inspected {
+            self.inspect(batch, table, reports);
         }
-        let again = SecondLookup { programs: &self.programs, table, watched: self.watched };
+        let again = SecondLookup { programs: &self.programs, table, inspected: self.inspected };
         let (mut n, end) = (0, batch.len());
         while n < end {
             let program = self.programs.get(batch.keys.program[n]);
@@ -126,7 +126,7 @@ impl Actions {
 
     /// Captures packets and validates programs, as far as configured.
     #[cold]
-    fn watch(&mut self, batch: &Batch, table: &Table, reports: &mut Reports) {
+    fn inspect(&mut self, batch: &Batch, table: &Table, reports: &mut Reports) {
         if let Some(capture) = &mut self.capture {
             capture.pass(batch, &table.store, &self.programs);
         }

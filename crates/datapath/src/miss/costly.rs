@@ -3,7 +3,7 @@
 //! The tables of a bridge decide what a miss costs: up to 65,536 steps, some milliseconds. If all
 //! flows of a port are new, each of its packets costs that, and ports of other bridges on the same
 //! thread would wait for a vector of them. So each miss may take [`MISS_STEPS_MAX`] steps. What one
-//! takes beyond that is a debt of its port, and the port is watched: its misses are decided about
+//! takes beyond that is a debt of its port, and the port is costly: its misses are decided about
 //! one by one. While a port has a debt its missed packets wait, and those that are too many to wait
 //! are dropped. Debts are paid with the time that no other port wants, and with a sixteenth of the
 //! rest.
@@ -18,22 +18,22 @@ const MISS_STEPS_MAX: u32 = 256;
 /// What a step costs, nanoseconds: 38 among groups, 100 among very many masks. Builds for tests are
 /// slower.
 const STEP_NS: u64 = if cfg!(debug_assertions) { 1_000 } else { 64 };
-/// How long a port is watched after its last expensive miss, milliseconds.
-const WATCHED_MS: u64 = RETRY_INTERVALS as u64 * INTERVAL_MS;
+/// How long a port is costly after its last expensive miss, milliseconds.
+const COSTLY_MS: u64 = RETRY_INTERVALS as u64 * INTERVAL_MS;
 
 /// The ports of a worker that had an expensive miss lately, and what they owe.
 #[derive(Default)]
 pub(crate) struct CostlyPorts(Debts);
 
 impl CostlyPorts {
-    /// True if no port is watched.
+    /// True if no port is costly.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// True if the port's misses are decided about one by one.
-    pub fn watches(&self, port: PortNo) -> bool {
+    pub fn has(&self, port: PortNo) -> bool {
         self.0.of(port).is_some()
     }
 
@@ -55,13 +55,13 @@ impl CostlyPorts {
         self.0.pay(ns);
     }
 
-    /// Ends an iteration that took so many nanoseconds, which pay debts. `alone`: only watched
+    /// Ends an iteration that took so many nanoseconds, which pay debts. `alone`: only costly
     /// ports had packets.
     #[cold]
     pub fn end_iteration(&mut self, took_ns: u64, alone: bool, now_ms: u64) {
         let rest = took_ns.saturating_sub(self.0.made());
         self.0.pay(if alone { rest } else { rest >> SHARE_SHIFT });
-        self.0.end_iteration(now_ms, WATCHED_MS);
+        self.0.end_iteration(now_ms, COSTLY_MS);
     }
 }
 
@@ -79,14 +79,14 @@ mod tests {
         let mut c = CostlyPorts::default();
         charge(&mut c, 2, 0);
         charge(&mut c, 1, 1000);
-        assert!(c.watches(1) && c.owes(1) && !c.watches(2) && !c.owes(2));
+        assert!(c.has(1) && c.owes(1) && !c.has(2) && !c.owes(2));
         for _ in 0..16 {
             assert!(c.owes(1));
             let others = 1000 * STEP_NS;
             c.end_iteration(if c.0.made() > 0 { 2 * others } else { others }, false, 5);
         }
-        assert!(!c.owes(1) && c.watches(1));
-        c.end_iteration(1, false, 5 + WATCHED_MS);
+        assert!(!c.owes(1) && c.has(1));
+        c.end_iteration(1, false, 5 + COSTLY_MS);
         assert!(c.is_empty(), "nothing happened for long");
     }
 

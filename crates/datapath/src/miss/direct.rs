@@ -17,7 +17,7 @@ impl Misses {
         let (mut done, mut n) = ([false; VECTOR], 0);
         for i in todo.iter().take(self.left).map(|i| usize::from(*i)) {
             let key = v.batch.keys.get(i);
-            if v.table.is_direct(&key) && !self.is_watched(v, i) {
+            if v.table.is_direct(&key) && !self.is_costly(v, i) {
                 asked.add(i, &key);
             }
             if asked.len == RESOLVE_PACKETS_MAX {

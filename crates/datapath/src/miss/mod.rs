@@ -8,9 +8,9 @@ pub(crate) mod policy;
 mod policy_tests;
 pub(crate) mod rates;
 mod resolve_batch;
+mod resolve_costly;
 pub(crate) mod seen_flows;
 pub(crate) mod uncached_stats;
-mod watched;
 
 use crate::actions::program::Programs;
 use crate::batch::Batch;
@@ -198,7 +198,7 @@ impl Misses {
             while asked.len < at_once
                 && let Some(i) = todo.next_if(|i| !asked.has(&v.batch.keys.line.0[*i]))
             {
-                if left == 0 || self.is_watched(v, i) {
+                if left == 0 || self.is_costly(v, i) {
                     postponed[i] = true;
                 } else if filled_count > PREDICTIONS_MAX
                     || !is_in_filled(v, i, &filled[..filled_count])
@@ -234,7 +234,7 @@ impl Misses {
             std::array::from_fn(|a| v.request(&keys[a], packets[a.min(*len - 1)]));
         self.pipeline.resolve_all(v.guard, &requests[..*len], &mut decisions[..*len]);
         if self.exact || self.report {
-            self.watch(v.reports, &keys[..*len], &mut decisions[..*len]);
+            self.apply_debug_settings(v.reports, &keys[..*len], &mut decisions[..*len]);
         }
         for ((key, d), position) in keys.iter().zip(&*decisions).zip(positions).take(*len) {
             *position = d
@@ -248,7 +248,12 @@ impl Misses {
     /// Reports the missed packets while the ring has room, and narrows each decision to its
     /// packet's key, as the settings say.
     #[cold]
-    fn watch(&self, reports: &mut Reports, keys: &[Key], decisions: &mut [Decision]) {
+    fn apply_debug_settings(
+        &self,
+        reports: &mut Reports,
+        keys: &[Key],
+        decisions: &mut [Decision],
+    ) {
         for (key, d) in keys.iter().zip(decisions) {
             if self.report && reports.room() > 0 {
                 reports.send(Report::Missed(Box::new(*key)));

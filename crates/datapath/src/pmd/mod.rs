@@ -205,7 +205,7 @@ impl Worker {
         self.tx.end_iteration(self.cycles.ended - began);
         if !self.misses.costly.is_empty() {
             let costly = &mut self.misses.costly;
-            let alone = self.rx.came_from(|port| costly.watches(port));
+            let alone = self.rx.came_from(|port| costly.has(port));
             costly.end_iteration(nanoseconds(self.cycles.ended - began), alone, self.tx.now_ms);
         }
         if !self.tx.copies.is_empty() {

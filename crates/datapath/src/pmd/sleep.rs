@@ -59,10 +59,10 @@ impl Worker {
             return wait.busy();
         }
         let began = cycles();
-        let unwatched = self.rx.rxqs.iter().any(|r| !wait.watches(&*r.rx));
+        let polled = self.rx.rxqs.iter().any(|r| !wait.waits_for(&*r.rx));
         let (rings, commands) = (&mut self.inbound, &mut self.commands);
         let quiet = || rings.iter_mut().all(|r| r.is_empty()) && commands.is_empty();
-        wait.wait(&mut self.reader, unwatched, quiet);
+        wait.wait(&mut self.reader, polled, quiet);
         self.count_sleep(began);
     }
 

@@ -19,7 +19,7 @@ const BUSY_AFTER_PACKET: Duration = Duration::from_millis(2);
 /// Longest sleep without traffic: housekeeping is still due.
 const IDLE_SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Longest sleep while a queue without a descriptor must be polled.
-const UNWATCHED_SLEEP_MAX: Duration = Duration::from_millis(1);
+const POLLING_SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Events that one call of epoll returns, at most.
 const EVENTS_MAX: usize = 64;
@@ -30,12 +30,12 @@ pub(crate) struct KernelWait {
     pub wake: Arc<Wake>,
     /// Until then traffic counts as flowing.
     busy_until: Instant,
-    /// The flags [`WATCHED`] and [`READY`] of each descriptor.
+    /// The flags [`IN_EPOLL`] and [`READY`] of each descriptor.
     flags: Vec<u8>,
 }
 
 /// The descriptor is in the epoll set.
-const WATCHED: u8 = 1;
+const IN_EPOLL: u8 = 1;
 /// The queue of this descriptor may have packets.
 const READY: u8 = 2;
 
@@ -51,19 +51,19 @@ impl KernelWait {
         let (wake, busy_until) = (Arc::new(Wake::new()?), Instant::now());
         let mut s = KernelWait { epoll, wake, busy_until, flags: Vec::new() };
         let bell = s.wake.fd();
-        s.watch(bell);
+        s.add(bell);
         Ok(s)
     }
 
     /// Adds `fd` to the descriptors that are waited for.
-    pub fn watch(&mut self, fd: RawFd) {
+    pub fn add(&mut self, fd: RawFd) {
         let mut e = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
         let (epoll, add) = (self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
         // SAFETY: `e` is valid; a descriptor that epoll refuses is polled.
         if unsafe { libc::epoll_ctl(epoll, add, fd, &mut e) } == 0 {
             let i = fd as usize;
             self.flags.resize(self.flags.len().max(i + 1), 0);
-            self.flags[i] = WATCHED | READY;
+            self.flags[i] = IN_EPOLL | READY;
         }
     }
 
@@ -80,13 +80,13 @@ impl KernelWait {
     }
 
     /// True if epoll waits for the queue; otherwise the queue is polled.
-    pub fn watches(&self, rx: &dyn RxQueue) -> bool {
+    pub fn waits_for(&self, rx: &dyn RxQueue) -> bool {
         rx.fd().is_some_and(|fd| self.flags.get(fd as usize).is_some_and(|f| *f != 0))
     }
 
     /// True if the queue may have packets. For an idle queue this needs no system call.
     pub fn is_ready(&self, rx: &dyn RxQueue) -> bool {
-        let idle = |fd: RawFd| self.flags.get(fd as usize).is_some_and(|f| *f == WATCHED);
+        let idle = |fd: RawFd| self.flags.get(fd as usize).is_some_and(|f| *f == IN_EPOLL);
         !rx.fd().is_some_and(idle)
     }
 
@@ -113,9 +113,9 @@ impl KernelWait {
         self.busy_until = Instant::now() + BUSY_AFTER_PACKET;
     }
 
-    /// Sleeps until there is something to do. `unwatched`: there are queues that must be polled.
+    /// Sleeps until there is something to do. `polled`: there are queues that must be polled.
     /// `quiet` is called last, and returns true if all rings are empty.
-    pub fn wait(&mut self, reader: &mut Reader, unwatched: bool, quiet: impl FnOnce() -> bool) {
+    pub fn wait(&mut self, reader: &mut Reader, polled: bool, quiet: impl FnOnce() -> bool) {
         let lingering = Instant::now() < self.busy_until;
         reader.offline();
         if lingering {
@@ -123,7 +123,7 @@ impl KernelWait {
         } else {
             self.wake.going_to_sleep();
             if quiet() {
-                self.wait_at_most(if unwatched { UNWATCHED_SLEEP_MAX } else { IDLE_SLEEP_MAX });
+                self.wait_at_most(if polled { POLLING_SLEEP_MAX } else { IDLE_SLEEP_MAX });
             }
             self.wake.awake();
         }
@@ -158,7 +158,7 @@ mod tests {
         let mut s = KernelWait::new().unwrap();
         let bells: Vec<Wake> = (0..100).map(|_| Wake::new().unwrap()).collect();
         let queues: Vec<Queue> = bells.iter().map(|b| Queue(b.fd())).collect();
-        queues.iter().for_each(|q| s.watch(q.0));
+        queues.iter().for_each(|q| s.add(q.0));
         let ready = |s: &KernelWait| queues.iter().filter(|q| s.is_ready(*q)).count();
         assert_eq!(ready(&s), 100, "what came before it was watched");
         queues.iter().for_each(|q| s.drained(q));
@@ -173,11 +173,11 @@ mod tests {
         assert_eq!(ready(&s), 1, "it has not been emptied");
         s.forget(queues[7].0);
         s.poll_ready();
-        assert!(!s.watches(&queues[7]) && s.is_ready(&queues[7]), "from now on it is polled");
-        assert!(s.watches(&queues[8]));
+        assert!(!s.waits_for(&queues[7]) && s.is_ready(&queues[7]), "from now on it is polled");
+        assert!(s.waits_for(&queues[8]));
         let file = std::fs::File::open("/proc/self/stat").unwrap();
         let plain = Queue(std::os::fd::AsRawFd::as_raw_fd(&file));
-        s.watch(plain.0);
+        s.add(plain.0);
         assert!(s.is_ready(&plain), "what epoll refuses is polled");
     }
 }

@@ -76,7 +76,7 @@ impl Rx {
     /// Adds a receive queue.
     pub fn add(&mut self, rxq: Box<RxqEntry>) {
         if let (Some(w), Some(fd)) = (&mut self.wait, rxq.rx.fd()) {
-            w.watch(fd);
+            w.add(fd);
         }
         self.rxqs.push(rxq);
         self.states.push(RxqState::default());

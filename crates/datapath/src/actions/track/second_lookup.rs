@@ -27,7 +27,7 @@ pub(in crate::actions) struct SecondLookup<'a> {
     /// The table of the second lookup.
     pub table: &'a Table,
     /// Packets are validated or captured before their programs run, so each needs its whole key.
-    pub watched: bool,
+    pub inspected: bool,
 }
 
 /// Gives packets from `first` on, which the fast path tracked and which are looked up again with
@@ -137,7 +137,7 @@ fn predict_run<P: Probe>(
 /// True if a step of the next pass reads more than line 0 of the packet's key, or its metadata.
 #[inline(always)]
 fn needs_whole_key(again: SecondLookup<'_>, p: &Prediction) -> bool {
-    again.watched || needs_key(again.programs.get(p.program).kind)
+    again.inspected || needs_key(again.programs.get(p.program).kind)
 }
 
 /// Writes all `ct` fields of a packet to its key, and to its metadata if a later step reads that.

@@ -10,11 +10,11 @@ use telemetry::Drop;
 impl Misses {
     /// True if misses of packet `i`'s port are decided about one by one.
     #[inline]
-    pub(super) fn is_watched(&self, v: &Scope<'_>, i: usize) -> bool {
-        !self.costly.is_empty() && self.costly.watches(v.batch.in_port[i])
+    pub(super) fn is_costly(&self, v: &Scope<'_>, i: usize) -> bool {
+        !self.costly.is_empty() && self.costly.has(v.batch.in_port[i])
     }
 
-    /// Decides about missed packets of watched ports, one by one, and removes them from `missed`.
+    /// Decides about missed packets of costly ports, one by one, and removes them from `missed`.
     /// Packets of ports that have debts wait, and so do those beyond the miss budget,
     /// [`RESOLVE_PACKETS_MAX`] at most; further ones are dropped.
     #[cold]
@@ -31,7 +31,7 @@ impl Misses {
         for n in all {
             let i = usize::from(n);
             let port = v.batch.in_port[i];
-            if !self.costly.watches(port) {
+            if !self.costly.has(port) {
                 missed.push(n);
                 continue;
             }
