@@ -150,7 +150,7 @@ impl Peer {
     }
     /// Gives the transmit queues phases, as guests' queues have. To be called before the port is
     /// added.
-    pub fn take_turns(&self) {
+    pub fn set_phases(&self) {
         self.wire.lock().unwrap().phases = true;
     }
     /// Packets the switch has sent so far.

@@ -222,7 +222,7 @@ fn the_other_side_is_notified() {
 fn queues_take_turns_for_whole_bursts() {
     let mut b = bed(1);
     let (port, peer) = ring_port("turns", Service::Poll, 1, 4, b.pool.clone());
-    peer.take_turns();
+    peer.set_phases();
     b.nos.push(b.dp.add_port(port, RxAffinity::default()).unwrap());
     b.peers.push(peer);
     b.set_rules(vec![rule(&[], vec![Op::Output(1)], 1)]);

@@ -99,7 +99,7 @@ impl Judge {
         }
     }
 
-    /// True if something is to be done. If not, [`Judge::turn`] does nothing.
+    /// True if something is to be done. If not, [`Judge::advance`] does nothing.
     pub fn is_due(&self, now_ms: u64) -> bool {
         now_ms >= self.due_ms
     }
@@ -128,7 +128,7 @@ impl Judge {
     }
 
     /// Continues at `now_ms`, with the port's present number of rules that mark, and its totals.
-    pub fn turn(&mut self, now_ms: u64, rules: usize, now: PortTotals) {
+    pub fn advance(&mut self, now_ms: u64, rules: usize, now: PortTotals) {
         if !self.is_due(now_ms) {
             return;
         }
@@ -209,13 +209,13 @@ mod tests {
         now_ms: u64,
         totals: PortTotals,
         rules: usize,
-        turns: u64,
+        calls: u64,
     }
 
     impl Bench {
         fn new() -> Bench {
             let (judge, totals) = (Judge::new(0), PortTotals::default());
-            Bench { judge, now_ms: 0, totals, rules: 1000, turns: 0 }
+            Bench { judge, now_ms: 0, totals, rules: 1000, calls: 0 }
         }
 
         /// Milliseconds of the next `ms` in which marks counted.
@@ -228,9 +228,9 @@ mod tests {
                 self.totals.packets += pps / 100;
                 self.totals.cycles += pps / 100 * if count { with } else { without };
                 if self.judge.is_due(self.now_ms) {
-                    self.turns += 1;
+                    self.calls += 1;
                     let rules = if self.judge.worth() == Worth::Withdrawn { 0 } else { self.rules };
-                    self.judge.turn(self.now_ms, rules, self.totals);
+                    self.judge.advance(self.now_ms, rules, self.totals);
                 }
             }
             counted
@@ -243,7 +243,7 @@ mod tests {
         let counted = b.pass(3_600_000, 1_000_000, [60, 80]);
         assert_eq!(b.judge.worth(), Worth::Used);
         assert!(counted > 3_600_000 - 12 * 3_000, "{counted}");
-        assert!(b.turns <= 12 * u64::from(4 * PAIRS + 1), "{}", b.turns);
+        assert!(b.calls <= 12 * u64::from(4 * PAIRS + 1), "{}", b.calls);
         assert_eq!(b.judge.measured(), Some([60.0, 80.0]));
     }
 

@@ -356,7 +356,7 @@ impl Offload {
                 continue;
             }
             let before = e.judge.worth();
-            e.judge.turn(now_ms, e.port.marks_used(), dp.port_totals(*no));
+            e.judge.advance(now_ms, e.port.marks_used(), dp.port_totals(*no));
             measuring |= e.judge.is_measuring();
             dp.ignore_marks(*no, !e.judge.marks_count());
             e.port.set_worth(e.judge.worth());

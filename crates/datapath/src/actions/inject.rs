@@ -10,12 +10,12 @@ use crate::tx::TxState;
 use telemetry::Drop;
 
 /// Operations on such packets in one iteration, at most: as many as a vector has packets.
-const TURN_OPS_MAX: usize = packet::VECTOR;
+const ITERATION_OPS_MAX: usize = packet::VECTOR;
 
 /// Executes the operations of one iteration; returns how many.
 #[cold]
-pub(crate) fn turn(tx: &mut TxState, vlan_limit: u8) -> usize {
-    some(tx, vlan_limit, TURN_OPS_MAX)
+pub(crate) fn run_iteration(tx: &mut TxState, vlan_limit: u8) -> usize {
+    some(tx, vlan_limit, ITERATION_OPS_MAX)
 }
 
 /// Executes all operations that are left, before a port or bond number gets another meaning.

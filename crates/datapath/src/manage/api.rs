@@ -86,7 +86,7 @@ impl Datapath {
     }
 
     /// As [`Datapath::invalidate`], for megaflows of which `stale` is true. It examines each
-    /// megaflow once, 4,096 in a turn; changes that come later wait for its end.
+    /// megaflow once, 4,096 in a slice; changes that come later wait for its end.
     pub fn invalidate_stale(&mut self, stale: Stale) -> Ticket {
         self.change(Change { regions: Vec::new(), stale: vec![stale] })
     }
@@ -154,7 +154,7 @@ impl Datapath {
         self.tickets.searching().is_some()
     }
 
-    /// Goes on with the search for megaflows that a change may have made wrong, for one turn.
+    /// Goes on with the search for megaflows that a change may have made wrong, for one slice.
     fn search_on(&mut self) {
         let Some(mut search) = self.tickets.searching().take() else { return };
         let mut steps = REGION_STEPS_MAX;
@@ -171,7 +171,7 @@ impl Datapath {
             }
             search.compared.pop_front();
         }
-        let (numbers, last) = search.turn();
+        let (numbers, last) = search.next_slice();
         for (worker_no, numbers) in numbers {
             let Some(Some(w)) = self.workers.get_mut(worker_no) else { continue };
             let dead = w.flows.kill_stale(&search.stale, numbers);
@@ -222,7 +222,7 @@ impl Datapath {
     }
 
     /// True if the kernel worker has not much to do for packets of the control side: it does that
-    /// between two turns of its ports.
+    /// between two iterations.
     pub fn takes_packets(&mut self) -> bool {
         self.workers[0].as_mut().is_none_or(|w| w.takes_packets())
     }

@@ -21,7 +21,7 @@ type Queued = (PortEffects, Option<u32>);
 pub(crate) struct EffectQueue {
     queues: BTreeMap<PortNo, VecDeque<Queued>>,
     /// Ports whose queues are not empty, the next one first.
-    turn: VecDeque<PortNo>,
+    ready: VecDeque<PortNo>,
     /// Dropped effects by port, since they were last handed over.
     lost: BTreeMap<PortNo, u64>,
 }
@@ -35,7 +35,7 @@ impl EffectQueue {
             return self.lose(port, 1);
         }
         if queue.is_empty() {
-            self.turn.push_back(port);
+            self.ready.push_back(port);
         }
         queue.push_back((effects, alone));
     }
@@ -47,12 +47,12 @@ impl EffectQueue {
 
     /// The next effects; ports take turns.
     pub fn pop(&mut self) -> Option<Queued> {
-        let port = self.turn.pop_front()?;
+        let port = self.ready.pop_front()?;
         let queue = self.queues.get_mut(&port)?;
         let effects = queue.pop_front();
         match queue.is_empty() {
             true => _ = self.queues.remove(&port),
-            false => self.turn.push_back(port),
+            false => self.ready.push_back(port),
         }
         effects
     }
@@ -68,7 +68,7 @@ impl EffectQueue {
             let Some((effects, alone)) = self.pop() else { return false };
             n += each(Event::Decided { effects, alone }).max(1);
         }
-        !self.turn.is_empty()
+        !self.ready.is_empty()
     }
 }
 

@@ -7,7 +7,7 @@
 //! for one M & R, and then kept up to date. Until then all megaflows of that subtable, and no
 //! others, are compared.
 //!
-//! A search, and an index that it builds, goes on in turns of few steps ([`Index::go_on`]), while
+//! A search, and an index that it builds, goes on in slices of few steps ([`Index::go_on`]), while
 //! megaflows come and go. A list of megaflows is visited from its end to its beginning: when one of
 //! them goes, the last one takes its place, which was visited before unless it has a place that is
 //! yet to be visited.
@@ -179,7 +179,7 @@ impl Index {
     }
 }
 
-/// One group of regions, what is left of the turn, and whom to tell of megaflows.
+/// One group of regions, what is left of the slice, and whom to tell of megaflows.
 struct Search<'a> {
     store: &'a Store,
     group: &'a RegionGroup,
@@ -203,7 +203,7 @@ impl Search<'_> {
 }
 
 impl Subtable {
-    /// Goes on for what is left of the turn; None: nothing is left to do.
+    /// Goes on for what is left of the slice; None: nothing is left to do.
     fn go_on(&mut self, search: &mut Search<'_>, clock: u64, stage: Stage) -> Option<Stage> {
         search.pay(1);
         match stage {

@@ -55,7 +55,7 @@ impl Rng {
     }
 }
 
-/// What the index finds among the usable, in turns of so many steps.
+/// What the index finds among the usable, in slices of so many steps.
 fn found(
     index: &mut Index,
     store: &Store,
@@ -134,10 +134,10 @@ fn equals_looking_at_every_megaflow() {
     }
 }
 
-/// Between two turns of a search megaflows come and go, all of a mask among them: those that were
+/// Between two slices of a search megaflows come and go, all of a mask among them: those that were
 /// there when it began, and still are, are found.
 #[test]
-fn a_search_in_turns_misses_none_that_stay() {
+fn a_search_in_slices_misses_none_that_stay() {
     let mut searched_while = 0;
     for seed in 0..6 {
         let (mut r, mut all) = (Rng(seed * 1_000_000), Flock::new(4_000));
@@ -170,9 +170,9 @@ fn a_search_in_turns_misses_none_that_stay() {
     assert!(searched_while > 3_000, "{searched_while}");
 }
 
-/// However many megaflows a change concerns, and of however many no index tells: a turn visits few.
+/// However many megaflows a change concerns, and of however many no index tells: a slice visits few.
 #[test]
-fn no_turn_of_a_search_visits_many_megaflows() {
+fn no_slice_of_a_search_visits_many_megaflows() {
     let (mut t, mut index) = (Table::new(60_000), Index::new(60_001));
     let store = t.store.clone();
     let mut mask = [0; 32];
@@ -188,22 +188,22 @@ fn no_turn_of_a_search_visits_many_megaflows() {
     for (region, all) in [(hits_none, 0), (hits_all, 60_000), (Region::ALL, 60_000)] {
         let regions = RegionSet::of(&[region]);
         for question in 0..2 + INDEX_QUESTIONS_MIN {
-            let (mut turns, mut found, mut is_over) = (0, 0, false);
+            let (mut slices, mut found, mut is_over) = (0, 0, false);
             index.begin();
             while !is_over {
                 let before = found;
                 let steps = &mut { REGION_STEPS_MAX };
                 is_over = index.go_on(&store, &regions, steps, &mut |_| found += 1);
                 assert!(found - before <= REGION_STEPS_MAX / HIT_STEPS, "{found} after {before}");
-                turns += 1;
+                slices += 1;
             }
             assert_eq!(found, all);
             // An index is built at one of them, and knows that there is none from then on.
             let least = if all == 0 { 1 } else { 60_000 * (1 + HIT_STEPS) / REGION_STEPS_MAX };
-            assert!(turns >= least && turns <= 60, "{turns} turns at question {question}");
+            assert!(slices >= least && slices <= 60, "{slices} slices at question {question}");
             if all == 0 {
                 let most = if question <= INDEX_QUESTIONS_MIN { 16 } else { 1 };
-                assert!(turns <= most && (question > INDEX_QUESTIONS_MIN || turns > 14));
+                assert!(slices <= most && (question > INDEX_QUESTIONS_MIN || slices > 14));
             }
         }
     }

@@ -132,9 +132,9 @@ pub(crate) struct Change {
     pub stale: Vec<Stale>,
 }
 
-/// Megaflows whose effects are examined in one turn: some hundred microseconds' work.
-pub(crate) const STALE_TURN_MAX: usize = 1 << 12;
-/// Steps of a turn that looks for megaflows which overlap regions: a comparison, a lookup, a
+/// Megaflows whose effects are examined in one slice: some hundred microseconds' work.
+pub(crate) const STALE_SLICE_MAX: usize = 1 << 12;
+/// Steps of a slice that looks for megaflows which overlap regions: a comparison, a lookup, a
 /// megaflow that comes into an index; one that is found takes [`super::flow_index`]'s steps.
 pub(crate) const REGION_STEPS_MAX: usize = 1 << 12;
 /// Regions from which on no other change is taken into a search.
@@ -152,15 +152,15 @@ pub(crate) struct Search {
     pub stale: Vec<Stale>,
     /// What is left to examine: numbers of workers, and the index behind each one's last megaflow.
     ahead: VecDeque<(usize, usize)>,
-    /// The megaflow at which the next turn begins.
+    /// The megaflow at which the next slice begins.
     from: usize,
 }
 
 impl Search {
-    /// The megaflows of the next turn of those that may be stale, by worker_no, at most
-    /// [`STALE_TURN_MAX`]; and the ticket that is complete after this turn, if it is the last.
-    pub fn turn(&mut self) -> (Vec<(usize, Range<usize>)>, Option<u64>) {
-        let (mut left, mut out) = (STALE_TURN_MAX, Vec::new());
+    /// The megaflows of the next slice of those that may be stale, by worker number, at most
+    /// [`STALE_SLICE_MAX`]; and the ticket that is complete after this slice, if it is the last.
+    pub fn next_slice(&mut self) -> (Vec<(usize, Range<usize>)>, Option<u64>) {
+        let (mut left, mut out) = (STALE_SLICE_MAX, Vec::new());
         if self.stale.is_empty() {
             return (out, Some(self.last));
         }

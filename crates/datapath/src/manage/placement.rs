@@ -43,16 +43,16 @@ pub(crate) fn assign(
         order.sort_by_key(|i| Reverse(queues[*i].cycles));
     }
     // Number of queues that were placed in turn, by the cores among which they were.
-    let mut turns = BTreeMap::<Vec<usize>, usize>::new();
+    let mut placed = BTreeMap::<Vec<usize>, usize>::new();
     for i in order {
         let q = &queues[i];
         let near = on_node(&open, cores, q.numa);
         let pick = match how {
             _ if near.is_empty() => continue,
             RxqAssign::RoundRobin => {
-                let turn = turns.entry(near.clone()).or_default();
-                *turn += 1;
-                near[(*turn - 1) % near.len()]
+                let count = placed.entry(near.clone()).or_default();
+                *count += 1;
+                near[(*count - 1) % near.len()]
             }
             RxqAssign::Cycles => filling.pick(&near, q, true),
             RxqAssign::Group => filling.pick(&near, q, false),
@@ -241,6 +241,6 @@ mod tests {
         let new = q(0, None, None);
         let far = Queue { numa: 1, ..new.clone() };
         let a = assign(&[far, new.clone(), new], &cores, RxqAssign::RoundRobin, true);
-        assert_eq!(a, [Some(5), Some(0), Some(1)], "each node has turns of its own");
+        assert_eq!(a, [Some(5), Some(0), Some(1)], "each node has an order of its own");
     }
 }

@@ -192,7 +192,7 @@ impl Worker {
         self.run_commands();
         let injected = match self.tx.injected.is_empty() {
             true => 0,
-            false => inject::turn(&mut self.tx, self.batch.vlan_limit),
+            false => inject::run_iteration(&mut self.tx, self.batch.vlan_limit),
         };
         port::begin_iteration();
         let misses = (self.shared.perf.misses.get(), self.shared.perf.miss_cycles.get());

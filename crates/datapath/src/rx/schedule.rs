@@ -74,20 +74,20 @@ impl RxSchedule {
 }
 
 /// Writes the queues to poll to `poll_order`: deferred ones first, then the others, both beginning
-/// with number `turn`.
+/// with number `first`.
 pub(crate) fn choose(
     queues: &mut [RxqState],
     schedule: &RxSchedule,
-    turn: usize,
+    first: usize,
     poll_order: &mut Vec<usize>,
 ) {
     poll_order.clear();
-    in_turn(queues.len(), turn, |q| {
+    each_from(queues.len(), first, |q| {
         if queues[q].deferred {
             poll_order.push(q);
         }
     });
-    in_turn(queues.len(), turn, |q| {
+    each_from(queues.len(), first, |q| {
         let queue = &mut queues[q];
         match queue.deferred {
             true => {}
@@ -97,11 +97,11 @@ pub(crate) fn choose(
     });
 }
 
-/// Calls `each` with the numbers 0 to `n` - 1, beginning with `turn`.
+/// Calls `each` with the numbers 0 to `n` - 1, beginning with `first`.
 #[inline]
-fn in_turn(n: usize, turn: usize, mut each: impl FnMut(usize)) {
-    (turn..n).for_each(&mut each);
-    (0..turn).for_each(each);
+fn each_from(n: usize, first: usize, mut each: impl FnMut(usize)) {
+    (first..n).for_each(&mut each);
+    (0..first).for_each(each);
 }
 
 #[cfg(test)]
@@ -109,17 +109,17 @@ mod tests {
     use super::*;
 
     /// One vector of queues with so much in each; what is asked is taken. What each brought.
-    fn step(queues: &mut [RxqState], have: &mut [usize], turn: &mut usize) -> Vec<Option<usize>> {
+    fn step(queues: &mut [RxqState], have: &mut [usize], first: &mut usize) -> Vec<Option<usize>> {
         let schedule = RxSchedule::new(queues);
         let mut brought = vec![None; queues.len()];
         let (mut room, mut poll_order) = (VECTOR, Vec::new());
-        choose(queues, &schedule, *turn, &mut poll_order);
-        *turn = (*turn + 1) % queues.len();
+        choose(queues, &schedule, *first, &mut poll_order);
+        *first = (*first + 1) % queues.len();
         for (k, q) in poll_order.iter().copied().enumerate() {
             let limit = schedule.limit.min(room);
             if limit == 0 {
                 poll_order[k..].iter().for_each(|q| queues[*q].defer());
-                *turn = q;
+                *first = q;
                 break;
             }
             let n = have[q].min(limit);
@@ -135,11 +135,11 @@ mod tests {
     fn alone_a_queue_fills_the_vector_and_two_share_it() {
         for (n, each) in [(1, VECTOR), (2, VECTOR / 2), (4, VECTOR / 4), (8, BURST)] {
             let (mut queues, mut have) = (vec![RxqState::default(); n], vec![100_000; n]);
-            let mut turn = 0;
+            let mut first = 0;
             for _ in 0..20 {
-                step(&mut queues, &mut have, &mut turn);
+                step(&mut queues, &mut have, &mut first);
             }
-            assert_eq!(step(&mut queues, &mut have, &mut turn), vec![Some(each); n]);
+            assert_eq!(step(&mut queues, &mut have, &mut first), vec![Some(each); n]);
         }
     }
 
@@ -150,10 +150,10 @@ mod tests {
         let mut queues = vec![RxqState::default(); GUESTS + 1];
         let mut have = vec![0; GUESTS + 1];
         let (mut to, mut asked, mut came) = (0, 0, 0);
-        let mut turn = 0;
+        let mut first = 0;
         for i in 0..400 {
             have[GUESTS] = VECTOR;
-            let last_burst = step(&mut queues, &mut have, &mut turn);
+            let last_burst = step(&mut queues, &mut have, &mut first);
             for _ in 0..last_burst[GUESTS].unwrap_or(0) {
                 have[to % GUESTS] += 1;
                 to += 1;
@@ -170,14 +170,14 @@ mod tests {
 
     #[test]
     fn queues_are_deferred_only_beside_a_saturated_one_and_never_twice() {
-        let (mut queues, mut have, mut turn) = (vec![RxqState::default(); 3], vec![0; 3], 0);
+        let (mut queues, mut have, mut first) = (vec![RxqState::default(); 3], vec![0; 3], 0);
         for _ in 0..5 {
             have.fill(3);
-            assert_eq!(step(&mut queues, &mut have, &mut turn), vec![Some(3); 3]);
+            assert_eq!(step(&mut queues, &mut have, &mut first), vec![Some(3); 3]);
         }
         have[0] = 10_000;
         for _ in 0..5 {
-            let twice = [0, 1].map(|_| step(&mut queues, &mut have, &mut turn));
+            let twice = [0, 1].map(|_| step(&mut queues, &mut have, &mut first));
             assert!((0..3).all(|q| twice.iter().any(|last_burst| last_burst[q].is_some())));
         }
     }

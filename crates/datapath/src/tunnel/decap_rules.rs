@@ -153,7 +153,7 @@ impl DecapRule {
 pub(crate) struct DecapRules {
     list: Vec<DecapRule>,
     /// Counts replacements: says which rule the next new one replaces.
-    turn: usize,
+    replaced: usize,
 }
 
 impl DecapRules {
@@ -172,8 +172,8 @@ impl DecapRules {
         match self.list.len() < DECAP_RULES_MAX {
             true => self.list.push(new),
             false => {
-                self.list[self.turn % DECAP_RULES_MAX] = new;
-                self.turn += 1;
+                self.list[self.replaced % DECAP_RULES_MAX] = new;
+                self.replaced += 1;
             }
         }
     }
