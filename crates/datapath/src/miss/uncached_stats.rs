@@ -9,11 +9,11 @@ use crate::messages::{PORT_EFFECTS_MAX, Sum, UncachedReport};
 use flow::PortNo;
 
 /// Places of the table: as many as fit into a core's level 1 cache.
-const SUM_SLOTS: usize = 1 << (L1_CACHE_BYTES / size_of::<Sum>()).ilog2();
+const SUM_PLACES: usize = 1 << (L1_CACHE_BYTES / size_of::<Sum>()).ilog2();
 const L1_CACHE_BYTES: usize = 32 << 10;
 
 /// Sums in the list from which on equal counters are merged.
-const SUMS_MERGE_MIN: usize = 16 * SUM_SLOTS;
+const SUMS_MERGE_MIN: usize = 16 * SUM_PLACES;
 
 /// One port's share of the effects that are kept.
 #[derive(Clone, Copy, Default)]
@@ -30,7 +30,7 @@ struct PortShare {
 pub(crate) struct UncachedStats {
     /// Sums that still grow, by the low bits of the counter's number; a sum without packets is an
     /// empty place.
-    slots: Box<[Sum; SUM_SLOTS]>,
+    places: Box<[Sum; SUM_PLACES]>,
     list: Vec<Sum>,
     /// Length of the list from which on equal counters are merged.
     merge: usize,
@@ -48,7 +48,7 @@ pub(crate) struct UncachedStats {
 impl Default for UncachedStats {
     fn default() -> Self {
         UncachedStats {
-            slots: Box::new([Sum::default(); SUM_SLOTS]),
+            places: Box::new([Sum::default(); SUM_PLACES]),
             list: Vec::new(),
             merge: SUMS_MERGE_MIN,
             effects: Vec::new(),
@@ -66,13 +66,13 @@ impl UncachedStats {
     pub fn credit(&mut self, counters: &[u32], bytes: u64, now_ms: u64) {
         (self.any, self.used_ms) = (true, now_ms);
         for (counter, bytes) in action::credited(counters, 1, bytes) {
-            let slot = &mut self.slots[counter as usize % SUM_SLOTS];
-            if slot.counter != counter && slot.packets > 0 {
-                self.list.push(std::mem::take(slot));
+            let place = &mut self.places[counter as usize % SUM_PLACES];
+            if place.counter != counter && place.packets > 0 {
+                self.list.push(std::mem::take(place));
             }
-            slot.counter = counter;
-            slot.packets += 1;
-            slot.bytes += bytes;
+            place.counter = counter;
+            place.packets += 1;
+            place.bytes += bytes;
         }
         if self.list.len() >= self.merge {
             self.merge_sums();
@@ -124,7 +124,7 @@ impl UncachedStats {
 
     /// Takes everything that was credited and kept since the last call.
     pub fn take(&mut self) -> UncachedReport {
-        let running = self.slots.iter_mut().filter(|s| s.packets > 0);
+        let running = self.places.iter_mut().filter(|s| s.packets > 0);
         self.list.extend(running.map(std::mem::take));
         (self.any, self.merge) = (false, SUMS_MERGE_MIN);
         let next = Vec::with_capacity(self.list.len().min(SUMS_MERGE_MIN));
