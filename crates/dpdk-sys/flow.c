@@ -78,17 +78,12 @@ int weft_flow_mark(uint16_t port, const struct weft_header *headers, unsigned in
         { .type = RTE_FLOW_ACTION_TYPE_RSS, .conf = &to_rss },
         { .type = RTE_FLOW_ACTION_TYPE_END },
     };
-    int ret;
 
     if (n > HEADERS_MAX || n_queues > QUEUES_MAX)
         return failed(-EINVAL, &e, error);
     fill(items, store, headers, n);
     for (to_rss.queue_num = 0; to_rss.queue_num < n_queues; to_rss.queue_num++)
         queues[to_rss.queue_num] = (uint16_t)to_rss.queue_num;
-    if (flow == NULL) {
-        ret = rte_flow_validate(port, &attr, items, actions, &e);
-        return ret == 0 ? 0 : failed(ret, &e, error);
-    }
     rte_errno = 0;
     *flow = rte_flow_create(port, &attr, items, actions, &e);
     return *flow != NULL ? 0 : failed(rte_errno != 0 ? -rte_errno : -EIO, &e, error);

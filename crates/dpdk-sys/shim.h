@@ -120,7 +120,7 @@ int weft_eth_has_link_interrupt(const struct rte_eth_dev_info *info);
  * link's other end (autoneg). 0, or a negative error number; -ENOTSUP: the device has no flow control. */
 int weft_eth_flow_control(uint16_t port, int rx, int tx, int autoneg);
 /* A rule that marks packets and leaves them to RSS over the first n_queues queues, with hash types rss.
- * *flow is NULL: only asks. 0, or a negative error number. */
+ * 0, or a negative error number. */
 int weft_flow_mark(uint16_t port, const struct weft_header *headers, unsigned int n, uint32_t mark,
                    uint16_t n_queues, uint64_t rss, struct rte_flow **flow,
                    struct weft_flow_error *error);

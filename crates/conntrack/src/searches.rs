@@ -9,7 +9,7 @@ use crate::track::Arrival;
 use std::collections::HashMap;
 
 /// Tries that each search has, whatever its port has had.
-pub const SEARCH_TRIES_MIN: u32 = 16;
+const SEARCH_TRIES_MIN: u32 = 16;
 /// Tries of a port in a millisecond, beyond those: two whole searches, which take a worker some
 /// 25 us.
 const PORT_TRIES_MS_MAX: u32 = 512;

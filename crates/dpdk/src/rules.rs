@@ -62,12 +62,11 @@ impl EthRules {
         id
     }
 
-    /// Makes a rule, or only asks.
-    fn mark(&mut self, rule: &MarkRule, make: bool) -> Result<*mut sys::rte_flow, RuleError> {
+    /// Makes a rule that marks packets.
+    fn mark(&mut self, rule: &MarkRule) -> Result<*mut sys::rte_flow, RuleError> {
         let dev = self.dev()?;
         let headers = headers(&rule.pattern);
         let (mut flow, mut error) = (std::ptr::null_mut(), no_error());
-        let out = if make { &raw mut flow } else { std::ptr::null_mut() };
         dev.has_rules.store(true, Ordering::Relaxed);
         // SAFETY: the device is open while `dev` lives; the arrays have the length given and are
         // copied.
@@ -81,7 +80,7 @@ impl EthRules {
                 rule.mark,
                 queues,
                 rss,
-                out,
+                &mut flow,
                 &mut error,
             )
         };
@@ -90,12 +89,8 @@ impl EthRules {
 }
 
 impl RuleTable for EthRules {
-    fn validate(&mut self, rule: &MarkRule) -> Result<(), RuleError> {
-        self.mark(rule, false).map(drop)
-    }
-
     fn create(&mut self, rule: &MarkRule) -> Result<RuleId, RuleError> {
-        let flow = self.mark(rule, true)?;
+        let flow = self.mark(rule)?;
         Ok(self.keep(flow))
     }
 

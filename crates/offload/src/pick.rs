@@ -12,7 +12,7 @@ const WORTH: f32 = 4.0;
 /// Share of the rate at which flows enter, below which they leave.
 pub(crate) const LEAVE_PART: f32 = 1.0 / 8.0;
 /// Candidates that are kept in one second, at most.
-pub(crate) const CANDIDATES_MAX: usize = 8192;
+const CANDIDATES_MAX: usize = 8192;
 
 /// A flow that is not in the adapter, and its rate.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -186,9 +186,6 @@ pub struct RuleError {
 /// thread of their own, never on one that forwards packets or controls the switch. The table of a
 /// closed device returns ENODEV.
 pub trait RuleTable: Send {
-    /// Asks whether the adapter would accept a rule, without making it. The answer may be outdated
-    /// at once.
-    fn validate(&mut self, rule: &MarkRule) -> Result<(), RuleError>;
     /// Makes a rule.
     fn create(&mut self, rule: &MarkRule) -> Result<RuleId, RuleError>;
     /// Removes a rule; after an error its state is unknown.

@@ -107,7 +107,7 @@ const FIELD: u64 = (1 << 24) - 1;
 const HALF_OPEN: u64 = 1 << 24;
 
 /// Number of connections in a zone's word.
-pub fn of_word(word: u64) -> u32 {
+fn of_word(word: u64) -> u32 {
     (word & FIELD) as u32
 }
 

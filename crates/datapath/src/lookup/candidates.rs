@@ -75,7 +75,7 @@ impl Table {
     /// Searches the second buckets for the packets of `Search::far`, whose megaflows may be there.
     /// Packets that are found leave `Search::todo`; returns the end of the group's remaining part.
     #[inline(never)]
-    pub(super) fn verify_second_buckets(
+    fn verify_second_buckets(
         &self,
         keys: &mut Keys,
         search: &mut Search,

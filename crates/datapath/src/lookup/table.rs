@@ -234,7 +234,7 @@ impl Table {
         self.search.get_or_insert_with(|| Box::new(Search::new()))
     }
 
-    pub(super) fn classifier_mut(&mut self, port: PortNo) -> &mut PortClassifier {
+    fn classifier_mut(&mut self, port: PortNo) -> &mut PortClassifier {
         let (no, secret) = (usize::from(port), self.secret);
         if self.classifiers.len() <= no {
             self.classifiers.resize_with(no + 1, || None);

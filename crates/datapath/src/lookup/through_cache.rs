@@ -90,12 +90,7 @@ impl Table {
     /// True if the signature cache has the megaflow of packet `i`, whose first candidate is in
     /// `keys.megaflow`.
     #[inline(always)]
-    pub(super) fn is_in_cache<P: Probe>(
-        &self,
-        cache: &SigCache,
-        keys: &mut Keys,
-        i: usize,
-    ) -> bool {
+    fn is_in_cache<P: Probe>(&self, cache: &SigCache, keys: &mut Keys, i: usize) -> bool {
         let first = keys.megaflow[i];
         if first == 0 {
             return false;

@@ -14,7 +14,6 @@ use crate::stats::worker_stats::Perf;
 use crate::wake::Bell;
 use action::{Op, Region};
 use flow::{Key, PortNo};
-use port::Service;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -424,11 +423,6 @@ impl Datapath {
         if let Some(waiting) = attempts.take(SHOW_ATTEMPTS_COUNT_MAX).flatten().next() {
             waiting.show(to);
         }
-    }
-
-    /// True if PMD threads poll the port.
-    pub fn is_polled(&self, no: PortNo) -> bool {
-        self.ports.get(&no).is_some_and(|p| p.port.service() == Service::Poll)
     }
 
     /// Removes all ports and stops all workers; counters can be read until the datapath is dropped.

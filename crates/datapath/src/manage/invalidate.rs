@@ -133,7 +133,7 @@ pub(crate) struct Change {
 }
 
 /// Megaflows whose effects are examined in one slice: some hundred microseconds' work.
-pub(crate) const STALE_SLICE_MAX: usize = 1 << 12;
+const STALE_SLICE_MAX: usize = 1 << 12;
 /// Steps of a slice that looks for megaflows which overlap regions: a comparison, a lookup, a
 /// megaflow that comes into an index; one that is found takes [`super::flow_index`]'s steps.
 pub(crate) const REGION_STEPS_MAX: usize = 1 << 12;

@@ -284,7 +284,7 @@ pub(crate) fn find(probe: &[u8; 16]) -> Option<&'static Profile> {
 }
 
 /// Profiles that are tried on a port's packets before all are searched.
-pub(crate) const PROFILES_TRIED_MAX: usize = 4;
+const PROFILES_TRIED_MAX: usize = 4;
 /// Packets of a port after which its profiles are ranked again.
 const STATS_PACKETS_MIN: u32 = 4096;
 

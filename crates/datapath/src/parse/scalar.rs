@@ -221,7 +221,7 @@ fn ipv6(d: &[u8], l3: usize, out: &mut Out<'_>) {
 
 /// Walks IPv6 extension headers. Returns the protocol behind them, fragment bits, and their length
 /// in bytes. None: malformed.
-pub(crate) fn ipv6_ext(d: &[u8], first: u8) -> Option<(u8, u8, usize)> {
+fn ipv6_ext(d: &[u8], first: u8) -> Option<(u8, u8, usize)> {
     let (mut proto, mut bits, mut off) = (first, 0, 0);
     loop {
         let h = &d[off..];

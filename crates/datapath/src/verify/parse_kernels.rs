@@ -38,11 +38,7 @@ fn next(x: &mut u64) -> u8 {
 pub(crate) type Parsed = (Vec<Option<(Key, Layout, bool)>>, usize);
 
 /// Parses frames as one vector.
-pub(crate) fn parse_all(
-    frames: &[Vec<u8>],
-    level: Level,
-    profile_stats: &mut ProfileStats,
-) -> Parsed {
+fn parse_all(frames: &[Vec<u8>], level: Level, profile_stats: &mut ProfileStats) -> Parsed {
     let pool = HeapPool::new();
     let packets: Vec<_> = frames.iter().filter_map(|f| pool.packet(f)).collect();
     assert_eq!(packets.len(), frames.len().min(VECTOR), "frames of a vector fit buffers");
