@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 const PORT: u16 = 7;
+const CAME: Arrival = Arrival { port: PORT, now: 0 };
 
 fn datagram(id: u32) -> Datagram {
     Datagram { src: 1, dst: 2, id, recirc: 0, zone: 0, proto: 17, v6: false }
@@ -22,20 +23,20 @@ fn fragments_wait_for_all_of_their_datagram_in_any_order() {
     let (mut store, settings) = store();
     let mut out = Vec::new();
     assert_eq!(
-        store.gather(&settings, piece(1, 800, 900, false), PORT, 3, 0, &mut out, &mut Vec::new()),
+        store.gather(&settings, piece(1, 800, 900, false), 3, CAME, &mut out, &mut Vec::new()),
         Gathered::Waits
     );
     assert_eq!(
-        store.gather(&settings, piece(1, 0, 400, true), PORT, 1, 0, &mut out, &mut Vec::new()),
+        store.gather(&settings, piece(1, 0, 400, true), 1, CAME, &mut out, &mut Vec::new()),
         Gathered::Waits
     );
     assert_eq!(
-        store.gather(&settings, piece(2, 400, 800, true), PORT, 9, 0, &mut out, &mut Vec::new()),
+        store.gather(&settings, piece(2, 400, 800, true), 9, CAME, &mut out, &mut Vec::new()),
         Gathered::Waits
     );
     assert_eq!(settings.waiting(), 3);
     assert_eq!(
-        store.gather(&settings, piece(1, 400, 800, true), PORT, 2, 0, &mut out, &mut Vec::new()),
+        store.gather(&settings, piece(1, 400, 800, true), 2, CAME, &mut out, &mut Vec::new()),
         Gathered::Complete
     );
     assert_eq!(out.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [1, 2, 3]);
@@ -53,7 +54,7 @@ fn what_does_not_fit_is_rejected() {
     let (mut store, settings) = store();
     let mut out = Vec::new();
     let mut rejected =
-        |f: Fragment| match store.gather(&settings, f, PORT, 0, 0, &mut out, &mut Vec::new()) {
+        |f: Fragment| match store.gather(&settings, f, 0, CAME, &mut out, &mut Vec::new()) {
             Gathered::Rejected(_, why) => Some(why),
             _ => None,
         };
@@ -79,8 +80,14 @@ fn a_port_leaves_room_for_others_and_a_datagram_is_bounded() {
     let (mut store, settings) = store();
     let mut out = Vec::new();
     let mut waits = |id, port| {
-        store.gather(&settings, piece(id, 400, 800, true), port, 0, 0, &mut out, &mut Vec::new())
-            == Gathered::Waits
+        store.gather(
+            &settings,
+            piece(id, 400, 800, true),
+            0,
+            Arrival { port, now: 0 },
+            &mut out,
+            &mut Vec::new(),
+        ) == Gathered::Waits
     };
     let flood = (0..5000).filter(|id| waits(*id, PORT)).count() as u32;
     assert_eq!(flood, FRAGMENTS_COUNT_DEFAULT / PORT_SHARE);
@@ -90,7 +97,7 @@ fn a_port_leaves_room_for_others_and_a_datagram_is_bounded() {
     settings.set_most(FRAGMENTS_COUNT_MAX);
     let held = |i: u32| {
         let f = piece(1, 400 * i, 400 * (i + 1), true);
-        store.gather(&settings, f, PORT, 0, 0, &mut out, &mut Vec::new()) == Gathered::Waits
+        store.gather(&settings, f, 0, CAME, &mut out, &mut Vec::new()) == Gathered::Waits
     };
     let held = (1..1000).map(held).filter(|held| *held).count();
     assert_eq!(held, FRAGMENTS_OF_DATAGRAM_COUNT_MAX);
@@ -102,7 +109,8 @@ fn in_a_full_store_the_port_that_has_most_gives_way() {
     let (mut out, mut evicted) = (Vec::new(), Vec::new());
     let mut wait = |id, port: u16, start: u32| {
         let f = piece(id, start, start + 400, true);
-        store.gather(&settings, f, port, port.into(), 0, &mut out, &mut evicted) == Gathered::Waits
+        store.gather(&settings, f, port.into(), Arrival { port, now: 0 }, &mut out, &mut evicted)
+            == Gathered::Waits
     };
     // Four ports of one tenant take all places.
     let flood = (0..4000).filter(|id| wait(*id, (*id % 4) as u16, 400)).count();
@@ -197,7 +205,7 @@ proptest! {
             let p = packet(v6, &payload, range.clone());
             let f = read(&p, 14, 0, 0).unwrap();
             let fits = taken[range.clone()].iter().all(|t| *t == 0);
-            let gathered = store.gather(&settings, f, PORT, p, 0, &mut out, &mut Vec::new());
+            let gathered = store.gather(&settings, f, p, CAME, &mut out, &mut Vec::new());
             prop_assert_eq!(fits, !matches!(gathered, Gathered::Rejected(..)));
             if fits { taken[range].fill(1); }
             let whole = taken.iter().all(|t| *t == 1);

@@ -17,6 +17,7 @@ pub use settings::{
     FRAGMENTS_COUNT_DEFAULT, FRAGMENTS_COUNT_MAX, FragmentCount, FragmentSettings,
 };
 
+use crate::track::Arrival;
 use FragmentCount::*;
 use shares::Shares;
 use std::collections::HashMap;
@@ -107,16 +108,14 @@ impl<T> Default for Fragments<T> {
 }
 
 impl<T> Fragments<T> {
-    /// Keeps a port's fragment until its datagram is complete. `now` in milliseconds. Appends the
-    /// fragments of a complete datagram to `out`, and those that give way to `evicted`.
-    #[allow(clippy::too_many_arguments)]
+    /// Keeps a fragment until its datagram is complete. Appends the fragments of a complete datagram
+    /// to `out`, and those that give way to `evicted`.
     pub fn gather(
         &mut self,
         settings: &FragmentSettings,
         fragment: Fragment,
-        port: u16,
         what: T,
-        now: u64,
+        Arrival { port, now }: Arrival,
         out: &mut Vec<(Fragment, T)>,
         evicted: &mut Vec<(Fragment, T)>,
     ) -> Gathered<T> {

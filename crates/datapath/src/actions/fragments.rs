@@ -142,9 +142,10 @@ impl Gatherer {
             worker.count(Count::FragmentBusy);
             return Some(paused);
         };
-        let (settings, port) = (&worker.table().fragments, paused.frame.in_port());
+        let came = Arrival { port: paused.frame.in_port(), now };
         let (taken, evicted) = (&mut self.taken, &mut self.evicted);
-        let gathered = waiting.gather(settings, fragment, port, paused, now, taken, evicted);
+        let settings = &worker.table().fragments;
+        let gathered = waiting.gather(settings, fragment, paused, came, taken, evicted);
         drop(waiting);
         self.give_up(worker);
         match gathered {

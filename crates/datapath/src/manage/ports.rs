@@ -51,17 +51,9 @@ impl Datapath {
         if rxs.is_empty() && port.n_rxq() > 0 {
             return Err(Error::NoQueue(name(), "receive"));
         }
-        let (mut cells, limit) = (BTreeMap::new(), limit(&*port));
         self.numbered_ports += 1;
-        let nth = self.numbered_ports;
-        for (worker_no, w) in self.workers.iter_mut().enumerate() {
-            if let Some(w) = w {
-                let cell = Arc::new(PortCell::default());
-                cells.insert(worker_no, cell.clone());
-                w.send(Command::AddPort(no, cell, nth));
-                w.send(Command::Limit(no, limit));
-            }
-        }
+        let (nth, limit) = (self.numbered_ports, limit(&*port));
+        let cells = self.announce_port(no, nth, limit);
         let any = cells.values().next().expect("the kernel worker").clone();
         let rxqs = rxs.into_iter().enumerate().map(|(i, rx)| Rxq::new(no, i, rx, &any)).collect();
         let (routes, past) = (BTreeMap::new(), PortStats::default());
@@ -93,6 +85,25 @@ impl Datapath {
             Ok(()) => Ok(no),
             Err(e) => self.del_port(no).and(Err(e)),
         }
+    }
+
+    /// Adds a port to all workers; returns their counters of it, by worker number.
+    fn announce_port(
+        &mut self,
+        no: PortNo,
+        nth: u64,
+        limit: usize,
+    ) -> BTreeMap<usize, Arc<PortCell>> {
+        let mut cells = BTreeMap::new();
+        for (worker_no, w) in self.workers.iter_mut().enumerate() {
+            if let Some(w) = w {
+                let cell = Arc::new(PortCell::default());
+                cells.insert(worker_no, cell.clone());
+                w.send(Command::AddPort(no, cell, nth));
+                w.send(Command::Limit(no, limit));
+            }
+        }
+        cells
     }
 
     /// Reads a port's MTU again, and takes receive queues that were added since (a guest may enable
