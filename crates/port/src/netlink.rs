@@ -113,7 +113,19 @@ pub enum Message {
     Other,
 }
 
-/// A NETLINK_ROUTE socket.
+/// Opens a NETLINK_ROUTE socket that listens to the multicast groups `groups` (0: requests only).
+pub(crate) fn route_socket(groups: u32) -> io::Result<OwnedFd> {
+    let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+    // SAFETY: plain data for which all-zero is valid.
+    let mut addr: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    addr.nl_family = libc::AF_NETLINK as u16;
+    addr.nl_groups = groups;
+    bind(&fd, &addr)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &(1i32 << 20))?;
+    Ok(fd)
+}
+
+/// A NETLINK_ROUTE socket, and memory for a message.
 pub struct Netlink {
     fd: OwnedFd,
     seq: u32,
@@ -123,14 +135,7 @@ pub struct Netlink {
 impl Netlink {
     /// Opens a socket that listens to the multicast groups `groups` (0: requests only).
     pub fn open(groups: u32) -> io::Result<Self> {
-        let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-        // SAFETY: plain data for which all-zero is valid.
-        let mut addr: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-        addr.nl_family = libc::AF_NETLINK as u16;
-        addr.nl_groups = groups;
-        bind(&fd, &addr)?;
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &(1i32 << 20))?;
-        Ok(Netlink { fd, seq: 0, buf: vec![0; BUFFER] })
+        Ok(Netlink { fd: route_socket(groups)?, seq: 0, buf: vec![0; BUFFER] })
     }
 
     pub fn fd(&self) -> RawFd {

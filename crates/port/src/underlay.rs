@@ -1,8 +1,8 @@
 //! The kernel's routes, addresses and neighbours, by rtnetlink(7): queried as a whole, and again
 //! whenever the kernel reports a change.
 
-use crate::netlink::{self, align, read_u16, read_u32};
-use crate::sys::{bind, check, set_option, socket};
+use crate::netlink::{self, align, read_u16, read_u32, route_socket};
+use crate::sys::check;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::io;
@@ -98,7 +98,7 @@ impl UnderlayMonitor {
     /// # Errors
     /// Of the socket calls.
     pub fn open() -> io::Result<Self> {
-        Ok(UnderlayMonitor { events: open(GROUPS)?, buf: vec![0; BUFFER] })
+        Ok(UnderlayMonitor { events: route_socket(GROUPS)?, buf: vec![0; BUFFER] })
     }
 
     /// Empties the queue of events; false: there may be more in it. They do not matter themselves,
@@ -122,7 +122,7 @@ impl Snapshot {
     /// # Errors
     /// Of the kernel.
     pub fn take() -> io::Result<Snapshot> {
-        let (fd, mut buf) = (open(0)?, vec![0; BUFFER]);
+        let (fd, mut buf) = (route_socket(0)?, vec![0; BUFFER]);
         let (mut names, mut all) = (Names::default(), Snapshot::default());
         dump(&fd, &mut buf, RTM_GETADDR, &mut |body| {
             all.addresses.extend(address(body, &mut names));
@@ -160,7 +160,7 @@ impl Snapshot {
 /// # Errors
 /// Of the kernel.
 pub fn addresses() -> io::Result<Vec<(String, IpAddr, u8)>> {
-    let (fd, mut names, mut all) = (open(0)?, Names::default(), Vec::new());
+    let (fd, mut names, mut all) = (route_socket(0)?, Names::default(), Vec::new());
     dump(&fd, &mut vec![0; BUFFER], RTM_GETADDR, &mut |body| {
         all.extend(address(body, &mut names));
     })?;
@@ -171,17 +171,6 @@ impl AsRawFd for UnderlayMonitor {
     fn as_raw_fd(&self) -> RawFd {
         self.events.as_raw_fd()
     }
-}
-
-fn open(groups: u32) -> io::Result<OwnedFd> {
-    let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-    // SAFETY: plain data for which all-zero is valid.
-    let mut addr: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    addr.nl_family = libc::AF_NETLINK as u16;
-    addr.nl_groups = groups;
-    bind(&fd, &addr)?;
-    set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &(1i32 << 20))?;
-    Ok(fd)
 }
 
 fn receive(fd: &OwnedFd, buf: &mut [u8]) -> io::Result<usize> {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{DATA, Driver, LAYOUTS, Part};
+use common::{DATA, Driver, LAYOUTS, Part, reap};
 use packet::{HeapPool, Packet, Pool};
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
@@ -230,28 +230,6 @@ fn guest_receives(features: u64, size: u16, steps: &[Step]) {
     }
     assert!(sent.is_empty() && !b.ring.has_slots() && b.driver.memory.is_dry());
     assert!(b.pool.in_use() == 0 && b.ring.ring_errors().total() == 0);
-}
-
-/// What the guest got are the frames that were sent, whole packets at a time.
-fn reap(driver: &mut Driver, places: &mut HashMap<u16, Vec<Part>>, sent: &mut VecDeque<Vec<u8>>) {
-    let mut take = |driver: &mut Driver| {
-        let (id, len) = driver.used()?;
-        let mut bytes = Vec::new();
-        for (at, n) in places.remove(&id).unwrap() {
-            bytes.extend(driver.memory.get(at, n as usize));
-        }
-        bytes.truncate(len as usize);
-        Some(bytes)
-    };
-    let header = driver.header();
-    while let Some(mut bytes) = take(driver) {
-        assert!(bytes[..10].iter().all(|b| *b == 0), "no offload is used");
-        let buffers = if header == 12 { u16::from_le_bytes([bytes[10], bytes[11]]) } else { 1 };
-        for _ in 1..buffers {
-            bytes.extend(take(driver).expect("all buffers of a packet come at once"));
-        }
-        assert_eq!(bytes[header..], sent.pop_front().unwrap());
-    }
 }
 
 proptest! {

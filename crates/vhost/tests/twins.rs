@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Ask, DATA, Driver, LAYOUTS, Part};
+use common::{Ask, DATA, Driver, LAYOUTS, Part, reap};
 use packet::{HeapPool, Packet, Pool};
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
@@ -131,28 +131,6 @@ fn guest_receives(features: u64, size: u16, steps: &[Step]) {
     }
     assert!(sent.is_empty() && driver.memory.is_dry() && pool.in_use() == 0);
     assert_eq!(ring.ring_errors().total(), 0);
-}
-
-/// What the guest got are the frames that were sent.
-fn reap(driver: &mut Driver, places: &mut HashMap<u16, Vec<Part>>, sent: &mut VecDeque<Vec<u8>>) {
-    let mut take = |driver: &mut Driver| {
-        let (id, len) = driver.used()?;
-        let mut bytes = Vec::new();
-        for (at, n) in places.remove(&id).unwrap() {
-            bytes.extend(driver.memory.get(at, n as usize));
-        }
-        bytes.truncate(len as usize);
-        Some(bytes)
-    };
-    let header = driver.header();
-    while let Some(mut bytes) = take(driver) {
-        assert!(bytes[..10].iter().all(|b| *b == 0), "no offload is used");
-        let buffers = if header == 12 { u16::from_le_bytes([bytes[10], bytes[11]]) } else { 1 };
-        for _ in 1..buffers {
-            bytes.extend(take(driver).expect("all buffers of a packet come at once"));
-        }
-        assert_eq!(bytes[header..], sent.pop_front().unwrap());
-    }
 }
 
 proptest! {

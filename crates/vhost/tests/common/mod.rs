@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use vhost::{Memory, Region, Ring, RingSetup, SetupError, feature};
 
@@ -316,6 +316,33 @@ impl Driver {
             }
             (false, _) => self.memory.put16(DRIVER, quiet),
         }
+    }
+}
+
+/// Takes the buffers that came back, and checks that they hold the next frames that were sent, whole
+/// packets at a time. `places`: the parts of each buffer, by its id.
+pub fn reap(
+    driver: &mut Driver,
+    places: &mut HashMap<u16, Vec<Part>>,
+    sent: &mut VecDeque<Vec<u8>>,
+) {
+    let mut take = |driver: &mut Driver| {
+        let (id, len) = driver.used()?;
+        let mut bytes = Vec::new();
+        for (at, n) in places.remove(&id).unwrap() {
+            bytes.extend(driver.memory.get(at, n as usize));
+        }
+        bytes.truncate(len as usize);
+        Some(bytes)
+    };
+    let header = driver.header();
+    while let Some(mut bytes) = take(driver) {
+        assert!(bytes[..10].iter().all(|b| *b == 0), "no offload is used");
+        let buffers = if header == 12 { u16::from_le_bytes([bytes[10], bytes[11]]) } else { 1 };
+        for _ in 1..buffers {
+            bytes.extend(take(driver).expect("all buffers of a packet come at once"));
+        }
+        assert_eq!(bytes[header..], sent.pop_front().unwrap());
     }
 }
 
