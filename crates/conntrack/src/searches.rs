@@ -1,14 +1,14 @@
 //! Limits the time that a worker spends on NAT's searches for free ports.
 //!
-//! Whoever has taken all ports of a range has each further packet search the whole range, at a
-//! lookup for each port. So the tries of a search beyond the first [`SEARCH_TRIES_MIN`] count for
-//! the packet's port, which has [`PORT_TRIES_MS_MAX`] of them in a millisecond, as long as other
-//! ports leave so many.
+//! When all ports of a range are in use, each further packet searches the whole range, with a
+//! lookup for each port. So the tries of a search beyond the first [`SEARCH_TRIES_MIN`] are charged
+//! to the packet's input port. A port has [`PORT_TRIES_MS_MAX`] of them per millisecond, and all
+//! ports of a worker together have [`ALL_TRIES_MS_MAX`].
 
 use crate::track::Arrival;
 use std::collections::HashMap;
 
-/// Tries that each search has, whatever its port has had.
+/// Tries that each search has, even if its port has no others left.
 const SEARCH_TRIES_MIN: u32 = 16;
 /// Tries of a port in a millisecond, beyond those: two whole searches, which take a worker some
 /// 25 us.

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Expectations at once, at most: 400 KiB.
 const EXPECTED_COUNT_MAX: usize = 4096;
-/// Expectations of one zone, at most. A port may have as many, in all zones together, as are left
-/// of these in the zone in which it adds one.
+/// Most expectations of one zone. When a port adds one, it may have in all zones together as many
+/// as this zone has left.
 const OF_ZONE_COUNT_MAX: u16 = EXPECTED_COUNT_MAX as u16 / 4;
 /// Attempts to take the lock while other threads hold it, which they do for less than a
 /// microsecond.

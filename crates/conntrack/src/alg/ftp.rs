@@ -12,11 +12,11 @@ pub const ADDRESS_BYTES_MAX: usize = 39;
 /// What a segment says of a data connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FtpText {
-    /// It says nothing of a data connection.
+    /// The segment says nothing about a data connection.
     Other,
     /// Where a data connection will go to.
     Announces(Announcement),
-    /// It begins like such a command or reply, and is malformed.
+    /// The segment begins like such a command or reply, and is malformed.
     Bad,
 }
 

@@ -1,6 +1,6 @@
-//! Helpers (OVS: ALGs) of protocols whose control connections announce other connections, which are
-//! related to them. FTP has addresses in its text; where the connection is translated, that text
-//! is, too.
+//! Helpers (OVS: ALGs): the control connections of some protocols announce other connections, which
+//! are related to them (`+rel`). FTP writes addresses into its text; when NAT translates the
+//! connection, its helper translates the text, too.
 
 mod expect;
 pub mod ftp;

@@ -1,9 +1,11 @@
-//! Fragments of IP datagrams that wait for the rest of theirs (OVS's ipf). A datagram goes through
-//! connection tracking once, as a whole; what that says holds for each of its fragments.
+//! Reassembly of fragments (OVS: ipf). The fragments of an IP datagram wait until all of them have
+//! arrived. The whole datagram then goes through connection tracking once, and the result holds for
+//! each of its fragments.
 //!
-//! What waits is bounded: per datagram, per port, in all, and in time. When as many fragments wait
-//! as may, the port that has most gives up its oldest datagram in favour of one that has fewer. All
-//! memory but that of the order of ports is allocated at the start.
+//! The number of waiting fragments is bounded per datagram, per port and in all, and so is the time
+//! that they wait. When the limit of all is reached, the port that has most fragments loses its
+//! oldest datagram to a port that has fewer. All memory is allocated at the start, except that of
+//! `shares`.
 
 mod fragment;
 #[cfg(test)]
@@ -23,10 +25,10 @@ use shares::Shares;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Fragments of one datagram, at most: as many of the smallest size that can be set as the longest
-/// datagram has.
+/// Most fragments of one datagram: as many as the longest datagram has in fragments of the smallest
+/// size that can be set ([`FRAGMENT_BYTES_MIN`]).
 pub const FRAGMENTS_OF_DATAGRAM_COUNT_MAX: usize = 164;
-/// The fragments of one port may be a quarter of all that may wait.
+/// Fragments of one port may be one part in this many of all that may wait.
 const PORT_SHARE: u32 = 4;
 /// The end of a list.
 const END: u32 = u32::MAX;
@@ -40,8 +42,8 @@ pub enum Rejected {
     TooSmall,
     /// The fragment has bytes that another one has.
     Overlaps,
-    /// As many fragments wait as may, of the datagram, of the port, or in all, and no port has more
-    /// than this one.
+    /// A limit is reached: of the datagram, of the port, or of all fragments while no other port
+    /// has more of them.
     Full,
 }
 
@@ -70,9 +72,9 @@ struct List {
     datagram: Datagram,
     first: u32,
     count: usize,
-    /// Payload bytes of the fragments that are there; `whole`: of the whole datagram, known once
-    /// its last fragment is there.
+    /// Payload bytes of the fragments that have arrived.
     bytes: u32,
+    /// Payload bytes of the whole datagram; None: its last fragment has not arrived.
     whole: Option<u32>,
     due: u64,
     older: u32,
@@ -108,8 +110,8 @@ impl<T> Default for Fragments<T> {
 }
 
 impl<T> Fragments<T> {
-    /// Keeps a fragment until its datagram is complete. Appends the fragments of a complete datagram
-    /// to `out`, and those that give way to `evicted`.
+    /// Keeps a fragment until its datagram is complete. Appends the fragments of a complete
+    /// datagram to `out`, and those that give way to `evicted`.
     pub fn gather(
         &mut self,
         settings: &FragmentSettings,
@@ -185,7 +187,8 @@ impl<T> Fragments<T> {
         }
         if let Some(n) = self.by_datagram.get(&f.datagram) {
             let list = &self.lists[*n as usize];
-            // Bytes behind the last one, and another last one, are none of the datagram either.
+            // A fragment behind the last one, and a second last one, do not fit the datagram
+            // either.
             let outside = list.whole.is_some_and(|whole| f.end > whole || !f.more)
                 || !f.more && self.of(list).any(|other| other.end > f.end);
             if outside || self.of(list).any(|other| f.start < other.end && other.start < f.end) {

@@ -34,14 +34,14 @@ const LIFE: usize = 7;
 // Words of the cold line.
 /// Label, two words, the upper half first.
 const LABEL: usize = 0;
-/// Number of times that a change of the label began or ended; odd while one is going on.
+/// Counts the beginnings and the ends of changes of the label: odd during a change.
 const LABEL_VERSION: usize = 2;
 /// 1 + the timeout policy in the lower half, 0: none; the helper above it.
 const POLICY: usize = 3;
 /// Name of the connection that announced this one; 0: none.
 const PARENT: usize = 4;
-/// [`SeqShift::from`] of the original direction in the lower half, of the reply direction in the upper
-/// half; only of a connection with a helper.
+/// [`SeqShift::from`] of the original direction in the lower half, of the reply direction in the
+/// upper half; only of a connection with a helper.
 const SHIFT_FROM: usize = 5;
 /// [`SeqShift::before`] and [`SeqShift::after`], a word for each direction.
 const SHIFTS: usize = 6;
@@ -64,7 +64,7 @@ pub mod bit {
     pub const SPECIAL: u64 = 1 << 31;
     pub const GENERATION_SHIFT: u32 = 48;
     pub const EPOCH_SHIFT: u32 = 32;
-    /// The bits that a packet changes; 0 in a dead entry, but for [`UNLINKED`].
+    /// The bits that packets change. In a dead entry they are 0, except [`UNLINKED`].
     pub const PEERS: u64 = (1 << 24) - 1;
     /// The index does not have the dead entry any more.
     pub const UNLINKED: u64 = 1;

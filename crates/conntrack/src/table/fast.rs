@@ -15,8 +15,8 @@ use action::Ct;
 const LIVE_V6: u64 = bit::LIVE | bit::V6;
 
 impl FastPacket {
-    /// Tracks the packet at `now`, while its zone has this epoch. None: as [`Worker::track_fast`]
-    /// says of a packet that is not claimed.
+    /// Tracks the packet at `now`, while its zone has this epoch. None: the fast path does not
+    /// claim the packet, see [`Worker::track_fast`].
     #[inline(always)]
     fn track(&self, table: &Table, (epoch, now): (u16, u64)) -> Option<FastTracked> {
         let n = self.candidate.checked_sub(1)?;

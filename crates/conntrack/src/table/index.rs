@@ -3,9 +3,9 @@
 //!
 //! Readers take no lock and write nothing. A thread that inserts or removes locks one bucket for
 //! some tens of nanoseconds; a worker that finds a bucket locked tries a bounded number of times.
-//! One thread, the keeper, adds one bucket at a time to the index. What moves is in both buckets
-//! before the new size is published, and leaves the old one afterwards; a reader that finds nothing
-//! looks again if the size changed.
+//! One thread, the keeper, adds one bucket at a time to the index. An entry that moves to the new
+//! bucket is in both buckets until the new size is published, and leaves the old one after that. A
+//! reader that finds nothing looks again if the size has changed.
 
 use super::atomics::{
     AtomicU32, AtomicU64, CacheLine, CacheLines, Ordering::*, prefetch, upper_halves, wait,
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 /// Entries of a bucket; the first word of its line is the head.
 const BUCKET_ENTRIES: usize = 7;
-/// Further buckets, for those that are full, are allocated in pieces of so many.
+/// Number of further buckets that are allocated at once. A full bucket goes on in a further bucket.
 const SPARE_PIECE: usize = 1 << 10;
 /// Pieces of further buckets, at most.
 const SPARE_PIECES: usize = 1 << 10;

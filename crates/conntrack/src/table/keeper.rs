@@ -32,12 +32,13 @@ pub struct Keeper {
     free: Vec<u32>,
     /// Entries that workers may still hold, each list with the grace period after which none does.
     leaving: Vec<(Grace, Vec<u32>)>,
-    /// The timer wheel: the first entry of the list of each slot; `follows` has the entry behind
-    /// each one.
+    /// The timer wheel: the first entry of the list of each slot.
     wheel: [u32; SLOTS],
+    /// The entry behind each entry in its list.
     follows: Vec<u32>,
-    /// The present tick; `rest`: the first entry that is left of the list under way.
+    /// The present tick.
     tick: u64,
+    /// The first entry that is left of the list that is being examined.
     rest: u32,
     /// Slots that are still to be examined ahead of time: after a flush, or because too many
     /// entries have ended.

@@ -89,12 +89,12 @@ impl Limits {
 }
 
 /// How many connections there are. A zone's word is its epoch (16 bits), its half-open connections
-/// (24 bits) and all its connections (24 bits): one exchange empties the zone, and what was made
-/// before has another epoch than the zone.
+/// (24 bits) and all its connections (24 bits): one exchange empties the zone, and connections made
+/// before have another epoch than the zone.
 ///
-/// A port may have as many half-open connections, in all zones together, as the share of the zone
-/// that it begins another one in has left. So whoever floods a zone alone gets half of its share,
-/// two get two thirds, and there is room for the next one.
+/// A port may begin a half-open connection in a zone as long as it has, in all zones together,
+/// fewer of them than the zone's share has left. So one port that floods a zone gets half of the
+/// share, two ports get two thirds, and there is always room for another port.
 pub struct Counts {
     total: AtomicU32,
     zones: Box<[AtomicU64]>,

@@ -52,8 +52,8 @@ const STOCK_COUNT_MAX: usize = 32;
 /// Attempts of a worker to change a connection while others change it, too; after the last one the
 /// packet's change is left out.
 const UPDATES_COUNT_MAX: usize = 8;
-/// How much later than asked for a connection may end, in milliseconds: its expiry is written only
-/// when it moves by more. No more than a 16th of the timeout, either.
+/// A connection may end this much later than its timeout says, milliseconds, but no more than a
+/// 16th of the timeout: the expiry is written only when it moves by more.
 const EXPIRY_MILLIS_SLACK: u32 = 1000;
 
 /// The connections of all zones, with their limits and counters.
@@ -635,7 +635,7 @@ impl Store for Worker {
     }
 }
 
-/// Moves the expiry, which is `expiry`, to `millis` from now, or somewhat later, unless it is there
+/// Moves the expiry (now `expiry`) to `millis` from now or somewhat later, unless it is there
 /// already.
 #[inline(always)]
 fn refresh(entry: &Entry<'_>, expiry: u32, millis: u32, now: u32) {
