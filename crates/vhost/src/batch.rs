@@ -6,12 +6,12 @@ use crate::ring_error::RingError;
 
 /// Buffers read from a ring at once, at most.
 pub const BATCH: usize = 64;
-/// Pieces of all buffers of a batch together, at most. One buffer may have them all: twice as many
-/// as any packet of a Linux guest.
+/// Most pieces of all buffers of a batch together. One buffer may have all of them: that is twice
+/// as many as any packet of a Linux guest has.
 const PIECES: usize = 256;
-/// Descriptors that are read of one buffer of a packed ring, where a buffer cannot be given back
-/// before its end is found: as many as the longest ring that QEMU makes. A buffer with more gives
-/// the ring up.
+/// Most descriptors of one buffer of a packed ring: as many as the longest ring of QEMU has. A
+/// buffer cannot be given back before its last descriptor is found, so one with more has the ring
+/// given up.
 pub(crate) const CHAIN_MAX: u32 = 1024;
 /// Descriptors that a call may read, however few packets it is asked for: two buffers of
 /// [`PIECES`].

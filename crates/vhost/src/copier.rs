@@ -76,9 +76,11 @@ pub(crate) struct EngineCopier<'a> {
     pub list: &'a mut List,
     /// Number of packets of this call so far.
     packets: u32,
-    /// The packet's first slot; is it listed, and how many jobs of it.
+    /// The packet's first slot.
     first: u32,
+    /// True: copies of the packet are listed.
     lists: bool,
+    /// Number of the packet's copies that were listed.
     jobs: u16,
 }
 

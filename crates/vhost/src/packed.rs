@@ -49,13 +49,13 @@ pub(crate) struct Packed {
     event_idx: bool,
     /// Position of the next buffer to be used.
     last_used_idx: Place,
-    /// Number of entries from there on that were taken and will be given back later.
+    /// Number of entries from `last_used_idx` on that were taken and will be given back later.
     taken: u32,
     /// Position of the next buffer to be read from the ring.
     last_avail_idx: Place,
-    /// Value of `last_used_idx` when it was last published.
+    /// Value of `last_used_idx` at the last call of [`Packed::needs_notification`].
     signalled_used: Place,
-    /// The first buffer that was given back since then: its flags are written last.
+    /// The first buffer that was given back and not published: its flags are written last.
     first: Option<(u32, u16)>,
 }
 

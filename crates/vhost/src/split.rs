@@ -20,13 +20,13 @@ pub(crate) struct Split {
     used: *mut u8,
     size: u32,
     event_idx: bool,
-    /// Index of the next buffer to be used.
+    /// Index of the next buffer to be used: the used index, before it is published.
     last_used_idx: u32,
-    /// Number of buffers from there on that were taken and will be given back later.
+    /// Number of buffers from `last_used_idx` on that were taken and will be given back later.
     taken: u32,
     /// Index of the next buffer to be read by `gather`.
     last_avail_idx: u32,
-    /// Value of `last_used_idx` when it was last published.
+    /// Value of `last_used_idx` at the last call of [`Split::needs_notification`].
     signalled_used: u32,
     /// The guest's index of available buffers, as last read.
     avail_idx: u32,

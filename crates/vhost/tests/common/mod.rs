@@ -319,8 +319,8 @@ impl Driver {
     }
 }
 
-/// Takes the buffers that came back, and checks that they hold the next frames that were sent, whole
-/// packets at a time. `places`: the parts of each buffer, by its id.
+/// Takes the buffers that came back, and checks that they hold the next frames that were sent,
+/// whole packets at a time. `places`: the parts of each buffer, by its id.
 pub fn reap(
     driver: &mut Driver,
     places: &mut HashMap<u16, Vec<Part>>,
