@@ -18,8 +18,8 @@ const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
 /// Least Ethertype; a smaller number is a length.
 const ETHERTYPE_MIN: u16 = 0x600;
 
-/// The proof that a packet belongs to a megaflow, without parsing it: values of its first bytes,
-/// and that it is complete.
+/// A test of whether a packet belongs to a megaflow, without parsing it: the values of its first
+/// bytes, and its lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstBytes {
     /// Values of the packet's first bytes, where `mask` has bits; zero elsewhere.

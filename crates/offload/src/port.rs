@@ -34,8 +34,9 @@ struct Unit {
     bytes: FirstBytes,
     flows: Vec<FlowId>,
     state: State,
-    /// Packets per second, smoothed; and of the second that runs.
+    /// Packets per second, a moving average.
     pps: f32,
+    /// Packets in the current second.
     recent: f32,
     since_ms: u64,
     /// Seconds in a row in which the host had packets of its flow and none was marked.

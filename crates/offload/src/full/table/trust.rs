@@ -48,8 +48,9 @@ pub(super) fn shape_of(rule: &ForwardRule) -> Shape {
 }
 
 impl ForwardTable {
-    /// True if a rule of this flow is known to match no other packets. If that is not known, and
-    /// this flow is as good as any to find out, this requests probes. The shape is not barred.
+    /// True if a rule of this flow is known to match no other packets. If that is not known, false;
+    /// unless another flow is the witness, this requests probes for the rule's shape, or evaluates
+    /// them.
     pub(super) fn trusts(&mut self, now_ms: u64, flow: FlowId, plan: &Plan) -> bool {
         let shape = shape_of(&plan.rule);
         let p = match self.shapes.get_mut(&shape) {
