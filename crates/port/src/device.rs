@@ -23,11 +23,11 @@ pub struct Device {
     last: Info,
     /// Speed in Mbit/s and duplex, as last seen.
     speed: (u32, Option<bool>, Abilities),
-    /// As last seen; None: the device does not say.
+    /// Driver, version and firmware as last seen; None: the device does not say.
     driver: Option<Driver>,
-    /// Another thread asks the kernel all the time: what it said last is new enough.
+    /// True: another thread asks the kernel regularly, so its last answer is used.
     asked: bool,
-    /// What another thread changed, until the configuration that asked for it is applied.
+    /// Changes that another thread made, until the configuration that asked for them is applied.
     changed: Option<Changed>,
     base_stats: KernelStats,
     base_changes: u32,
@@ -35,7 +35,7 @@ pub struct Device {
     pool: Arc<dyn Pool>,
     /// The MTU for which the pool was asked to have buffers.
     provided: u32,
-    /// A message for the log: the pool has no such buffers.
+    /// A message for the log that the pool has no buffers for the MTU.
     complaint: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Device {
         Ok(Device { elsewhere, ..Device::find(name, pool)? })
     }
 
-    /// What is to be asked of the kernel for a look, on another thread.
+    /// The questions of one look at the device, to be asked on another thread.
     pub fn inquiry(&mut self) -> Inquiry {
         self.asked = true;
         Inquiry {
@@ -87,10 +87,10 @@ impl Device {
         }
     }
 
-    /// Takes over what the kernel said; an error if the device is not there.
+    /// Takes over the kernel's answer; an error if the device does not exist.
     pub fn answered(&mut self, answer: DeviceAnswer) -> io::Result<()> {
         if answer.ifindex != self.ifindex {
-            // Of the device that had the name before.
+            // The answer is about a device that had this name before.
             return Ok(());
         }
         self.changed = answer.changed.or(self.changed.take());

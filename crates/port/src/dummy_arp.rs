@@ -1,5 +1,4 @@
-//! A dummy port's IPv4 address: what is sent to the port and asks for it by ARP is answered, as a
-//! host there would.
+//! Answers ARP requests for the IPv4 address of a dummy port, as a host behind the port would.
 
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +8,7 @@ use wire::{ARP_LEN, ARP_REPLY, ARP_REQUEST, Arp, ETH_ARP, ETH_LEN, Ethernet, Mac
 pub(crate) struct Station(Mutex<(Mac, Option<Ipv4Addr>)>);
 
 impl Station {
-    /// One without an IPv4 address.
+    /// A station without an IPv4 address.
     pub fn new(mac: Mac) -> Station {
         Station(Mutex::new((mac, None)))
     }

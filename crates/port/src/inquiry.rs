@@ -1,9 +1,9 @@
-//! Questions to the kernel about devices, and changes of them, on a thread that may wait.
+//! Questions to the kernel about devices, and changes of devices, on a thread that may wait.
 //!
-//! The kernel answers while it holds a lock (rtnl) that it also holds while it changes devices, of
-//! all namespaces: whoever may make devices in a namespace of its own has everybody wait for
-//! tenths of a second. The control thread must not, so it only says what is to be asked or changed,
-//! and takes the answer.
+//! The kernel answers while it holds a lock (rtnl), which it also holds while it changes devices,
+//! in all namespaces. A user who may make devices in a namespace of his own can keep all others
+//! waiting for tenths of a second. The control thread must not wait, so it only collects questions
+//! and changes ([`Inquiry`]), and takes over the answers.
 
 use crate::device::Device;
 use crate::ethtool::{Driver, Ethtool};
@@ -13,18 +13,18 @@ use crate::{Abilities, PortConfig, PortError};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is asked of a TAP device; the argument: this namespace has it.
+/// A question about a TAP device. The argument is true if the device is in this namespace.
 pub(crate) type TapInquiry = Box<dyn FnOnce(bool) -> TapAnswer + Send>;
 
-/// What a TAP device is.
+/// The answer about a TAP device.
 pub(crate) struct TapAnswer {
-    /// Ok if it is there, in any namespace.
+    /// Ok if the device exists, in any namespace.
     pub attached: io::Result<()>,
     /// The device in the namespace to which it was moved.
     pub moved: Option<Device>,
 }
 
-/// What a device is to have; None: what it has is right.
+/// The properties that a device is to have; None: the present value is right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     mtu: Option<u32>,
@@ -55,35 +55,36 @@ impl Wanted {
     }
 }
 
-/// What was to be changed, and what became of it.
+/// The properties that were to be changed, and the result.
 pub(crate) type Changed = (Wanted, Result<(), PortError>);
 
-/// What a look at a port asks the kernel.
+/// The questions and changes of one look at a port.
 pub struct Inquiry {
     pub(crate) name: String,
     pub(crate) ifindex: u32,
-    /// What the device is to have before it is asked about.
+    /// Properties that are changed before the questions are asked.
     pub(crate) wanted: Option<Wanted>,
-    /// Whether it is to be up before that; the answer shows whether that succeeded.
+    /// The administrative state that is set before the questions are asked; the answer shows
+    /// whether that succeeded.
     pub(crate) admin_up: Option<bool>,
     pub(crate) ethtool: Arc<Ethtool>,
-    /// The socket that is asked; None: any of this namespace.
+    /// The socket to ask on; None: any socket of this namespace.
     pub(crate) elsewhere: Option<Arc<Mutex<Netlink>>>,
-    /// None: it is no TAP device.
+    /// The question about the TAP device; None: the device is no TAP device.
     pub(crate) tap: Option<TapInquiry>,
 }
 
-/// What the kernel said.
+/// The kernel's answer to an [`Inquiry`].
 pub struct DeviceAnswer {
     pub(crate) ifindex: u32,
     pub(crate) seen: io::Result<Seen>,
-    /// None: it is no TAP device.
+    /// The answer about the TAP device; None: the device is no TAP device.
     pub(crate) tap: Option<TapAnswer>,
-    /// None: nothing was to be changed.
+    /// The changes that were made; None: no change was asked for.
     pub(crate) changed: Option<Changed>,
 }
 
-/// A device as it is.
+/// The state of a device in the kernel's answer.
 pub(crate) struct Seen {
     pub info: Info,
     pub speed: (u32, Option<bool>, Abilities),
@@ -91,14 +92,14 @@ pub(crate) struct Seen {
 }
 
 impl Inquiry {
-    /// As this one, after the device was given what the configuration asks for:
-    /// [`crate::Port::reconfigure`] with it then asks the kernel nothing.
+    /// This inquiry, with the properties of a configuration set first: [`crate::Port::reconfigure`]
+    /// with this configuration then asks the kernel nothing.
     #[must_use]
     pub fn after(self, config: &PortConfig) -> Self {
         Inquiry { wanted: Some(Wanted::of(config)), ..self }
     }
 
-    /// As this one, after the device was taken up or down.
+    /// This inquiry, with the device taken up or down first.
     #[must_use]
     pub fn after_admin(self, up: bool) -> Self {
         Inquiry { admin_up: Some(up), ..self }

@@ -1,8 +1,9 @@
 //! What drivers do once in each iteration of a thread, for all queues together: let engines copy.
 //!
-//! A driver whose rings leave copies to an engine registers functions once ([`set_iteration_hooks`]). From
-//! then on each thread that moves packets calls them at the beginning and at the end of its
-//! iterations. Without them an iteration costs a load and a compare.
+//! A driver whose rings leave copies to an engine registers functions once
+//! ([`set_iteration_hooks`]). From then on each thread that moves packets calls them at the
+//! beginning and at the end of its iterations. Without them an iteration costs a load and a
+//! compare.
 
 use std::sync::OnceLock;
 

@@ -26,7 +26,7 @@ pub struct LinkState {
 pub enum LinkEvent {
     /// The link is new, or changed (not every event changes something that is shown here).
     Changed(LinkState),
-    /// Deleted, or moved to another namespace.
+    /// The link was deleted, or moved to another namespace.
     Gone {
         /// The index it had.
         ifindex: u32,
@@ -37,7 +37,8 @@ pub enum LinkEvent {
     Lost,
 }
 
-/// Messages that one look reads: 1 ms. Who changes links all the time has more come meanwhile.
+/// Messages that one call reads, at most: about 1 ms of work. While links change all the time,
+/// further messages arrive meanwhile.
 const MESSAGES_MAX: usize = 512;
 
 /// A subscription to link events.

@@ -33,8 +33,8 @@ pub struct SystemPort {
     device: Device,
     stats: Arc<Stats>,
     socket: Arc<OwnedFd>,
-    /// That of the transmit queue. The kernel takes 10 to 25 ms to close one, and the thread that
-    /// drops the queue has no time for that.
+    /// The transmit queue's socket, kept so that the port closes it and not the thread that drops
+    /// the queue: the kernel takes 10 to 25 ms to close a packet socket.
     _send_socket: Arc<OwnedFd>,
     rx: Option<Box<dyn RxQueue>>,
     tx: Option<Box<dyn TxQueue>>,

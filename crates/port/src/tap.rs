@@ -1,9 +1,9 @@
 //! Ports of type `tap` and `internal`: a TAP device that the switch makes, with the port's name.
 //!
-//! The device's transmit side is the switch's receive side. The kernel sees no offloads on it, so
-//! every frame comes complete: checksummed, segmented, with its VLAN tags. They would stay on the
+//! The device's transmit side is the switch's receive side. The device has no offloads, so each
+//! frame comes complete: with checksums, segmented, with its VLAN tags. Offloads would stay on the
 //! device if the daemon crashed, and ovs-vswitchd, which may take the device over, does not expect
-//! them unless `userspace-tso-enable` is on; then checksums and segments are left to the switch.
+//! them. Only with `userspace-tso-enable` the kernel leaves checksums and segments to the switch.
 //! In the other direction segments that follow each other are merged ([`wire::merge`]).
 
 use crate::cutting::{Cutting, Spill, complete};

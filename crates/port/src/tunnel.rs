@@ -1,6 +1,5 @@
-//! The datapath port of all tunnels with one UDP port: it has a number and counters, but no device,
-//! and nothing to receive from. Packets come in by decapsulation and leave by encapsulation,
-//! elsewhere.
+//! The datapath port of all tunnels with one UDP port. It has a number and counters, but no device:
+//! packets come in by decapsulation and leave by encapsulation, which the datapath does.
 
 use crate::{Counters, Link, Port, PortConfig, PortError, RxQueue, TxQueue};
 use packet::{Packet, Pool};

@@ -21,7 +21,7 @@ const F_REQUEST: u16 = 1;
 const F_DUMP: u16 = 0x300;
 const HEADER: usize = 16;
 const BUFFER: usize = 256 * 1024;
-/// Events that one call takes: more than the queue holds, of 1 MiB.
+/// Events that one call reads, at most: more than the socket's queue of 1 MiB holds.
 const EVENTS_COUNT_MAX: usize = 8192;
 /// RTMGRP_NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE.
 const GROUPS: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
