@@ -2,10 +2,10 @@
 
 use flow::PortNo;
 
-/// Ports that are remembered. Beyond, the one that owes least is forgotten.
+/// Most ports that are remembered. When there are more, the port that owes least is forgotten.
 const PORTS_COUNT_MAX: usize = 64;
 
-/// Part of the time of others with which debts are paid.
+/// Part of the time of other ports with which debts are paid: 1 / 2^4, a sixteenth.
 pub(crate) const SHARE_SHIFT: u32 = 4;
 
 /// What one port owes.
@@ -41,7 +41,7 @@ impl Debts {
         self.made
     }
 
-    /// Has a port owe more.
+    /// Adds to a port's debt.
     #[cold]
     pub fn charge(&mut self, port: PortNo, ns: u64, now_ms: u64) {
         self.made += ns;

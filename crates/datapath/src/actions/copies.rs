@@ -1,16 +1,17 @@
 //! Limits the time that a worker spends on packets of which many copies are sent.
 //!
-//! A packet that is flooded to a bridge of 300 ports costs as much as 300 others, and its port's
-//! share of a vector may be all such packets. So the copies of a packet beyond [`FREE_COPIES_MAX`]
-//! are a debt of its port. While a port owes more than [`BURST_NS`], its packets with so many
-//! copies are dropped (`action_time`); its other packets are not concerned. Debts are paid with the
-//! time in which no other port has packets, and with a sixteenth of the rest.
+//! A packet that is flooded to a bridge of 300 ports costs as much as 300 other packets, and all
+//! packets of a port's share of a vector may be flooded. So each copy of a packet beyond
+//! [`FREE_COPIES_MAX`] adds to a debt of its input port. While a port owes more than [`BURST_NS`],
+//! its packets with so many copies are dropped (`action_time`); its other packets are executed.
+//! Debts are paid with the time in which no other port has packets, and with a sixteenth of the
+//! other time.
 //!
-//! Short lists of operations may recirculate several copies of a packet, each of which meets such a
-//! list again. So of a packet that was looked up again each copy beyond the first is a debt, and
-//! while its port owes too much no such list is executed at all. A port may have
-//! [`RECIRCULATED_OF_PORT_MAX`] packets looked up again in an iteration, as all ports of a worker
-//! share the room for those that wait.
+//! Short lists of operations may recirculate several copies of a packet, and each copy may meet
+//! such a list again. So each copy but the first of a recirculated packet adds to the debt, and
+//! while its port owes too much, no list of that kind is executed for it. All ports of a worker
+//! share the room for packets that wait to be looked up again, so a port may recirculate
+//! [`RECIRCULATED_OF_PORT_MAX`] packets in an iteration.
 
 use crate::debts::{Debts, SHARE_SHIFT};
 use flow::PortNo;
@@ -42,9 +43,9 @@ pub(crate) struct CopiesAccount {
     /// What a copy is charged with, nanoseconds.
     copy_ns: u64,
     debts: Debts,
-    /// Packets that were recirculated in this iteration, by port; `recirculating`: the ports that
-    /// had some.
+    /// Packets that were recirculated in this iteration, by port.
     recirculated: Vec<u16>,
+    /// Ports with recirculated packets in this iteration.
     recirculating: Vec<PortNo>,
 }
 

@@ -25,7 +25,7 @@ fn unseen_header(d: &mut [u8], ethertype: u16) {
 }
 
 /// Executes an operation that puts a network service header in front of the packet or removes one.
-/// Not inlined, so that the code of other operations is as it was.
+/// Not inlined: that keeps the code of other operations small.
 #[cold]
 #[inline(never)]
 pub(crate) fn change(op: &Op, p: &mut Packet, f: &mut Frame) -> Result<(), Drop> {

@@ -11,9 +11,9 @@ pub(crate) struct Columns {
     pub len: [u16; VECTOR],
     /// True if the packet has the same key as the packet before it.
     pub same: [bool; VECTOR],
-    /// True if the packet's megaflow and program are set before lookup: by an adapter's mark, by
-    /// the input port, or for the lookup after a recirculation. All false in vectors without such
-    /// packets.
+    /// True if the packet is preset: its megaflow and program are set before lookup, by an
+    /// adapter's mark, by the input port, or by a prediction after a recirculation. All false in
+    /// vectors without such packets.
     pub preset: [bool; VECTOR],
     /// How often the packet was recirculated. Only packets that waited have this.
     pub depth: [u8; VECTOR],

@@ -38,12 +38,12 @@ pub(crate) struct Batch {
     pub waited: usize,
     /// Packets beyond the miss budget, in order: they wait for the next vector. At most [`VECTOR`].
     pub postponed: Vec<Pending>,
-    /// Packets of this vector whose megaflow is known before lookup ([`Columns::preset`]).
+    /// Number of preset packets of this vector ([`Columns::preset`]).
     pub preset_count: usize,
     /// Numbers of the packets that stay in the batch for one more pass, ascending. Their keys are
     /// those of that pass.
     staying: Vec<u8>,
-    /// How many of the staying packets have their megaflow for the next pass already.
+    /// Number of staying packets that are preset for the next pass.
     next_preset_count: usize,
     /// How many VLAN tags matching looks behind (`vlan-limit`).
     pub vlan_limit: u8,

@@ -350,8 +350,8 @@ impl Store {
         }
     }
 
-    /// Writes a megaflow and makes it live. Only the worker calls this, for a free index. `ext`: its
-    /// mask has bits in lines 1 to 3.
+    /// Writes a megaflow and makes it live. Only the worker calls this, for a free index. `ext`:
+    /// its mask has bits in lines 1 to 3.
     pub fn write(&self, i: u32, key: &[u64; PWORDS], ext: bool, payload: Payload, hash: u64) {
         let line = self.lines.at(i as usize).cast::<u64>();
         // SAFETY: the megaflow is the worker's until it is live.

@@ -136,7 +136,7 @@ impl Lookup {
     }
 }
 
-/// Removes packets whose megaflow is known already from `todo`, without a branch for each.
+/// Removes preset packets from `todo`, without a branch for each.
 fn leave_out_preset(todo: &mut Vec<u8>, preset: &[bool; VECTOR]) {
     let mut left = 0;
     for n in 0..todo.len() {

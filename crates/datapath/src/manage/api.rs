@@ -84,8 +84,8 @@ impl Datapath {
         self.recent.take_missed()
     }
 
-    /// As [`Datapath::invalidate`], for megaflows of which `stale` is true. It examines each
-    /// megaflow once, 4,096 in a slice; changes that come later wait for its end.
+    /// Invalidates megaflows of which `stale` is true, as [`Datapath::invalidate`] does. It
+    /// examines each megaflow once, 4,096 in a slice; later changes wait for its end.
     pub fn invalidate_stale(&mut self, stale: Stale) -> Ticket {
         self.change(Change { regions: Vec::new(), stale: vec![stale] })
     }
@@ -106,9 +106,9 @@ impl Datapath {
         Bell(self.bell.clone())
     }
 
-    /// To be called before the control side waits on the bell, and before the last `poll` and
-    /// `drain_events`. False: it must come back within a millisecond in any case, because PMD
-    /// threads run (they never ring) or a change is under way.
+    /// Called before the control side waits on the bell, and before the last `poll` and
+    /// `drain_events`. False: the control side must come back within a millisecond in any case,
+    /// because PMD threads run, which never ring, or a change is under way.
     pub fn rests(&mut self) -> bool {
         self.bell.going_to_sleep();
         let kernel_only = self.workers.iter().flatten().count() == 1;
@@ -117,7 +117,7 @@ impl Datapath {
         kernel_only && sent && !self.reroute && idle
     }
 
-    /// To be called when the control side has waited.
+    /// Called when the control side has waited.
     pub fn awake(&self) {
         self.bell.awake();
     }

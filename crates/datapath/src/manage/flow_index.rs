@@ -2,15 +2,15 @@
 //! overlap a change without examining all.
 //!
 //! A megaflow with mask M overlaps a region (values, mask R) if the two agree on the bits of M & R.
-//! For all regions with the same R, the megaflows of one subtable, which all have mask M, are found
-//! by a hash of the bits M & R. Such an index is built once a subtable was scanned often enough
-//! for one M & R, and then kept up to date. Until then all megaflows of that subtable, and no
-//! others, are compared.
+//! All megaflows of one subtable have the same mask M. So for all regions with the same R, the
+//! megaflows of a subtable that overlap them are found by a hash of the bits M & R. An index by
+//! these bits is built once a subtable was scanned often enough for them, and is then kept up to
+//! date. Until then all megaflows of that subtable, and no others, are compared.
 //!
-//! A search, and an index that it builds, goes on in slices of few steps ([`Index::go_on`]), while
-//! megaflows come and go. A list of megaflows is visited from its end to its beginning: when one of
-//! them goes, the last one takes its place, which was visited before unless it has a place that is
-//! yet to be visited.
+//! A search, and the building of an index, goes on in slices of few steps ([`Index::go_on`]), while
+//! megaflows come and go. A list of megaflows is visited from its end to its beginning. When a
+//! megaflow leaves the list, the last one takes its place: it was visited before, unless its new
+//! place is yet to be visited.
 //!
 //! The twin is `invalidate::overlapping`.
 

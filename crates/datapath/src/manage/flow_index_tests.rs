@@ -170,7 +170,8 @@ fn a_search_in_slices_misses_none_that_stay() {
     assert!(searched_while > 3_000, "{searched_while}");
 }
 
-/// However many megaflows a change concerns, and of however many no index tells: a slice visits few.
+/// However many megaflows a change concerns, and of however many no index tells: a slice visits
+/// few.
 #[test]
 fn no_slice_of_a_search_visits_many_megaflows() {
     let (mut t, mut index) = (Table::new(60_000), Index::new(60_001));

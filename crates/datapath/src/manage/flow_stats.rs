@@ -7,10 +7,10 @@ use crate::messages::{Credits, UncachedReport};
 use action::{CachedDecision, Op};
 use std::collections::{HashMap, VecDeque};
 
-/// Counters of an account that take as long to credit as handing it over does.
+/// Crediting this many counters of an account takes as long as handing the account over.
 const ENTRY_COUNTERS: usize = 16;
-/// An account with effects counts for so many more: it may have four flows learned anew, of some
-/// 15 us each, or renewed.
+/// An account with effects counts as this many more accounts: its effects may teach or renew four
+/// flows, which takes some 15 us each.
 const EFFECTS_ENTRIES: usize = 16;
 
 #[derive(Default)]

@@ -1,5 +1,5 @@
-//! Packets that adapters forward without the host: they are credited to their megaflows, though no
-//! worker receives them.
+//! Packets that adapters forward without the host. No worker receives them, so the control side
+//! credits them to their megaflows.
 
 use crate::manage::Datapath;
 use crate::manage::watches::{Forwarded, Watch, WatchId};

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 static ASSUMED: OnceLock<Vec<usize>> = OnceLock::new();
 
 /// Pretends that the machine has a core for each of these NUMA nodes, for tests of placement
-/// (`--dummy-numa`); PMD threads are then not bound to cores. To be called before the first worker
-/// is started.
+/// (`--dummy-numa`); PMD threads are then not bound to cores. Called before the first worker is
+/// started.
 pub fn assume_cores(nodes: Vec<usize>) {
     let _ = ASSUMED.set(nodes);
 }
@@ -33,7 +33,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Reads core `id`. What the system does not say is as if all cores were alike.
+    /// Reads core `id`. A property that the system does not report is that of a machine with equal
+    /// cores.
     pub fn read(cpus: &Path, id: usize) -> Core {
         if let Some(nodes) = ASSUMED.get() {
             let numa = nodes.get(id).copied().unwrap_or(0);

@@ -34,10 +34,12 @@ enum Run {
 /// Operations on packets of the control side that a worker may have ahead when another one comes.
 const INJECTED_OPS_MAX: usize = 2048;
 
-/// Operations on packets of the control side, and the number of these packets.
+/// Packets of the control side so far.
 #[derive(Default)]
 struct Injected {
+    /// Operations on these packets since the worker was last known to have done everything.
     ops: usize,
+    /// Number of packets.
     packets: u64,
 }
 

@@ -119,7 +119,7 @@ pub(crate) struct MarkTable {
 /// The result of [`MarkTable::find`] for a burst.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// Packets whose megaflow is known by their mark, one bit each.
+    /// Packets that are preset by their mark, one bit each.
     pub preset: u32,
     /// Packets that have to be parsed, one bit each.
     pub parse: u32,

@@ -2,11 +2,11 @@
 //!
 //! The tables of a bridge decide what a miss costs: up to 65,536 steps, some milliseconds. If all
 //! flows of a port are new, each of its packets costs that, and ports of other bridges on the same
-//! thread would wait for a vector of them. So each miss may take [`MISS_STEPS_MAX`] steps. What one
-//! takes beyond that is a debt of its port, and the port is costly: its misses are decided about
-//! one by one. While a port has a debt its missed packets wait, and those that are too many to wait
-//! are dropped. Debts are paid with the time that no other port wants, and with a sixteenth of the
-//! rest.
+//! thread would wait for a vector of them. So each miss may take [`MISS_STEPS_MAX`] steps. Steps
+//! beyond that are a debt of the packet's port, and the port is costly: the pipeline is asked about
+//! its misses one by one. While a port has a debt, its missed packets wait, and those that are too
+//! many to wait are dropped. Debts are paid with the time that no other port wants, and with a
+//! sixteenth of the other time.
 
 use crate::debts::{Debts, SHARE_SHIFT};
 use crate::miss::policy::RETRY_INTERVALS;

@@ -5,9 +5,9 @@ use crate::parse::scalar::parse;
 use conntrack::{Meta, Ref};
 use flow::{Key, PortNo, at, flag};
 
-/// In place of a `vlan_limit`, which is less: the packet has no Ethernet header, and waits to be
-/// looked up. It is the batch that tells such packets from others, where it compares
-/// this number with its own limit anyway.
+/// A value of [`Frame::vlan_limit`] that no limit has: the packet has no Ethernet header, and waits
+/// to be looked up. The batch compares the number with its own limit anyway, and finds such packets
+/// by that.
 const BARE: u8 = u8::MAX;
 /// Bytes of the Ethernet header that such a packet has in memory.
 const ETHERNET: u16 = 14;

@@ -3,9 +3,9 @@
 //! A queue is saturated if its last poll returned as many packets as it was asked for, and light if
 //! it returned less than half a burst. Saturated queues divide the room that the others leave.
 //! While there is a saturated queue, light queues are polled only for every second vector. With one
-//! busy port and many guests, vectors full of packets to the guests then alternate with vectors
-//! full of their answers, and each guest's queue is served for several packets at once. When no
-//! queue is saturated, all are polled for every vector.
+//! busy port and many guests, vectors of packets to the guests then alternate with vectors of the
+//! guests' replies, and each guest's queue is served for several packets at once. Without a
+//! saturated queue all queues are polled for every vector.
 
 use packet::{BURST, VECTOR};
 

@@ -44,9 +44,11 @@ const GPE_PLAIN: u32 = vxlan::VALID | vxlan::GPE;
 /// VXLAN-GPE, first word: which payload.
 const GPE_PAYLOAD: u32 = 0xff;
 /// VXLAN with the group policy extension (draft-smith-vxlan-group-policy), first word: there is a
-/// group policy id; which other flags may be set; the bits of the id.
+/// group policy id.
 const GBP: u32 = 0x8000_0000;
+/// VXLAN with the group policy extension, first word: the other flags that may be set.
 const GBP_FLAGS: u32 = 0x0048_0000;
+/// VXLAN with the group policy extension, first word: the group policy id.
 const GBP_ID: u32 = 0xffff;
 /// Geneve (RFC 8926, section 3.4), first word of the header: the length of the options, in units of
 /// four bytes.

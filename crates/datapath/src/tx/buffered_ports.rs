@@ -15,8 +15,8 @@ pub(super) struct BufferedPorts {
 }
 
 impl BufferedPorts {
-    /// Removes the ports whose bursts are due from the list and returns them. [`BufferedPorts::reuse`]
-    /// takes the returned list back.
+    /// Removes the ports whose bursts are due from the list and returns them.
+    /// [`BufferedPorts::reuse`] takes the returned list back.
     #[inline]
     pub fn take_due(&mut self, ports: &mut [Option<TxPort>], now: u64) -> Vec<PortNo> {
         let mut flushing = std::mem::take(&mut self.flushing);

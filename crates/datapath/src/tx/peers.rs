@@ -1,8 +1,8 @@
 //! Handing packets over to the workers that serve other ports, by rings.
 //!
-//! All ports that a worker serves share its ring. So packets of one port may take as much of the
-//! ring as they leave free: a port that is sent more than its worker takes does not fill the ring
-//! for others.
+//! All ports that a worker serves share its ring. The packets of one port in the ring may be no
+//! more than the free places, so a port that is sent more than its worker takes does not fill the
+//! ring for other ports.
 
 use crate::messages::{HANDOFFS_MAX, Handoff};
 use crate::wake::Wake;

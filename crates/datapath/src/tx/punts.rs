@@ -1,8 +1,8 @@
 //! Punts to the control side: each source of punts has a rate, and a share of the queue.
 //!
-//! Packets of protocols that the switch itself speaks (LACP, BFD, ...) are a source of their own,
-//! so a port that sends many other packets to controllers does not lose its sessions. Samples are a
-//! source of their own, too.
+//! A source is an input port and a class of its packets. Packets of protocols that the switch
+//! itself speaks (LACP, BFD, ...) are a class of their own, so a port that sends many other packets
+//! to controllers does not lose its sessions. So are samples.
 
 use crate::events::PuntEvent;
 use crate::messages::PUNTS_MAX;

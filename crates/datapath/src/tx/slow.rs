@@ -1,15 +1,16 @@
-//! Limits the part of an iteration that ports get to which sending takes long.
+//! Limits the part of an iteration that goes to ports to which sending takes long.
 //!
-//! The kernel worker sends by system calls, whose length others decide: with a full table of
-//! neighbours the kernel takes 100 us for each ARP frame from a new sender, and a container's
-//! filter rules run inside the call. Each packet may take [`PACKET_SEND_NS_MAX`]; what it takes
-//! beyond that is its port's excess. In an iteration all ports together may use as excess a
+//! The kernel worker sends by system calls, and other programs decide how long these take: with a
+//! full table of neighbours the kernel takes 100 us for each ARP frame from a new sender, and a
+//! container's filter rules run inside the call. Each packet may take [`PACKET_SEND_NS_MAX`]; the
+//! time beyond that is its port's excess. In an iteration all ports together may have as excess a
 //! sixteenth of the time that the iteration before took without excess. A packet that takes more
-//! than is left is sent, and the next slow one waits until later iterations have paid for it; then
+//! than is left is sent. The next slow packet waits until later iterations have paid for it; then
 //! the ports that waited come first. An iteration that sends to slow ports only, or to none, pays
-//! with a quarter of its time. So slow ports have a fifth of the time that others leave, as the
-//! core may have other work, and packets of others wait for one slow packet, and not for a vector
-//! of them (25 ms).
+//! with a quarter of its time: the core may have other work, too.
+//!
+//! So slow ports get a fifth of the time that other ports leave, and packets of other ports wait
+//! for one slow packet, and not for a vector of them (25 ms).
 
 use crate::debts::SHARE_SHIFT;
 use crate::stats::clock::{cycles, cycles_per_second};
