@@ -236,7 +236,11 @@ const PORT: &[Knob] = &[
     ("other_config:mcast-snooping-flood-reports", FLAG, ""),
     ("other_config:priority-tags", Only(&["never", "if-nonzero", "always", "true", "false"]), ""),
     ("other_config:qinq-ethtype", Only(&["802.1ad", "802.1q"]), ""),
-    ("other_config:rstp-admin-p2p-mac", Works, ""),
+    (
+        "other_config:rstp-admin-p2p-mac",
+        Of(Form::Between(0, 2)),
+        "2 (the standard's auto) counts as 0, as in ovs-vswitchd",
+    ),
     ("other_config:rstp-enable", FLAG, ""),
     ("other_config:rstp-path-cost", U32, ""),
     ("other_config:rstp-port-admin-edge", FLAG, ""),

@@ -135,7 +135,7 @@ fn a_value_that_asks_for_nothing_is_no_news_and_a_changed_one_is() {
 /// Open vSwitch ignores in silence, too, is no reason to warn.
 #[test]
 fn a_value_of_another_form_is_said() {
-    let cases: [(&str, &str, &[&str], &[&str]); 13] = [
+    let cases: [(&str, &str, &[&str], &[&str]); 14] = [
         ("Open_vSwitch", "max-idle", &["100", "500"], &["-1", "1.5", "much", "1e3"]),
         ("Open_vSwitch", "hw-offload", &["true", "false"], &["yes", "TRUE", "1"]),
         ("Open_vSwitch", "pmd-auto-lb-load-threshold", &["0", "100"], &["101", "-1", "x"]),
@@ -152,6 +152,7 @@ fn a_value_of_another_form_is_said() {
             &["0x1", "00000000000000ab"],
             &["0", "1234", "0x12345678901234567"],
         ),
+        ("Port", "rstp-admin-p2p-mac", &["0", "1", "2"], &["3", "-1", "true", "auto", "0x0"]),
         ("Bridge", "stp-priority", &["0", "65535"], &["65536", "0x10"]),
         ("Port", "priority-tags", &["never", "always"], &["sometimes"]),
     ];

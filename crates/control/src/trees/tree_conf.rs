@@ -219,6 +219,8 @@ fn port_asked(
         _ => default,
     };
     let rapid = protocol.prefix == RSTP.prefix;
+    // 0: no, 1: yes, 2: as the link is, of which nothing is known: no.
+    let link_kind = of("admin-p2p-mac").and_then(|v| v.parse::<i64>().ok());
     let mbps = if mbps == 0 { DEFAULT_MBPS } else { mbps };
     let cost = of("path-cost").map(|text| text.parse().unwrap_or(0));
     let priority = of("port-priority").and_then(|text| parse_number(text)?.try_into().ok());
@@ -235,7 +237,7 @@ fn port_asked(
             path_cost,
             admin_edge: is("port-admin-edge", false),
             auto_edge: is("port-auto-edge", true),
-            point_to_point: of("admin-p2p-mac").is_none_or(|v| v != "0"),
+            point_to_point: !matches!(link_kind, Some(0 | 2)),
         },
         checks: is("port-mcheck", false),
     }

@@ -140,3 +140,24 @@ fn rstp_has_settings_of_its_own_and_goes_before_stp() {
     );
     assert_eq!(tree.ports[0].path_cost, 2000);
 }
+
+/// What ovs-vswitchd 3.1 makes of each value; 2, the standard's "auto", is not point-to-point.
+#[test]
+fn a_link_is_point_to_point_unless_a_number_says_otherwise() {
+    for (value, expected) in [
+        (None, true),
+        (Some("1"), true),
+        (Some("0"), false),
+        (Some("00"), false),
+        (Some("2"), false),
+        (Some("auto"), true),
+        (Some("false"), true),
+        (Some("0x0"), true),
+    ] {
+        let settings: Vec<_> = value.iter().map(|v| ("rstp-admin-p2p-mac", *v)).collect();
+        let conf = bridge(&[], vec![port("a", &settings)]);
+        let tree = asked(&BridgeConf { rstp: true, ..conf }).0.unwrap();
+        let a = tree.ports.iter().find(|p| p.iface == "a").unwrap();
+        assert_eq!(a.rapid.point_to_point, expected, "{value:?}");
+    }
+}
