@@ -53,7 +53,7 @@ pub use action_text::{action_text, actions_text, instructions_text};
 pub use events::{Event, StagedPacket};
 pub use in_band::{BRIDGE_FLOWS_MAX, InBand, REMOTE_FLOWS_MAX};
 pub use mac_table::{MacEntry, MacStats};
-pub use mcast::members::McastEntry;
+pub use mcast::members::{McastEntry, McastPlace};
 pub use meter_table::METERS_MAX;
 pub use mirroring::{MIRRORS_MAX, MirrorSpec, MirrorTo};
 pub use switch::Switch;

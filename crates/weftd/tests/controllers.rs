@@ -505,6 +505,31 @@ fn others_are_answered_while_a_big_table_is_dumped() {
     assert!(longest < took / 3, "no answer to others for {longest:?} of {took:?}");
 }
 
+#[test]
+fn others_are_answered_while_many_addresses_are_shown() {
+    if !privileged() {
+        return;
+    }
+    const ADDRESSES: usize = 30_000;
+    let ns = Netns::new().unwrap();
+    let lab = Lab::new(&ns, "fail_mode=secure other_config:mac-table-size=100000");
+    let mut stream = control_stream(&lab);
+    for i in 0..ADDRESSES {
+        let mac = format!("02:00:00:{:02x}:{:02x}:{:02x}", i >> 16, i >> 8 & 0xff, i & 0xff);
+        call(&mut stream, "fdb/add", &["br0", "p1", "0", &mac]);
+    }
+    // On a busy machine clients may not run for as long as all of it takes: the best look counts.
+    let look = |_| beside_questions(&lab, || lab.sw.appctl(&["fdb/show", "br0"]).unwrap());
+    let best = (0..10).map(look).min_by_key(|(_, _, longest)| *longest);
+    let (text, took, longest) = best.unwrap();
+    let mut macs: Vec<_> = text.lines().skip(1).map(|l| &l[13..30]).collect();
+    macs.sort_unstable();
+    macs.dedup();
+    assert_eq!((macs.len(), text.lines().count()), (ADDRESSES, ADDRESSES + 1));
+    println!("shown in {took:?}, no answer for {longest:?}");
+    assert!(longest < took / 3, "no answer to others for {longest:?} of {took:?}");
+}
+
 /// What `work` returns, and how long the control thread works meanwhile: altogether, and at most
 /// without an answer to others. Its own time is counted, as the machine may take cores away. For
 /// the same reason a client on each core asks, by one connection: one of them that does not run
@@ -518,8 +543,7 @@ fn beside_questions<T>(lab: &Lab, work: impl FnOnce() -> T) -> (T, Duration, Dur
             let (done, answers) = (&done, &answers);
             s.spawn(move || {
                 stay_on(core);
-                let path = format!("ovs-vswitchd.{}.ctl", lab.sw.daemon_pid().unwrap());
-                let mut stream = UnixStream::connect(lab.path(&path)).unwrap();
+                let mut stream = control_stream(lab);
                 while !done.load(Relaxed) {
                     ask(&mut stream);
                     answers.lock().unwrap().push(worked());
@@ -543,10 +567,21 @@ fn beside_questions<T>(lab: &Lab, work: impl FnOnce() -> T) -> (T, Duration, Dur
 
 /// What `ovs-appctl version` does.
 fn ask(stream: &mut UnixStream) {
-    stream.write_all(br#"{"id":0,"method":"version","params":[]}"#).unwrap();
+    call(stream, "version", &[]);
+}
+
+/// Has the daemon carry out a command, without a process for it.
+fn call(stream: &mut UnixStream, method: &str, params: &[&str]) {
+    let request = serde_json::json!({ "id": 0, "method": method, "params": params });
+    stream.write_all(request.to_string().as_bytes()).unwrap();
     let mut answers = serde_json::Deserializer::from_reader(stream).into_iter::<Value>();
     let answer = answers.next().unwrap().unwrap();
     assert!(answer["result"].is_string(), "{answer}");
+}
+
+fn control_stream(lab: &Lab) -> UnixStream {
+    let path = format!("ovs-vswitchd.{}.ctl", lab.sw.daemon_pid().unwrap());
+    UnixStream::connect(lab.path(&path)).unwrap()
 }
 
 /// How long the daemon's control thread has run.

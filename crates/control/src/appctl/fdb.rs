@@ -4,7 +4,7 @@ use super::command::{Handler, Job, bridge};
 use super::flow_dump::in_turns;
 use crate::housekeeping::take_in;
 use crate::state::{State, collect};
-use ofproto::{BridgeId, instructions_text};
+use ofproto::{BridgeId, MacEntry, instructions_text};
 use openflow::{FlowSelect, FlowStats};
 use std::fmt::Write;
 
@@ -14,10 +14,62 @@ const PART_FLOWS: usize = 16;
 const PIECE_PARTS_MAX: usize = 32;
 const PIECE_BYTES: usize = 1 << 16;
 
+/// Rows of a table that are shown at once, the oldest first. A longer table is shown in turns, in
+/// an order of its own.
+pub(super) const ROWS_AT_ONCE_MAX: usize = 16_384;
+/// Places of a longer table that are looked at in one turn.
+pub(super) const ROWS_PER_TURN: usize = 2048;
+
 /// Learned addresses.
 pub fn show(s: &mut State, args: &[String]) -> Result<Job, String> {
-    bridge(s, &args[0])?;
-    Ok(collected(args, shown))
+    let id = bridge(s, &args[0])?;
+    let title = " port  VLAN  MAC                Age\n";
+    Ok(rows(title, move |s, from, out| some(s, id, from, out)))
+}
+
+/// A command that shows rows under a title when what packets taught so far is known. `some` writes
+/// those from a place on, and returns where it goes on in the next turn.
+pub(super) fn rows<P: Copy + 'static>(
+    title: &str,
+    some: impl Fn(&State, Option<P>, &mut String) -> Option<P> + 'static,
+) -> Job {
+    let (mut out, mut place) = (title.to_string(), None);
+    let turn = move |s: &mut State| {
+        place = some(s, place, &mut out);
+        (std::mem::take(&mut out), place.is_some())
+    };
+    Box::new(move |state, reply| {
+        Box::pin(async move {
+            take_in(&state).await;
+            collect(&state).await;
+            let job = in_turns(&state.borrow(), None, turn);
+            job(state, reply).await;
+        })
+    })
+}
+
+/// Writes some learned addresses, or all if they are few; the place to go on from.
+fn some(s: &State, id: BridgeId, from: Option<usize>, out: &mut String) -> Option<usize> {
+    let now = s.now_ns();
+    let few = |stats: ofproto::MacStats| stats.current <= ROWS_AT_ONCE_MAX;
+    if from.is_none() && s.ofproto.fdb_stats(id).is_ok_and(few) {
+        s.ofproto.fdb(id).into_iter().flatten().for_each(|e| line(&e, now, out));
+        return None;
+    }
+    s.ofproto.fdb_from(id, from.unwrap_or(0), ROWS_PER_TURN, &mut |e| {
+        line(e, now, out);
+        true
+    })
+}
+
+fn line(e: &MacEntry, now: u64, out: &mut String) {
+    let (port, [a, b, c, d, f, g]) = (number(e.port), e.mac);
+    let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{f:02x}:{g:02x}");
+    let age = match e.fixed {
+        true => "static".into(),
+        false => format!("{:3}", now.saturating_sub(e.used) / 1_000_000_000),
+    };
+    let _ = writeln!(out, "{port:>5}  {:4}  {mac}  {age}", e.vlan);
 }
 
 /// A command that is carried out when what packets taught so far is known.
@@ -31,27 +83,6 @@ pub(super) fn collected(args: &[String], run: Handler) -> Job {
             reply.send(answer);
         })
     })
-}
-
-fn shown(s: &mut State, args: &[String]) -> Result<String, String> {
-    let id = bridge(s, &args[0])?;
-    let now = s.now_ns();
-    let mut out = String::from(" port  VLAN  MAC                Age\n");
-    for e in s.ofproto.fdb(id).map_err(|e| e.to_string())? {
-        let port = number(e.port);
-        let m = e.mac;
-        let mac = format!(
-            "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}",
-            m[0], m[1], m[2], m[3], m[4], m[5]
-        );
-        let age = if e.fixed {
-            "static".into()
-        } else {
-            format!("{:3}", now.saturating_sub(e.used) / 1_000_000_000)
-        };
-        let _ = writeln!(out, "{port:>5}  {:4}  {mac}  {age}", e.vlan);
-    }
-    Ok(out)
 }
 
 /// An OpenFlow port as a number, or by its name if that is reserved.

@@ -1,31 +1,43 @@
 //! `mdb/*`: members of multicast groups, of bridges that snoop.
 
 use super::command::{Job, bridge};
-use super::fdb::{collected, number};
+use super::fdb::{ROWS_AT_ONCE_MAX, ROWS_PER_TURN, collected, number, rows};
 use crate::state::State;
+use ofproto::{BridgeId, McastEntry, McastPlace};
 use std::fmt::Write;
 
 const DISABLED: &str = "multicast snooping is disabled";
 
-/// Members and routers.
+/// Members and routers: of a long list some in each turn, by group.
 pub fn show(s: &mut State, args: &[String]) -> Result<Job, String> {
-    bridge(s, &args[0])?;
-    Ok(collected(args, shown))
+    let id = bridge(s, &args[0])?;
+    s.ofproto.mdb_len(id).ok_or(DISABLED)?;
+    let title = " port  VLAN  GROUP                Age\n";
+    Ok(rows(title, move |s, place, out| some(s, id, place, out)))
 }
 
-fn shown(s: &mut State, args: &[String]) -> Result<String, String> {
-    let id = bridge(s, &args[0])?;
+/// Writes some members and routers, or all if they are few; the place to go on behind.
+fn some(
+    s: &State,
+    id: BridgeId,
+    place: Option<McastPlace>,
+    out: &mut String,
+) -> Option<McastPlace> {
     let now = s.now_ns();
-    let mut out = String::from(" port  VLAN  GROUP                Age\n");
-    for e in s.ofproto.mdb(id).ok_or(DISABLED)? {
-        let (port, age) = (number(e.port), now.saturating_sub(e.used) / 1_000_000_000);
-        let _ = match e.group.map(|g| (g, g.to_ipv4_mapped())) {
-            Some((_, Some(group))) => writeln!(out, "{port:>5}  {:4}  {group}{age:12}", e.vlan),
-            Some((group, None)) => writeln!(out, "{port:>5}  {:4}  {group}{age:12}", e.vlan),
-            None => writeln!(out, "{port:>5}  {:4}  querier{age:16}", e.vlan),
-        };
+    if place.is_none() && s.ofproto.mdb_len(id).is_none_or(|n| n <= ROWS_AT_ONCE_MAX) {
+        s.ofproto.mdb(id).into_iter().flatten().for_each(|e| line(&e, now, out));
+        return None;
     }
-    Ok(out)
+    s.ofproto.mdb_after(id, place, ROWS_PER_TURN, &mut |e| line(&e, now, out))
+}
+
+fn line(e: &McastEntry, now: u64, out: &mut String) {
+    let (port, age) = (number(e.port), now.saturating_sub(e.used) / 1_000_000_000);
+    let _ = match e.group.map(|g| (g, g.to_ipv4_mapped())) {
+        Some((_, Some(group))) => writeln!(out, "{port:>5}  {:4}  {group}{age:12}", e.vlan),
+        Some((group, None)) => writeln!(out, "{port:>5}  {:4}  {group}{age:12}", e.vlan),
+        None => writeln!(out, "{port:>5}  {:4}  querier{age:16}", e.vlan),
+    };
 }
 
 /// Forgets members and routers.

@@ -10,13 +10,13 @@
 //! What is flushed, or was learned behind a port that goes, is dead at once: the view says up to
 //! which serial number. [`McastTable::sweep`] removes it later, some at a time.
 
-use crate::growth::make_room;
 use crate::shares::Shares;
 use crate::types::McastConfig;
 use openflow::OfPort;
 use rpds::HashTrieMapSync;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use sync::{Domain, Published};
 
@@ -107,6 +107,15 @@ pub struct McastEntry {
     pub used: u64,
 }
 
+/// The group or router that was looked at last ([`McastTable::entries_after`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum McastPlace {
+    /// A group in a VLAN.
+    Group(u16, Ipv6Addr),
+    /// A router's VLAN and OpenFlow port.
+    Router(u16, u32),
+}
+
 #[derive(Clone, Copy)]
 struct Member {
     port: OfPort,
@@ -118,7 +127,7 @@ struct Member {
 pub(crate) struct McastTable {
     config: McastConfig,
     /// Members of each group; the member that reported longest ago is first.
-    groups: HashMap<Group, Vec<Member>>,
+    groups: BTreeMap<Group, Vec<Member>>,
     /// Groups and ports of memberships, by serial number.
     members: BTreeMap<u64, (Group, OfPort)>,
     /// The groups of each port, by the membership's serial number.
@@ -158,7 +167,7 @@ impl McastTable {
     pub fn new(domain: Domain, config: McastConfig) -> McastTable {
         McastTable {
             config: within(config),
-            groups: HashMap::new(),
+            groups: BTreeMap::new(),
             members: BTreeMap::new(),
             by_port: BTreeMap::new(),
             shares: Shares::default(),
@@ -236,7 +245,6 @@ impl McastTable {
         if !self.groups.contains_key(&group) && !self.has_room() {
             return;
         }
-        make_room(&mut self.groups, self.config.table_size);
         let all = self.groups.entry(group).or_default();
         all.last().iter().for_each(|m| _ = self.order.remove(&m.serial));
         let before = all.iter().position(|m| m.port == port).map(|at| all.remove(at));
@@ -462,6 +470,53 @@ impl McastTable {
         members.chain(routers).collect()
     }
 
+    /// Number of memberships and routers, dead ones included.
+    pub fn len(&self) -> usize {
+        self.members.len() + self.routers.len()
+    }
+
+    /// Calls `each` with memberships by group, then with routers by VLAN. Examines `looks` of them
+    /// behind a place, and the rest of a group. Returns the place to continue behind; None: there
+    /// are no more.
+    pub fn entries_after(
+        &self,
+        place: Option<McastPlace>,
+        looks: usize,
+        each: &mut dyn FnMut(McastEntry),
+    ) -> Option<McastPlace> {
+        use McastPlace::{Group, Router};
+        let mut left = looks.max(1);
+        let groups = match place {
+            None => Some(Unbounded),
+            Some(Group(vlan, group)) => Some(Excluded((vlan, group))),
+            Some(Router(..)) => None,
+        };
+        let groups = groups.map(|from| self.groups.range((from, Unbounded)));
+        for (&(vlan, group), members) in groups.into_iter().flatten() {
+            for m in members.iter().filter(|m| self.lives(m)) {
+                each(McastEntry { port: m.port, vlan, group: Some(group), used: m.used });
+            }
+            left = left.saturating_sub(members.len());
+            if left == 0 {
+                return Some(Group(vlan, group));
+            }
+        }
+        let from = match place {
+            Some(Router(vlan, port)) => Excluded((vlan, port)),
+            _ => Unbounded,
+        };
+        for (&(vlan, port), m) in self.routers.range((from, Unbounded)) {
+            if self.lives(m) {
+                each(McastEntry { port, vlan, group: None, used: m.used });
+            }
+            left -= 1;
+            if left == 0 {
+                return Some(Router(vlan, port));
+            }
+        }
+        None
+    }
+
     fn show_group(&mut self, group: Group) {
         self.view_group(group);
         self.changed.insert(Changed::Group(group.1));
@@ -551,6 +606,36 @@ mod tests {
         (200..210).for_each(|i| t.join(group(i), 1, 13));
         t.configure(fewer);
         assert_eq!((t.expire(14, 4), t.expire(14, 99), t.groups.len()), (4, 6, 10));
+    }
+
+    /// All entries are shown piece by piece, each once, also those that are heard of meanwhile.
+    #[test]
+    fn entries_are_shown_piece_by_piece_and_once() {
+        const PIECE: usize = 16;
+        let config = McastConfig { table_size: 1000, ..McastConfig::default() };
+        let mut t = McastTable::new(Domain::new().writer().domain().clone(), config);
+        for i in 0..300 {
+            (1..=1 + u32::from(i % 3)).for_each(|port| t.join(group(i), port, 1));
+        }
+        (0..40).for_each(|vlan| t.router(vlan, 9, 1));
+        let key = |e: &McastEntry| (e.group.is_none(), e.vlan, e.group, e.port);
+        let mut expected: Vec<_> = t.entries().iter().map(key).collect();
+        expected.sort_unstable();
+        let (mut shown, mut place) = (Vec::new(), None);
+        loop {
+            let before = shown.len();
+            place = t.entries_after(place, PIECE, &mut |e| shown.push(key(&e)));
+            assert!(shown.len() - before < PIECE + 3);
+            (0..300).for_each(|i| t.join(group(i), 1, 2));
+            (0..40).for_each(|vlan| t.router(vlan, 9, 2));
+            if place.is_none() {
+                break;
+            }
+        }
+        shown.sort_unstable();
+        assert_eq!((shown, t.len()), (expected, 640));
+        t.flush();
+        assert_eq!(t.entries_after(None, usize::MAX, &mut |_| panic!("dead")), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Multicast snooping of bridges: memberships and routers are learned from packets of IGMP and MLD.
 
 use super::Switch;
-use crate::mcast::members::{Changed, McastEntry, McastTable};
+use crate::mcast::members::{Changed, McastEntry, McastPlace, McastTable};
 use crate::mcast::messages::{self, Said};
 use crate::translate::effects::McastContext;
 use crate::types::{BridgeId, McastConfig};
@@ -48,6 +48,24 @@ impl Switch {
     /// Members and routers (`mdb/show`); None: the bridge does not snoop.
     pub fn mdb(&self, id: BridgeId) -> Option<Vec<McastEntry>> {
         Some(self.mcast.get(&id.0)?.entries())
+    }
+
+    /// Number of members and routers, and of those that are still to be removed; None: the bridge
+    /// does not snoop.
+    pub fn mdb_len(&self, id: BridgeId) -> Option<usize> {
+        Some(self.mcast.get(&id.0)?.len())
+    }
+
+    /// Some members and routers, by group and VLAN: examines `looks` behind a place, and the rest
+    /// of a group. Returns the place to continue behind; None: there are no more.
+    pub fn mdb_after(
+        &self,
+        id: BridgeId,
+        place: Option<McastPlace>,
+        looks: usize,
+        each: &mut dyn FnMut(McastEntry),
+    ) -> Option<McastPlace> {
+        self.mcast.get(&id.0)?.entries_after(place, looks, each)
     }
 
     /// Removes members and routers (`mdb/flush`); false: the bridge does not snoop.
