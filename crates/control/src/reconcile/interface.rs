@@ -1,6 +1,6 @@
 //! Interfaces of bridges: opened, changed and closed as the database says.
 
-use super::numbers::{database_number, dummy_number, of_number, renumbered};
+use super::numbers::{Claims, database_number, dummy_number, of_number, renumbered};
 use super::port_spec::port_spec;
 use super::prepare::{Opened, Prepared, prepare};
 use super::turn::give_turn;
@@ -155,6 +155,7 @@ pub(super) async fn configure_iface(
     state: &Shared,
     (br, port): (&BridgeConf, &PortConf),
     conf: &IfaceConf,
+    claims: &mut Claims,
     mut prepared: Prepared,
 ) -> Prepared {
     let has_port = || {
@@ -167,7 +168,7 @@ pub(super) async fn configure_iface(
             let closing = state.borrow().closing.clone();
             closing.gone(&conf.kind, &conf.name).await;
         }
-        if configured(&mut state.borrow_mut(), (br, port), conf, &mut prepared) {
+        if configured(&mut state.borrow_mut(), (br, port), conf, (claims, &mut prepared)) {
             break;
         }
         prepared.add(prepare(state, br, &[(port, conf)]).await);
@@ -180,7 +181,7 @@ fn configured(
     s: &mut State,
     (br, port): (&BridgeConf, &PortConf),
     conf: &IfaceConf,
-    prepared: &mut Prepared,
+    given: (&mut Claims, &mut Prepared),
 ) -> bool {
     let now = s.now_ms();
     crate::oam::configure(s, conf);
@@ -221,7 +222,7 @@ fn configured(
         let _ = s.ofproto.update_port(id, spec);
         return true;
     }
-    let result = attach(s, (br, port), conf, prepared);
+    let result = attach(s, (br, port), conf, given);
     if let Some(iface) = s.bridges.get_mut(&br.name).and_then(|b| b.ifaces.get_mut(&conf.name)) {
         match result {
             Ok((of_port, dp_port)) => {
@@ -328,7 +329,7 @@ fn attach(
     s: &mut State,
     (br, port): (&BridgeConf, &PortConf),
     conf: &IfaceConf,
-    prepared: &mut Prepared,
+    (claims, prepared): (&mut Claims, &mut Prepared),
 ) -> Result<(OfPort, Option<flow::PortNo>), String> {
     if is_reserved(&conf.name) {
         return Err(RESERVED.into());
@@ -341,7 +342,9 @@ fn attach(
             conf.name
         ));
     }
-    let (of_port, next_port) = of_number(bridge, br, conf)?;
+    let is_used = |n| s.ofproto.port(id, n).is_some();
+    let known = (&bridge.ifaces, bridge.next_port);
+    let (of_port, next_port) = of_number(known, (br, conf), claims, is_used)?;
     let dp_port = if conf.kind == "patch" {
         match conf.options.get("peer") {
             Some(peer) if *peer != conf.name => None,

@@ -21,6 +21,7 @@ use crate::state::{Shared, State};
 use crate::{controllers, settings, vlog};
 use bridge::{add_bridge, fail_state, forget_flows, shrink_tables, start_over};
 use interface::{configure_iface, remove_ifaces};
+use numbers::Claims;
 use prepare::{PREPARED_INTERFACES_MAX, prepare};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -138,10 +139,11 @@ async fn configure_bridge(state: &Shared, conf: &BridgeConf, turn: &mut Instant)
     let mut all: Vec<(&PortConf, &IfaceConf)> =
         conf.ports.iter().flat_map(|p| p.interfaces.iter().map(move |i| (p, i))).collect();
     all.sort_by_key(|(_, i)| i.ofport_request.is_none());
+    let mut claims = Claims::default();
     for some in all.chunks(PREPARED_INTERFACES_MAX) {
         let mut prepared = prepare(state, conf, some).await;
         for (port, iface) in some {
-            prepared = configure_iface(state, (conf, port), iface, prepared).await;
+            prepared = configure_iface(state, (conf, port), iface, &mut claims, prepared).await;
             give_turn(state, turn).await;
         }
         state.borrow().closing.close(prepared.unused(), BTreeMap::new());
