@@ -137,7 +137,8 @@ async fn perform(
             request @ (MultipartRequest::GroupStats(_)
             | MultipartRequest::GroupDesc(_)
             | MultipartRequest::MeterStats(_)
-            | MultipartRequest::MeterConfig(_)),
+            | MultipartRequest::MeterConfig(_)
+            | MultipartRequest::PortStats(_)),
         ) => multipart::numbered(state, id, to, &request).await.map(|()| None),
         Request::Multipart(MultipartRequest::FlowMonitor(requests)) => {
             multipart::monitor(state, id, to, requests).await.map(|()| None)

@@ -38,9 +38,6 @@ pub fn answer(
         // Taken message by message ([`table_features`]).
         Q::TableFeatures(_) => return Ok(None),
         Q::TableDesc => MultipartReply::TableDesc(s.ofproto.table_stats(bridge)?),
-        Q::PortStats(p) => {
-            MultipartReply::PortStats(s.port_stats(id, |port| p == port::ANY || port == p))
-        }
         Q::PortDesc(p) => {
             let all = s.port_descs(id);
             MultipartReply::PortDesc(
@@ -52,7 +49,11 @@ pub fn answer(
         }
         Q::QueueDesc { port, queue } => MultipartReply::QueueDesc(s.queues(id, port, queue)?),
         // Sent piece by piece ([`numbered`]).
-        Q::GroupStats(_) | Q::GroupDesc(_) | Q::MeterStats(_) | Q::MeterConfig(_) => {
+        Q::GroupStats(_)
+        | Q::GroupDesc(_)
+        | Q::MeterStats(_)
+        | Q::MeterConfig(_)
+        | Q::PortStats(_) => {
             return Ok(None);
         }
         Q::GroupFeatures => group_features(version),
@@ -153,8 +154,8 @@ pub async fn flows(
     }
 }
 
-/// Answers a request for groups or meters: some at a time, as [`flows`] does. What comes or goes
-/// meanwhile is in the answer or not.
+/// Answers a request for groups, meters or ports' counters: some at a time, as [`flows`] does. What
+/// comes or goes meanwhile is in the answer or not.
 pub async fn numbered(
     state: &Shared,
     id: ConnId,
@@ -165,7 +166,7 @@ pub async fn numbered(
     loop {
         let backlog = {
             let mut s = state.borrow_mut();
-            let (piece, next) = numbered_piece(&s, id, request, from)?;
+            let (piece, next) = numbered_piece(&mut s, id, request, from)?;
             let Some(conn) = s.conns.get_mut(&id) else { return Ok(()) };
             conn.reply_part(to, &piece, next.is_some());
             let Some(next) = next else { return Ok(()) };
@@ -177,9 +178,9 @@ pub async fn numbered(
     }
 }
 
-/// Groups or meters with numbers from `from` on, and where the next piece begins.
+/// Groups, meters or ports with numbers from `from` on, and where the next piece begins.
 fn numbered_piece(
-    s: &State,
+    s: &mut State,
     id: ConnId,
     request: &MultipartRequest,
     from: u32,
@@ -202,6 +203,10 @@ fn numbered_piece(
         Q::MeterConfig(m) => {
             let piece = s.ofproto.meter_config(bridge, *m, from)?;
             (MultipartReply::MeterConfig(piece.entries), piece.next)
+        }
+        Q::PortStats(p) => {
+            let (ports, next) = s.port_stats(id, *p, from);
+            (MultipartReply::PortStats(ports), next)
         }
         _ => return Err(OfError::BadType),
     })

@@ -4,7 +4,10 @@ use super::State;
 use crate::of::ConnId;
 use crate::vlog;
 use ofproto::BridgeId;
-use openflow::{FragHandling, OfError, OfPort, PortDesc, PortStats, Reply};
+use openflow::{FragHandling, OfError, OfPort, PortDesc, PortStats, Reply, port};
+
+/// Ports whose counters are read in one turn.
+const PORTS_PER_TURN: usize = 256;
 
 impl State {
     /// The reply to a features request.
@@ -20,17 +23,27 @@ impl State {
         self.bridge_id(id).map_or(Vec::new(), |b| self.ofproto.port_descs(b))
     }
 
-    /// Counters of those of a connection's bridge's ports that are `wanted`.
-    pub fn port_stats(&mut self, id: ConnId, wanted: impl Fn(OfPort) -> bool) -> Vec<PortStats> {
-        let Some(name) = self.conns.get(&id).map(|c| c.bridge.clone()) else { return Vec::new() };
+    /// Counters of some of a connection's bridge's ports: a port, or those with numbers from `from`
+    /// on; and where the next ones begin.
+    pub fn port_stats(
+        &mut self,
+        id: ConnId,
+        wanted: OfPort,
+        from: OfPort,
+    ) -> (Vec<PortStats>, Option<OfPort>) {
         let now = self.now_ms();
         self.count_patches();
-        let Some(bridge) = self.bridges.get_mut(&name) else { return Vec::new() };
-        let ifaces = bridge.ifaces.values_mut().filter(|i| i.of_port.is_some_and(&wanted));
+        let bridge = self.conns.get(&id).and_then(|c| self.bridges.get_mut(&c.bridge));
+        let Some(bridge) = bridge else { return Default::default() };
+        let is_wanted = |n: &OfPort| *n >= from && (wanted == port::ANY || *n == wanted);
+        let numbers = bridge.ifaces.values().filter_map(|i| i.of_port).filter(is_wanted);
+        let (some, next) = some_ports(numbers.collect());
+        let ifaces = bridge.ifaces.values_mut();
+        let ifaces = ifaces.filter(|i| i.of_port.is_some_and(|n| some.binary_search(&n).is_ok()));
         let mut all: Vec<PortStats> =
             ifaces.filter_map(|i| i.of_stats(&mut self.dp, now)).collect();
         all.sort_by_key(|p| p.port);
-        all
+        (all, next)
     }
 
     /// Looks at the counters of patch and tunnel ports, which the switch half keeps.
@@ -90,4 +103,33 @@ impl State {
 pub fn admin_up(pm: &openflow::PortMod) -> Option<bool> {
     const DOWN: u32 = openflow::port_config::PORT_DOWN;
     (pm.mask & DOWN != 0).then_some(pm.config & DOWN == 0)
+}
+
+/// The lowest numbers of ports, in order, and the one that is next.
+fn some_ports(mut numbers: Vec<OfPort>) -> (Vec<OfPort>, Option<OfPort>) {
+    numbers.sort_unstable();
+    let next = numbers.get(PORTS_PER_TURN).copied();
+    numbers.truncate(PORTS_PER_TURN);
+    (numbers, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_few_ports_are_read_in_a_turn_and_of_all_in_the_end() {
+        let (mut left, mut seen): (Vec<OfPort>, _) = ((1..1000).rev().collect(), Vec::new());
+        left.push(port::LOCAL);
+        let all = left.len();
+        loop {
+            let (some, next) = some_ports(left.clone());
+            assert!(some.len() <= PORTS_PER_TURN && some.is_sorted());
+            seen.extend(some);
+            let Some(next) = next else { break };
+            left.retain(|n| *n >= next);
+        }
+        assert!(seen.is_sorted() && seen.len() == all && seen.last() == Some(&port::LOCAL));
+        assert_eq!(some_ports(Vec::new()), (Vec::new(), None));
+    }
 }
