@@ -10,8 +10,15 @@ const REFUSED: &str = "ovs-vswitchd: odp_actions_from_string (Invalid argument)\
 
 /// `dpctl/parse-actions ACTIONS...`: each as it is printed.
 pub fn parse(_: &mut State, args: &[String]) -> Result<String, String> {
-    let mut out = String::new();
+    parsed(args)
+}
+
+/// All lists together are no longer than one may be: a turn of the control thread reads them.
+fn parsed(args: &[String]) -> Result<String, String> {
+    let (mut out, mut left) = (String::new(), flow::TEXT_MAX);
     for typed in typed(args).1 {
+        let Some(rest) = left.checked_sub(typed.len()) else { return Err(out + REFUSED) };
+        left = rest;
         match odp_actions::parse(typed, &|_| None) {
             Some(actions) => out += &format!("{}\n", odp_actions::text(&actions)),
             None => return Err(out + REFUSED),
@@ -182,6 +189,14 @@ mod tests {
         let tunnel = "tunnel(src=1.1.1.1,dst=2.2.2.2,tos=0,ttl=64,flags(key))";
         let text = run(&[tunnel, "1"]).unwrap();
         assert!(text.starts_with(&format!("input flow: {tunnel}\n")), "{text}");
+    }
+
+    #[test]
+    fn lists_are_no_longer_together_than_one_may_be() {
+        let list = ("set(tcp(src=1)),".repeat(4000) + "1").to_string();
+        let one = parsed(std::slice::from_ref(&list)).unwrap();
+        assert_eq!(parsed(&[list.clone(), list]), Err(one + REFUSED));
+        assert_eq!(parsed(&vec!["1".into(); 1000]), Ok("1\n".repeat(1000)));
     }
 
     #[test]
