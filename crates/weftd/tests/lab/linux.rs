@@ -152,10 +152,21 @@ impl Linux {
     /// Stops without a word, as by SIGKILL.
     pub fn kill(self) {}
 
-    /// What kernel and qemu wrote.
+    /// What kernel and qemu wrote, and for what qemu's threads wait in the kernel.
     fn console(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.dir.join(name)).unwrap_or_default();
-        format!("{}{}", read("console"), read("stderr"))
+        format!("{}{}{}", read("console"), read("stderr"), self.threads().unwrap_or_default())
+    }
+
+    /// A line for each thread of qemu: its name, for what it waits, and `/proc/PID/stat`.
+    fn threads(&self) -> std::io::Result<String> {
+        let mut lines = String::new();
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let dir = task?.path();
+            let read = |name: &str| fs::read_to_string(dir.join(name));
+            lines += &format!("{}: {}: {}", read("comm")?.trim(), read("wchan")?, read("stat")?);
+        }
+        Ok(lines)
     }
 }
 
