@@ -9,8 +9,8 @@
 //! the ports that waited come first. An iteration that sends to slow ports only, or to none, pays
 //! with a quarter of its time: the core may have other work, too.
 //!
-//! So slow ports get a fifth of the time that other ports leave, and packets of other ports wait
-//! for one slow packet, and not for a vector of them (25 ms).
+//! Ports to which sending takes long together get at most a fifth of the time that other ports
+//! leave. A packet of another port waits for one slow packet, not for a vector of 256 (25 ms).
 
 use crate::debts::SHARE_SHIFT;
 use crate::stats::clock::{cycles, cycles_per_second};
