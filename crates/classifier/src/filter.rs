@@ -3,11 +3,12 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::parts::Array;
+
 /// The low bits of a cell: the number of rules with the prefix. The upper 48 bits are of its hash,
 /// with the top bit set so that no cell in use is zero.
 const COUNT_MASK: u64 = 0xffff;
 const CELL_USED_BIT: u64 = 1 << 63;
-const CELLS_MIN: usize = 4;
 
 /// Open addressing over cells of 47 bits of hash and a 16-bit count. A count that has reached its
 /// limit stays there. One writer; readers need no lock. Two prefixes are confused with a
@@ -16,23 +17,48 @@ pub(crate) struct Filter {
     cells: Box<[AtomicU64]>,
     /// Number of cells that are or were in use. Only the writer uses this.
     dirty: AtomicUsize,
+    /// Number of cells whose count is not 0. Only the writer uses this.
+    entries: AtomicUsize,
+}
+
+impl Array for Filter {
+    /// A cell in use.
+    type Entry = u64;
+
+    fn new(places: usize) -> Filter {
+        let cells = (0..places).map(|_| AtomicU64::new(0)).collect();
+        Filter { cells, dirty: AtomicUsize::new(0), entries: AtomicUsize::new(0) }
+    }
+
+    fn places(&self) -> usize {
+        self.cells.len()
+    }
+
+    fn entries(&self) -> usize {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    fn dirty(&self) -> usize {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    fn for_each(&self, each: impl FnMut(u64)) {
+        let cells = self.cells.iter().map(|c| c.load(Ordering::Relaxed));
+        cells.filter(|c| c & COUNT_MASK != 0).for_each(each);
+    }
+
+    fn put(&self, hash: u64, cell: u64) {
+        let (i, _) = self.probe(hash);
+        self.cells[i].store(cell, Ordering::Relaxed);
+        self.dirty.fetch_add(1, Ordering::Relaxed);
+        self.entries.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Filter {
-    /// An empty set with room for a quarter of `size` prefixes.
-    pub fn new(size: usize) -> Filter {
-        let size = size.next_power_of_two().max(CELLS_MIN);
-        Filter { cells: (0..size).map(|_| AtomicU64::new(0)).collect(), dirty: AtomicUsize::new(0) }
-    }
-
-    /// Heap memory, bytes.
-    pub fn bytes(&self) -> usize {
-        self.cells.len() * 8
-    }
-
-    /// True if another prefix can be added in place.
-    pub fn has_room(&self) -> bool {
-        (self.dirty.load(Ordering::Relaxed) + 1) * 2 <= self.cells.len()
+    /// The hash of a prefix, as far as its cell has it.
+    pub fn hash_of(cell: u64) -> u64 {
+        cell
     }
 
     /// The index and content of the prefix's cell, or of the empty cell that ends its probe run.
@@ -60,40 +86,19 @@ impl Filter {
     /// Adds a rule. There must be room.
     pub fn add(&self, hash: u64) {
         let (i, cell) = self.probe(hash);
-        if cell == 0 {
-            self.dirty.fetch_add(1, Ordering::Relaxed);
-        }
+        self.dirty.fetch_add(usize::from(cell == 0), Ordering::Relaxed);
+        self.entries.fetch_add(usize::from(cell & COUNT_MASK == 0), Ordering::Relaxed);
         if cell & COUNT_MASK != COUNT_MASK {
-            self.cells[i].store(
-                ((hash | CELL_USED_BIT) & !COUNT_MASK | cell & COUNT_MASK) + 1,
-                Ordering::Release,
-            );
+            let prefix = (hash | CELL_USED_BIT) & !COUNT_MASK;
+            self.cells[i].store((prefix | cell & COUNT_MASK) + 1, Ordering::Release);
         }
-    }
-
-    /// Adds a rule to a set that no thread reads yet; makes room if necessary.
-    pub fn add_or_grow(&mut self, hash: u64) {
-        if !self.has_room() {
-            let new = Filter::new(self.cells.len() * 4);
-            for cell in self.cells.iter().map(|c| c.load(Ordering::Relaxed)).filter(|c| *c != 0) {
-                new.put(cell);
-            }
-            *self = new;
-        }
-        self.add(hash);
-    }
-
-    /// Adds a cell of another set.
-    fn put(&self, cell: u64) {
-        let (i, _) = self.probe(cell);
-        self.cells[i].store(cell, Ordering::Relaxed);
-        self.dirty.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Removes a rule.
     pub fn sub(&self, hash: u64) {
         let (i, cell) = self.probe(hash);
         if cell & COUNT_MASK != COUNT_MASK && cell & COUNT_MASK != 0 {
+            self.entries.fetch_sub(usize::from(cell & COUNT_MASK == 1), Ordering::Relaxed);
             self.cells[i].store(cell - 1, Ordering::Release);
         }
     }
@@ -104,18 +109,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_grows() {
-        let mut filter = Filter::new(0);
+    fn counts() {
+        let filter = Filter::new(2048);
         let hash = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for round in 1..=2 {
-            (1..500).for_each(|i| filter.add_or_grow(hash(i)));
+            (1..500).for_each(|i| filter.add(hash(i)));
             assert!((1..500).all(|i| filter.may_contain(hash(i))), "round {round}");
+            assert_eq!((filter.entries(), filter.dirty()), (499, 499), "round {round}");
         }
         assert!((500..1000).all(|i| !filter.may_contain(hash(i))));
         (1..500).for_each(|i| filter.sub(hash(i)));
         assert!((1..500).all(|i| filter.may_contain(hash(i))));
         (1..500).for_each(|i| filter.sub(hash(i)));
         assert!((1..500).all(|i| !filter.may_contain(hash(i))));
+        assert_eq!((filter.entries(), filter.dirty()), (0, 499));
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod linear;
 mod list;
 mod merge;
 mod node;
+mod parts;
 mod prefix_trie;
 mod prefixes;
 mod priorities;

@@ -1,17 +1,18 @@
-//! The hash array of a subtable: open addressing over chains of rules with the same masked key.
+//! An array of a subtable's hash table: open addressing over chains of rules with the same masked
+//! key.
 //!
 //! A slot is a pointer to the first rule of a chain, with 16 bits of the hash in the pointer's
 //! unused upper bits, so a probe reads a rule only if it is almost certainly the right one. One
-//! writer changes slots in place; readers need no lock. Growing makes a new array that points to
-//! the same chains.
+//! writer changes slots in place; readers need no lock. Growing makes new arrays that point to the
+//! same chains.
 
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use sync::Guard;
 
 use crate::chain::Handle;
-use crate::filter::Filter;
+use crate::parts::Array;
 use crate::rule::Rule;
 
 const TAG_SHIFT: u32 = 48;
@@ -31,8 +32,10 @@ pub(crate) fn prefetch<T>(rule: *const Rule<T>) {
 
 pub(crate) struct Slots<T> {
     slots: Box<[AtomicPtr<Rule<T>>]>,
-    /// A filter for each stage except the last.
-    pub filters: Box<[Filter]>,
+    /// Number of slots that do not count as never used. Only the writer uses this.
+    dirty: AtomicUsize,
+    /// Number of chains. Only the writer uses this.
+    chains: AtomicUsize,
 }
 
 /// The result of a writer's search for a chain.
@@ -45,24 +48,40 @@ pub(crate) struct Found<T> {
     pub fresh: bool,
 }
 
-impl<T> Slots<T> {
-    /// An empty array of `size` slots (a power of two).
-    pub fn new(size: usize, filters: usize) -> Self {
-        Slots {
-            slots: (0..size).map(|_| AtomicPtr::new(null_mut())).collect(),
-            filters: (0..filters).map(|_| Filter::new(size / 8)).collect(),
-        }
+impl<T: Send + Sync + 'static> Array for Slots<T> {
+    /// The first rule of a chain.
+    type Entry = *mut Rule<T>;
+
+    fn new(places: usize) -> Self {
+        let slots = (0..places).map(|_| AtomicPtr::new(null_mut())).collect();
+        Slots { slots, dirty: AtomicUsize::new(0), chains: AtomicUsize::new(0) }
     }
 
-    pub fn size(&self) -> usize {
+    fn places(&self) -> usize {
         self.slots.len()
     }
 
-    /// Heap memory, bytes.
-    pub fn bytes(&self) -> usize {
-        self.slots.len() * 8 + self.filters.iter().map(Filter::bytes).sum::<usize>()
+    fn entries(&self) -> usize {
+        self.chains.load(Ordering::Relaxed)
     }
 
+    fn dirty(&self) -> usize {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    fn for_each(&self, each: impl FnMut(*mut Rule<T>)) {
+        self.heads().for_each(each);
+    }
+
+    fn put(&self, hash: u64, head: *mut Rule<T>) {
+        let mask = self.slots.len() - 1;
+        let empty = |slot: &usize| self.slots[*slot].load(Ordering::Relaxed).is_null();
+        let slot = (0..=mask).map(|i| (hash as usize + i) & mask).find(empty);
+        self.add(slot.unwrap_or(0), true, hash, head);
+    }
+}
+
+impl<T: Send + Sync + 'static> Slots<T> {
     #[inline]
     fn tag(hash: u64) -> usize {
         ((hash >> TAG_SHIFT) as usize) << TAG_SHIFT
@@ -138,20 +157,29 @@ impl<T> Slots<T> {
         Found { slot, head: null_mut(), fresh }
     }
 
-    /// Sets the chain of a slot.
+    /// Sets the first rule of a slot's chain.
     pub fn store(&self, slot: usize, hash: u64, head: *mut Rule<T>) {
         debug_assert_eq!(head.addr() & !ADDRESS, 0);
         let word = head.map_addr(|a| a | Self::tag(hash));
         self.slots[slot].store(word, Ordering::Release);
     }
 
-    /// Frees a slot; true if it counts as never used afterwards.
-    pub fn clear(&self, slot: usize) -> bool {
+    /// Puts a chain into a slot; `fresh`: the slot was never used.
+    pub fn add(&self, slot: usize, fresh: bool, hash: u64, head: *mut Rule<T>) {
+        self.store(slot, hash, head);
+        self.chains.fetch_add(1, Ordering::Relaxed);
+        self.dirty.fetch_add(usize::from(fresh), Ordering::Relaxed);
+    }
+
+    /// Frees a slot.
+    pub fn clear(&self, slot: usize) {
         let next = (slot + 1) & (self.slots.len() - 1);
         let last = self.slots[next].load(Ordering::Relaxed).is_null();
         let word = if last { null_mut() } else { std::ptr::without_provenance_mut(FREED) };
         self.slots[slot].store(word, Ordering::Release);
-        last
+        self.chains.fetch_sub(1, Ordering::Relaxed);
+        // A slot that no search passes counts as never used.
+        self.dirty.fetch_sub(usize::from(last), Ordering::Relaxed);
     }
 
     /// The first rules of all chains.
@@ -161,7 +189,7 @@ impl<T> Slots<T> {
     }
 
     /// The addresses of the first rules of all chains.
-    pub fn heads(&self) -> impl Iterator<Item = *mut Rule<T>> {
+    fn heads(&self) -> impl Iterator<Item = *mut Rule<T>> {
         let address = |s: &AtomicPtr<Rule<T>>| s.load(Ordering::Acquire).map_addr(|a| a & ADDRESS);
         self.slots.iter().enumerate().filter_map(move |(i, s)| {
             if let Some(later) = self.slots.get(i + PREFETCH_SLOTS) {

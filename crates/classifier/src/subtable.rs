@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use flow::{Key, Mask};
-use sync::{Domain, Guard, Published};
+use sync::{Domain, Guard};
 
 use crate::batch::{BATCH, Batch};
 use crate::chain::{self, Handle, chain};
+use crate::filter::Filter;
 use crate::hash::Secret;
 use crate::merge;
+use crate::parts::{Array, Parts};
 use crate::prefixes::{self, Lengths, Prefixes};
 use crate::priorities::Priorities;
 use crate::rule::{Rule, Shape, bits};
 use crate::slots::Slots;
 use crate::stage::{Step, steps};
-
-const SLOTS_MIN: usize = 4;
 
 /// Slots from which on prefetching them pays.
 const PREFETCH_SLOTS_MIN: usize = 256;
@@ -41,7 +41,9 @@ pub(crate) struct Subtable<T: Send + Sync + 'static> {
     pub lengths: Lengths,
     /// True: some of `lengths` is not 0.
     by_prefix: bool,
-    slots: Published<Slots<T>>,
+    slots: Parts<Slots<T>>,
+    /// A filter for each stage except the last.
+    filters: Box<[Parts<Filter>]>,
 }
 
 /// What a lookup searches: rules for this key, at this version, of at least this priority.
@@ -67,7 +69,7 @@ impl<T: Send + Sync + 'static> Subtable<T> {
     fn new(domain: &Domain, shape: &Shape, serial: u64) -> Self {
         let mask = shape.mask();
         let (steps, stages) = steps(&mask);
-        let slots = Published::new(domain.clone(), Slots::new(SLOTS_MIN, stages.len() - 1));
+        let filters = (1..stages.len()).map(|_| Parts::new(domain)).collect();
         let lengths = prefixes::lengths(&mask);
         let word = steps.iter().position(|s| usize::from(s.word) == prefixes::WORD);
         let by_prefix = lengths != Lengths::default();
@@ -86,7 +88,8 @@ impl<T: Send + Sync + 'static> Subtable<T> {
             addresses,
             lengths,
             by_prefix,
-            slots,
+            slots: Parts::new(domain),
+            filters,
         }
     }
 
@@ -154,7 +157,6 @@ impl<T: Send + Sync + 'static> Subtable<T> {
     /// The key's chain, and how many steps were needed.
     #[inline]
     fn walk<'a>(&'a self, guard: Guard<'a>, key: &Key) -> (Option<Handle<'a, T>>, usize) {
-        let slots = self.slots.read(guard);
         let mut hash = self.secret.start();
         let mut from = 0;
         for (i, &end) in self.stages.iter().enumerate() {
@@ -162,33 +164,29 @@ impl<T: Send + Sync + 'static> Subtable<T> {
                 hash = self.secret.mix(hash, key.words[step.word as usize] & step.mask);
             }
             from = end;
-            if let Some(filter) = slots.filters.get(i)
-                && !filter.may_contain(hash)
+            if let Some(filter) = self.filters.get(i)
+                && !filter.array(guard, hash).may_contain(hash)
             {
                 return (None, end);
             }
         }
         let same = |rule: &Rule<T>| rule.agrees_by_words(key, self.map, &self.words, &self.steps);
-        (slots.find(guard, hash, same), from)
+        (self.slots.array(guard, hash).find(guard, hash, same), from)
     }
 
     /// Replaces what is known of these keys by better rules.
     pub fn lookup_all<'a>(&'a self, guard: Guard<'a>, batch: &mut Batch<'_, 'a, T>) {
-        let slots = self.slots.read(guard);
         let mut hashes = [0; BATCH];
         for (hash, key) in hashes.iter_mut().zip(batch.keys) {
             *hash = self.hash(key);
-            slots.prefetch(*hash);
         }
-        if slots.size() >= PREFETCH_SLOTS_MIN {
-            hashes[..batch.keys.len()].iter().for_each(|hash| slots.prefetch_rule(*hash));
-        }
+        self.prefetch(guard, &hashes[..batch.keys.len()]);
         batch.looked |= self.map;
         for (i, (key, hash)) in batch.keys.iter().zip(hashes).enumerate() {
             let same =
                 |rule: &Rule<T>| rule.agrees_by_words(key, self.map, &self.words, &self.steps);
             let least = batch.least(i);
-            let mut rules = chain(slots.find(guard, hash, same));
+            let mut rules = chain(self.slots.array(guard, hash).find(guard, hash, same));
             while let Some(rule) = rules.next().filter(|r| u32::from(r.priority()) >= least) {
                 batch.looked |= rule.looks_at();
                 if rule.visible(batch.version) && rule.matches_by_words(key, self.map, &self.words)
@@ -209,18 +207,27 @@ impl<T: Send + Sync + 'static> Subtable<T> {
 
     /// Prefetches what looking these keys up reads: slots first, then the rules in them.
     pub fn prepare(&self, guard: Guard<'_>, keys: &[&Key]) {
-        let slots = self.slots.read(guard);
-        if slots.size() < PREFETCH_SLOTS_MIN {
-            return;
-        }
         for keys in keys.chunks(PREFETCH_KEYS) {
             let mut hashes = [0; PREFETCH_KEYS];
-            for (hash, key) in hashes.iter_mut().zip(keys) {
-                *hash = self.hash(key);
-                slots.prefetch(*hash);
-            }
-            hashes[..keys.len()].iter().for_each(|hash| slots.prefetch_rule(*hash));
+            hashes.iter_mut().zip(keys).for_each(|(hash, key)| *hash = self.hash(key));
+            self.prefetch(guard, &hashes[..keys.len()]);
         }
+    }
+
+    /// Prefetches the slots of these hashes, then the rules in them, if the slots are many.
+    #[inline]
+    fn prefetch(&self, guard: Guard<'_>, hashes: &[u64]) {
+        if self.slots.places_of_one(guard).is_some_and(|n| n < PREFETCH_SLOTS_MIN) {
+            return;
+        }
+        hashes.iter().for_each(|hash| self.slots.array(guard, *hash).prefetch(*hash));
+        hashes.iter().for_each(|hash| self.slots.array(guard, *hash).prefetch_rule(*hash));
+    }
+
+    /// The hash of a linked rule's masked key.
+    fn hash_of(&self, rule: *mut Rule<T>) -> u64 {
+        // SAFETY: the writer asks, and a rule that is linked is alive until it is unlinked.
+        self.hash(&unsafe { &*rule }.key())
     }
 
     fn hashes(&self, key: &Key) -> Hashes {
@@ -242,9 +249,9 @@ impl<T: Send + Sync + 'static> Drop for Subtable<T> {
     fn drop(&mut self) {
         // SAFETY: no other thread holds the subtable, so none publishes or reads.
         let alone = unsafe { Guard::unprotected() };
-        for head in self.slots.read(alone).heads() {
+        for array in self.slots.arrays(alone) {
             // SAFETY: linked rules hold one strong count each; no thread reads.
-            unsafe { chain::give_up(head) };
+            array.for_each(|head| unsafe { chain::give_up(head) });
         }
     }
 }
@@ -256,9 +263,6 @@ pub(crate) struct Owned<T: Send + Sync + 'static> {
     pub rules: usize,
     /// Number of rules whose own mask is another.
     pub merged: usize,
-    chains: usize,
-    /// Number of slots that do not count as never used.
-    dirty: usize,
 }
 
 impl<T: Send + Sync + 'static> Owned<T> {
@@ -268,8 +272,6 @@ impl<T: Send + Sync + 'static> Owned<T> {
             priorities: Priorities::default(),
             rules: 0,
             merged: 0,
-            chains: 0,
-            dirty: 0,
         }
     }
 
@@ -285,8 +287,13 @@ impl<T: Send + Sync + 'static> Owned<T> {
         unsafe { Guard::unprotected() }
     }
 
-    fn slots(&self) -> &Slots<T> {
-        self.shared.slots.read(self.guard())
+    fn slots(&self, hash: u64) -> &Slots<T> {
+        self.shared.slots.array(self.guard(), hash)
+    }
+
+    /// The filters of all stages but the last, with the key's hashes at them.
+    fn filters<'a>(&'a self, hashes: &'a Hashes) -> impl Iterator<Item = (&'a Parts<Filter>, u64)> {
+        self.shared.filters.iter().zip(hashes.at)
     }
 
     /// Counts a rule to be linked, so that the maximum can be published before the rule.
@@ -297,78 +304,55 @@ impl<T: Send + Sync + 'static> Owned<T> {
 
     /// Links a rule that was announced.
     pub fn link(&mut self, rule: Arc<Rule<T>>) {
-        let tight = |slots: &Slots<T>| slots.filters.iter().any(|f| !f.has_room());
-        if (self.dirty + 1) * 2 > self.slots().size() || tight(self.slots()) {
-            self.resize();
-        }
         self.merged += usize::from(rule.mask() != self.shared.mask);
         let key = rule.key();
         let hashes = self.shared.hashes(&key);
-        let slots = self.slots();
-        for (filter, hash) in slots.filters.iter().zip(hashes.at) {
-            filter.add(hash);
+        for (filter, hash) in self.filters(&hashes) {
+            // SAFETY: this is the writer.
+            unsafe { filter.reserve(hash, Filter::hash_of) };
+            filter.array(self.guard(), hash).add(hash);
         }
+        let hash = hashes.whole();
         // SAFETY: this is the writer.
-        let found = unsafe { slots.locate(hashes.whole(), |r| self.agree(r, &key)) };
+        unsafe { self.shared.slots.reserve(hash, |head| self.shared.hash_of(head)) };
+        let slots = self.slots(hash);
+        // SAFETY: this is the writer.
+        let found = unsafe { slots.locate(hash, |r| self.agree(r, &key)) };
         // SAFETY: this is the writer.
         let head = unsafe { chain::link(found.head, rule) };
-        if head != found.head {
-            slots.store(found.slot, hashes.whole(), head);
+        if found.head.is_null() {
+            slots.add(found.slot, found.fresh, hash, head);
+        } else if head != found.head {
+            slots.store(found.slot, hash, head);
         }
-        self.chains += usize::from(found.head.is_null());
-        self.dirty += usize::from(found.fresh);
     }
 
     /// Unlinks a rule and returns the table's reference to it; None: it is not here.
     pub fn unlink(&mut self, rule: &Rule<T>) -> Option<Arc<Rule<T>>> {
         let key = rule.key();
         let hashes = self.shared.hashes(&key);
-        let slots = self.slots();
+        let hash = hashes.whole();
+        let slots = self.slots(hash);
         // SAFETY: this is the writer.
-        let found = unsafe { slots.locate(hashes.whole(), |r| self.agree(r, &key)) };
+        let found = unsafe { slots.locate(hash, |r| self.agree(r, &key)) };
         // SAFETY: this is the writer.
         let (handle, head) = unsafe { chain::unlink(found.head, rule) }?;
         if head.is_null() {
-            let clean = slots.clear(found.slot);
-            self.dirty -= usize::from(clean);
-            self.chains -= 1;
+            slots.clear(found.slot);
+            // SAFETY: this is the writer.
+            unsafe { self.shared.slots.shrink(hash, |head| self.shared.hash_of(head)) };
         } else if head != found.head {
-            slots.store(found.slot, hashes.whole(), head);
+            slots.store(found.slot, hash, head);
         }
-        for (filter, hash) in self.slots().filters.iter().zip(hashes.at) {
-            filter.sub(hash);
+        for (filter, hash) in self.filters(&hashes) {
+            filter.array(self.guard(), hash).sub(hash);
+            // SAFETY: this is the writer.
+            unsafe { filter.shrink(hash, Filter::hash_of) };
         }
         self.merged -= usize::from(rule.mask() != self.shared.mask);
-        self.forget(rule.priority());
-        Some(handle)
-    }
-
-    fn forget(&mut self, priority: u16) {
         self.rules -= 1;
-        self.priorities.sub(priority);
-        if self.slots().size() > SLOTS_MIN && self.chains * 16 < self.slots().size() {
-            self.resize();
-        }
-    }
-
-    /// Publishes an array with room for twice the chains and without freed slots. This is rare
-    /// enough to cost a constant per change: arrays and filters have room for a part of the chains'
-    /// number.
-    fn resize(&mut self) {
-        let size = ((self.chains + 1) * 4).next_power_of_two().max(SLOTS_MIN);
-        let old = self.slots();
-        let mut new = Slots::new(size, old.filters.len());
-        for head in old.chains(self.guard()) {
-            let hashes = self.shared.hashes(&head.key());
-            // SAFETY: this is the writer; `new` is private. Chains have distinct keys.
-            let found = unsafe { new.locate(hashes.whole(), |_| false) };
-            new.store(found.slot, hashes.whole(), head.pointer());
-            for _ in chain(Some(head)) {
-                new.filters.iter_mut().zip(hashes.at).for_each(|(f, h)| f.add_or_grow(h));
-            }
-        }
-        self.dirty = self.chains;
-        self.shared.slots.publish(new);
+        self.priorities.sub(rule.priority());
+        Some(handle)
     }
 
     fn agree(&self, rule: &Rule<T>, key: &Key) -> bool {
@@ -388,16 +372,20 @@ impl<T: Send + Sync + 'static> Owned<T> {
     /// The rules that agree with `key` under this mask, by falling priority.
     pub fn same(&self, key: &Key) -> impl Iterator<Item = Handle<'_, T>> {
         let hashes = self.shared.hashes(key);
-        chain(self.slots().find(self.guard(), hashes.whole(), |r| self.agree(r, key)))
+        let hash = hashes.whole();
+        chain(self.slots(hash).find(self.guard(), hash, |r| self.agree(r, key)))
     }
 
     /// All rules.
     pub fn all(&self) -> impl Iterator<Item = Handle<'_, T>> {
-        self.slots().chains(self.guard()).flat_map(|head| chain(Some(head)))
+        let arrays = self.shared.slots.arrays(self.guard());
+        arrays.flat_map(|slots| slots.chains(self.guard())).flat_map(|head| chain(Some(head)))
     }
 
-    /// Heap memory of the hash array, bytes.
+    /// Heap memory of the hash table, bytes.
     pub fn bytes(&self) -> usize {
-        self.slots().bytes()
+        let filters = self.shared.filters.iter();
+        self.shared.slots.bytes(self.guard())
+            + filters.map(|f| f.bytes(self.guard())).sum::<usize>()
     }
 }

@@ -123,3 +123,45 @@ fn every_reader_sees_its_version() {
     drop(shared);
     assert_eq!(writer.reclaim(), 0);
 }
+
+/// Rules under one mask that stay are found while others come and go, so that the hash table of
+/// this mask is split into parts and these are joined again.
+#[test]
+fn a_rule_is_found_while_its_table_is_split_and_joined() {
+    let domain = Domain::new();
+    let mut writer = domain.writer();
+    let table = Classifier::new(domain.clone());
+    let rules = |range: std::ops::Range<u32>| {
+        let rule = |i| {
+            let (key, mask) = exact(i, false);
+            Arc::new(Rule::new(&key, &mask, 1, u64::from(i)))
+        };
+        range.map(rule).collect::<Vec<_>>()
+    };
+    rules(0..100).into_iter().for_each(|r| table.insert(r));
+    let (stop, lookups) = (AtomicBool::new(false), AtomicU64::new(0));
+    let look = || {
+        let mut reader = domain.reader();
+        while !stop.load(Ordering::Relaxed) {
+            for i in 0..100 {
+                let rule = table.lookup(reader.pin(), &exact(i, false).0, 0, &mut Key::default());
+                assert_eq!(rule.map(|r| *r.value()), Some(u64::from(i)));
+            }
+            lookups.fetch_add(100, Ordering::Relaxed);
+            reader.quiescent();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(look);
+        let mut rounds = 0;
+        while rounds < 3 || lookups.load(Ordering::Relaxed) < 10_000 {
+            let others = rules(100..20_000);
+            others.iter().for_each(|r| table.insert(r.clone()));
+            writer.reclaim();
+            others.iter().for_each(|r| assert!(table.remove(r)));
+            writer.reclaim();
+            rounds += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
