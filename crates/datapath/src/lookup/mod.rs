@@ -11,6 +11,7 @@ pub(crate) mod mask;
 pub(crate) mod port_classifier;
 pub(crate) mod predictor;
 pub(crate) mod recirc_memo;
+mod runs;
 mod search;
 mod signature_cache;
 mod subtable;
@@ -21,6 +22,7 @@ mod table_tests;
 mod through_cache;
 
 use crate::batch::Batch;
+use crate::lookup::runs::Runs;
 use crate::lookup::table::Table;
 use crate::report::Reports;
 use crate::settings::Settings;
@@ -34,10 +36,7 @@ pub(crate) struct Lookup {
     validate: bool,
     /// Packets of this vector that no megaflow matches, in order.
     pub missed: Vec<u8>,
-    /// The first packet of each run of packets with the same key.
-    leaders: [u8; VECTOR],
-    /// Number of runs.
-    runs: usize,
+    runs: Runs,
 }
 
 impl Lookup {
@@ -47,8 +46,7 @@ impl Lookup {
             table: Table::new(capacity),
             validate: false,
             missed: Vec::with_capacity(VECTOR),
-            leaders: [0; VECTOR],
-            runs: 0,
+            runs: Runs::new(),
         }
     }
 
@@ -66,21 +64,19 @@ impl Lookup {
             return self.missed.clear();
         }
         let mut todo = std::mem::take(&mut self.missed);
-        self.leaders(batch, &mut todo);
+        self.runs.find(batch, &mut todo);
         self.table.classify(&mut batch.keys, &mut todo);
         if self.validate {
             self.validate_lookup(batch, &todo, reports);
         }
-        if self.runs < batch.len() {
-            self.follow(batch, &mut todo);
-        }
+        self.runs.follow(batch, &mut self.table, &mut todo);
         self.missed = todo;
     }
 
     /// The lookup's twin: a megaflow that was found covers its packet, and for a packet without one
     /// no subtable of its port has any.
     fn validate_lookup(&self, batch: &Batch, missed: &[u8], reports: &mut Reports) {
-        let leaders = &self.leaders[..self.runs];
+        let leaders = self.runs.leaders();
         let found = leaders.iter().filter_map(|i| {
             let key = batch.keys.get(usize::from(*i));
             let megaflow =
@@ -90,58 +86,4 @@ impl Lookup {
         let found: Vec<_> = found.collect();
         reports.count_validated(Twin::Megaflows, leaders.len(), found);
     }
-
-    /// Collects the packets that need a lookup: those whose key is not that of the packet before
-    /// them.
-    fn leaders(&mut self, batch: &Batch, todo: &mut Vec<u8>) {
-        let mut runs = 0;
-        for (i, same) in batch.columns.same[..batch.packets.len()].iter().enumerate() {
-            self.leaders[runs] = i as u8;
-            runs += !same as usize;
-        }
-        self.runs = runs;
-        todo.clear();
-        todo.extend_from_slice(&self.leaders[..runs]);
-        if batch.preset_count > 0 {
-            leave_out_preset(todo, &batch.columns.preset);
-        }
-    }
-
-    /// Gives the other packets of each run the megaflow of its first. If the first has none, each
-    /// packet of the run is a miss of its own.
-    fn follow(&mut self, batch: &mut Batch, todo: &mut Vec<u8>) {
-        let mut missed = [false; VECTOR];
-        todo.iter().for_each(|i| missed[*i as usize] = true);
-        let (before, mut hits) = (todo.len(), 0);
-        for run in 0..self.runs {
-            let leader = self.leaders[run] as usize;
-            let end = match run + 1 < self.runs {
-                true => self.leaders[run + 1] as usize,
-                false => batch.packets.len(),
-            };
-            if missed[leader] {
-                todo.extend((leader + 1..end).map(|i| i as u8));
-            } else {
-                let (first, rest) = (batch.keys.megaflow[leader], leader + 1..end);
-                batch.keys.megaflow[rest.clone()].fill(first);
-                let first = batch.keys.program[leader];
-                hits += rest.len() as u64;
-                batch.keys.program[rest].fill(first);
-            }
-        }
-        self.table.followed(hits);
-        if todo.len() > before {
-            todo.sort_unstable();
-        }
-    }
-}
-
-/// Removes preset packets from `todo`, without a branch for each.
-fn leave_out_preset(todo: &mut Vec<u8>, preset: &[bool; VECTOR]) {
-    let mut left = 0;
-    for n in 0..todo.len() {
-        todo[left] = todo[n];
-        left += usize::from(!preset[usize::from(todo[n])]);
-    }
-    todo.truncate(left);
 }
