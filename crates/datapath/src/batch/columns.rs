@@ -9,7 +9,8 @@ pub(crate) struct Columns {
     pub layout: [Layout; VECTOR],
     /// Bytes of the frame.
     pub len: [u16; VECTOR],
-    /// True if the packet has the same key as the packet before it.
+    /// True if the packet has the same megaflow as the packet before it: their keys agree on all
+    /// that megaflows of their port match on.
     pub same: [bool; VECTOR],
     /// True if the packet is preset: its megaflow and program are set before lookup, by an
     /// adapter's mark, by the input port, or by a prediction after a recirculation. All false in

@@ -1,7 +1,8 @@
 //! The lookup step: finds each packet's megaflow, in the signature cache, then in the megaflow
 //! table (`table.rs`). A packet without a megaflow is a miss.
 //!
-//! A packet with the same key as the packet before it is not looked up: it takes the same megaflow.
+//! A packet that differs from the packet before it in nothing that a megaflow of their port matches
+//! on is not looked up: it takes the same megaflow.
 
 mod candidates;
 mod classify;
@@ -66,24 +67,22 @@ impl Lookup {
         let mut todo = std::mem::take(&mut self.missed);
         self.runs.find(batch, &mut todo);
         self.table.classify(&mut batch.keys, &mut todo);
+        self.runs.follow(batch, &mut self.table, &mut todo);
         if self.validate {
             self.validate_lookup(batch, &todo, reports);
         }
-        self.runs.follow(batch, &mut self.table, &mut todo);
         self.missed = todo;
     }
 
     /// The lookup's twin: a megaflow that was found covers its packet, and for a packet without one
     /// no subtable of its port has any.
     fn validate_lookup(&self, batch: &Batch, missed: &[u8], reports: &mut Reports) {
-        let leaders = self.runs.leaders();
-        let found = leaders.iter().filter_map(|i| {
-            let key = batch.keys.get(usize::from(*i));
-            let megaflow =
-                (batch.keys.megaflow[usize::from(*i)], batch.keys.program[usize::from(*i)]);
-            self.table.compare(&key, (!missed.contains(i)).then_some(megaflow))
+        let found = (0..batch.len()).filter_map(|i| {
+            let megaflow = (batch.keys.megaflow[i], batch.keys.program[i]);
+            let hit = !missed.contains(&(i as u8));
+            self.table.compare(&batch.keys.get(i), hit.then_some(megaflow))
         });
         let found: Vec<_> = found.collect();
-        reports.count_validated(Twin::Megaflows, leaders.len(), found);
+        reports.count_validated(Twin::Megaflows, batch.len(), found);
     }
 }

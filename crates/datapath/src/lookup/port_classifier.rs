@@ -4,10 +4,11 @@
 
 use super::flow_store::MASKS;
 use super::subtable::{Hasher, Subtable};
-use crate::batch::keys::{KeyRef, Words};
+use crate::batch::keys::{KEY_WORDS, KeyRef, Line, Words};
 use crate::miss::policy::{CacheUse, NEW_FLOWS_MIN, NewFlows, PortPolicy};
 use crate::miss::rates::PortRates;
 use crate::miss::seen_flows::FlowSamples;
+use crate::parse::job::Matched;
 use crate::settings::Tri;
 use flow::PortNo;
 
@@ -27,6 +28,24 @@ pub(super) fn port_masks_max(ports: usize) -> usize {
     ((MASKS - 1) / ports.max(1)).clamp(SUBTABLES_PROBED_MAX, PORT_MASKS_MAX)
 }
 
+/// The bits that some mask of a port has.
+pub(super) struct Union {
+    mask: Words,
+    /// The hash of the signature cache, of these bits.
+    pub hasher: Hasher,
+    /// The bits as the parser wants them.
+    pub matched: Matched,
+}
+
+impl Union {
+    fn new(mask: Words, secret: u64) -> Self {
+        let mut line: Line = *mask.first_chunk().expect("a line");
+        line[KEY_WORDS] = !0;
+        let ext = mask[line.len()..].iter().any(|word| *word != 0);
+        Union { mask, hasher: Hasher::new(&mask, secret), matched: Matched { line, ext } }
+    }
+}
+
 /// One input port's part of a worker's table.
 pub(super) struct PortClassifier {
     port: PortNo,
@@ -40,10 +59,8 @@ pub(super) struct PortClassifier {
     port_only: u32,
     /// Hits of the port's packets by subtable; older ones count half.
     pub hits: [u64; MASKS],
-    /// The hash of the signature cache: of all bits that some mask of the port has.
-    pub union: Hasher,
-    /// The bits that `union` hashes.
-    union_mask: Words,
+    /// All bits that some mask of the port has.
+    pub union: Union,
     /// The samples of the port's flows that are resolved with masks in direct mode.
     pub samples: FlowSamples,
     /// How the port's packets are treated until the next judgement.
@@ -64,8 +81,7 @@ impl PortClassifier {
             live: 0,
             port_only: 0,
             hits: [0; MASKS],
-            union: Hasher::new(&[0; 32], secret),
-            union_mask: [0; 32],
+            union: Union::new([0; 32], secret),
             samples: FlowSamples::new(secret),
             policy: PortPolicy::default(),
             rates: PortRates::default(),
@@ -141,7 +157,7 @@ impl PortClassifier {
             && self.samples.is_in_none(key, self.policy.interval)
     }
 
-    /// Ranks the subtables by hits, and updates the hash of the signature cache to their masks.
+    /// Ranks the subtables by hits, and updates the union of their masks.
     pub fn reorder(&mut self, all: &[Option<Box<Subtable>>], secret: u64) {
         self.order.clear();
         self.order
@@ -151,9 +167,8 @@ impl PortClassifier {
         for sub in self.order.iter().filter_map(|subtable| all[usize::from(*subtable)].as_ref()) {
             union.iter_mut().zip(&sub.mask).for_each(|(u, m)| *u |= m);
         }
-        if union != self.union_mask {
-            self.union_mask = union;
-            self.union = Hasher::new(&union, secret);
+        if union != self.union.mask {
+            self.union = Union::new(union, secret);
             self.rates.union_changed = true;
         }
     }

@@ -1,4 +1,5 @@
-//! Runs of packets that need one lookup together: those with the same key as the packet before them.
+//! Runs of packets that need one lookup together: those that differ from the packet before them in
+//! nothing that matters ([`Columns::same`](crate::batch::columns::Columns::same)).
 
 use crate::batch::Batch;
 use crate::lookup::table::Table;
@@ -17,13 +18,7 @@ impl Runs {
         Runs { leaders: [0; VECTOR], len: 0 }
     }
 
-    /// The first packet of each run.
-    pub fn leaders(&self) -> &[u8] {
-        &self.leaders[..self.len]
-    }
-
-    /// Collects the packets that need a lookup: those whose key is not that of the packet before
-    /// them.
+    /// Collects the packets that need a lookup: the first of each run.
     pub fn find(&mut self, batch: &Batch, todo: &mut Vec<u8>) {
         let mut runs = 0;
         for (i, same) in batch.columns.same[..batch.packets.len()].iter().enumerate() {
@@ -53,6 +48,9 @@ impl Runs {
                 true => self.leaders[run + 1] as usize,
                 false => batch.packets.len(),
             };
+            if end == leader + 1 {
+                continue;
+            }
             if missed[leader] {
                 todo.extend((leader + 1..end).map(|i| i as u8));
             } else {

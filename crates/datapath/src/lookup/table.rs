@@ -17,6 +17,7 @@ use crate::mem::fold;
 use crate::miss::policy::{CacheUse, NewFlows, PredictorUse};
 use crate::miss::rates::{FULL_TABLE_FLOWS_RATIO, INTERVAL_MS, LookupCounts};
 use crate::miss::seen_flows::{SAMPLE_FLOWS, SeenFlows};
+use crate::parse::job::{ALL_BITS, Matched};
 use crate::settings::Tri;
 use crate::verify::levels::preferred_level;
 use flow::{PortNo, at};
@@ -516,6 +517,12 @@ impl Table {
         let megaflow = self.classifiers.get(usize::from(port))?.as_ref()?.sole()?;
         let payload = self.store.payload(megaflow);
         payload.usable().then(|| (megaflow, payload.program()))
+    }
+
+    /// What megaflows of the port match on: packets that agree on it have the same megaflow.
+    #[inline]
+    pub fn matched(&self, port: PortNo) -> &Matched {
+        self.classifier(port.into()).map_or(&ALL_BITS, |p| &p.union.matched)
     }
 
     /// Counts a megaflow of the port that was linked.

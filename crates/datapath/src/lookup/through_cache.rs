@@ -16,7 +16,7 @@ impl Table {
     /// The hasher of a port's keys, if its packets go through the signature cache.
     #[inline]
     pub(super) fn caching(&self, port: usize) -> Option<&Hasher> {
-        self.classifier(port).filter(|p| p.policy.cache == CacheUse::On).map(|p| &p.union)
+        self.classifier(port).filter(|p| p.policy.cache == CacheUse::On).map(|p| &p.union.hasher)
     }
 
     /// True if the group's packets go through the signature cache.
@@ -39,8 +39,8 @@ impl Table {
             }
             let packets = &search.todo[g.range()];
             match self.cache.as_ref().filter(|_| on) {
-                Some(cache) => p.union.hash_all(keys, packets, |hash| cache.prefetch(hash)),
-                None => p.union.hash_all(keys, packets, |_| {}),
+                Some(cache) => p.union.hasher.hash_all(keys, packets, |hash| cache.prefetch(hash)),
+                None => p.union.hasher.hash_all(keys, packets, |_| {}),
             }
             if !sampling {
                 continue;

@@ -84,7 +84,7 @@ impl PortMarks {
         }
         if found.parse != 0 {
             let some = (found.parse != all).then_some(found.parse);
-            parser.parse_places(batch, burst, some, reports);
+            parser.parse_places(batch, burst, some, table.matched(port), reports);
         }
         if found.preset & !found.parse == all {
             batch.keys.have[range.clone()].fill(0);

@@ -30,6 +30,8 @@ pub(crate) struct ParseJob<'a> {
     pub since: usize,
     pub in_port: u16,
     pub vlan_limit: u8,
+    /// What packets must agree on to be the same ([`Columns::same`]).
+    pub matched: &'a Matched,
     pub keys: &'a mut Keys,
     pub columns: &'a mut Columns,
     pub profile_stats: &'a mut ProfileStats,
@@ -39,6 +41,17 @@ pub(crate) struct ParseJob<'a> {
 
 /// A line that no key has: bytes 56..64 of a key are zero.
 const NO_LINE: Line = [!0; 8];
+
+/// The bits of keys that some megaflow of a port matches on.
+pub(crate) struct Matched {
+    /// Those of line 0, and all of word 7: no key has any there, [`NO_LINE`] has all.
+    pub line: Line,
+    /// True if there are others.
+    pub ext: bool,
+}
+
+/// All bits.
+pub(crate) const ALL_BITS: Matched = Matched { line: [!0; 8], ext: true };
 
 impl ParseJob<'_> {
     /// Parses the packets; returns how many of them profiles claimed.
@@ -82,16 +95,16 @@ impl ParseJob<'_> {
         self.columns.layout[i] = layout;
         self.keys.have[i] = layout.ext;
         self.columns.same[i] = i > self.since
-            && self.keys.have[i] | self.keys.have[i - 1] == 0
+            && (self.keys.have[i] | self.keys.have[i - 1] == 0 || !self.matched.ext)
             && !self.columns.preset[i - 1]
-            && same(&self.keys.line.0[i], &self.keys.line.0[i - 1]);
+            && agree(&self.keys.line.0[i], &self.keys.line.0[i - 1], &self.matched.line);
     }
 }
 
-/// True if the lines are equal. Addresses and ports are compared first: there flows differ most.
+/// True if the lines agree on these bits.
 #[inline]
-fn same(a: &Line, b: &Line) -> bool {
-    (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0 && a.iter().zip(b).fold(0, |d, (a, b)| d | (a ^ b)) == 0
+pub(crate) fn agree(a: &Line, b: &Line, bits: &Line) -> bool {
+    (0..a.len()).fold(0, |differing, w| differing | (a[w] ^ b[w]) & bits[w]) == 0
 }
 
 /// How a kernel makes, compares and stores keys.
@@ -114,7 +127,8 @@ pub(crate) trait KeyBuilder {
     /// `FLAGS`: takes the TCP flags if the profile has them.
     unsafe fn key<const FLAGS: bool>(head: Self::Head, d: *const u8, r: &Self::Ready) -> Self::Key;
     unsafe fn with_tos(key: Self::Key, tos: u8) -> Self::Key;
-    unsafe fn same(a: Self::Key, b: Self::Key) -> bool;
+    /// True if the keys agree on these bits.
+    unsafe fn agree(a: Self::Key, b: Self::Key, bits: Self::Key) -> bool;
     unsafe fn store(key: Self::Key, to: *mut Line);
     unsafe fn load(from: &Line) -> Self::Key;
 }
@@ -232,11 +246,13 @@ pub(crate) fn port_word(port: u16) -> u64 {
     u64::from_ne_bytes([0, 0, 0, 0, high, low, 0, 0])
 }
 
-/// The key of packet `i - 1`, to compare packet `i` with; [`NO_LINE`] if that packet is of another
-/// port, has extension lines, or was not parsed because its megaflow was known.
+/// Line 0 of the key of packet `i - 1`, to compare packet `i` with; [`NO_LINE`] if that packet is
+/// of another port, has extension lines that matter, or was not parsed because its megaflow was
+/// known.
 #[inline(always)]
 fn before<M: KeyBuilder>(job: &ParseJob<'_>, i: usize) -> M::Key {
-    let lone = i <= job.since || job.keys.have[i - 1] != 0 || job.columns.preset[i - 1];
+    let ext = job.matched.ext && i > job.since && job.keys.have[i - 1] != 0;
+    let lone = i <= job.since || ext || job.columns.preset[i - 1];
     // SAFETY: any line may be loaded; kernels that get here run.
     unsafe { M::load(if lone { &NO_LINE } else { &job.keys.line.0[i - 1] }) }
 }
@@ -262,6 +278,7 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
     // SAFETY: places up to the range's end are inside all of these; the data is `len` bytes long.
     unsafe {
         let ready = M::ready(p, port_word(job.in_port));
+        let matched = M::load(&job.matched.line);
         let packets = job.packets.as_ptr();
         let lines = job.keys.line.0.as_mut_ptr();
         let lays = job.columns.layout.as_mut_ptr();
@@ -286,7 +303,7 @@ unsafe fn stretch<M: KeyBuilder, const FLAGS: bool, const SOME: bool>(
                 break;
             }
             let key = M::key::<FLAGS>(head, d, &ready);
-            *sames.add(i) = M::same(key, last);
+            *sames.add(i) = M::agree(key, last, matched);
             M::store(key, lines.add(i));
             *haves.add(i) = 0;
             *lens.add(i) = len as u16;
@@ -351,12 +368,11 @@ unsafe fn claim<M: KeyBuilder>(job: &mut ParseJob<'_>, i: usize) -> Option<&'sta
             }
         }
         let mut key = M::key::<true>(head, d, &M::ready(p, port));
-        job.columns.same[i] = false;
-        if p.family == Family::V4 {
-            job.columns.same[i] = M::same(key, before::<M>(job, i));
-        } else {
+        if p.family != Family::V4 {
             key = line1::<M>(key, d, p, &mut job.keys.ext[i]);
         }
+        job.columns.same[i] = (p.family == Family::V4 || !job.matched.ext)
+            && M::agree(key, before::<M>(job, i), M::load(&job.matched.line));
         M::store(key, &mut job.keys.line.0[i]);
         job.keys.have[i] = p.layout.ext;
         job.columns.len[i] = len as u16;

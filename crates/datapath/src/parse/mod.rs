@@ -14,7 +14,7 @@ use crate::actions::interpret::Sink;
 use crate::batch::{Batch, Burst};
 use crate::capture::Capture;
 use crate::cpu::Level;
-use crate::parse::job::ParseJob;
+use crate::parse::job::{ALL_BITS, Matched, ParseJob};
 use crate::parse::profile::ProfileStats;
 use crate::report::Reports;
 use crate::settings::Settings;
@@ -60,15 +60,17 @@ impl Parser {
         port: PortNo,
         reports: &mut Reports,
     ) {
-        self.parse_places(batch, Burst { range, since, port }, None, reports);
+        self.parse_places(batch, Burst { range, since, port }, None, &ALL_BITS, reports);
     }
 
-    /// Parses the packets of a burst that have a bit in `some` ([`ParseJob::some`]).
+    /// Parses the packets of a burst that have a bit in `some` ([`ParseJob::some`]). `matched` is
+    /// what megaflows of their port match on.
     pub fn parse_places(
         &mut self,
         batch: &mut Batch,
         burst: Burst,
         some: Option<u32>,
+        matched: &Matched,
         reports: &mut Reports,
     ) {
         let Burst { range, since, port } = burst;
@@ -84,6 +86,7 @@ impl Parser {
             since,
             in_port: port,
             vlan_limit: batch.vlan_limit,
+            matched,
             keys: &mut batch.keys,
             columns: &mut batch.columns,
             profile_stats: &mut self.profile_stats[no],
@@ -98,9 +101,16 @@ impl Parser {
 
     /// Parses a burst; returns its bytes.
     #[inline]
-    pub fn parse_burst(&mut self, batch: &mut Batch, burst: Burst, reports: &mut Reports) -> u64 {
-        self.parse(batch, burst.range.clone(), burst.since, burst.port, reports);
-        total(&batch.columns.len[burst.range])
+    pub fn parse_burst(
+        &mut self,
+        batch: &mut Batch,
+        burst: Burst,
+        matched: &Matched,
+        reports: &mut Reports,
+    ) -> u64 {
+        let range = burst.range.clone();
+        self.parse_places(batch, burst, None, matched, reports);
+        total(&batch.columns.len[range])
     }
 
     /// Compares the keys of packets that waited with what parsing them again gives.

@@ -100,9 +100,11 @@ impl KeyBuilder for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn same(a: Self::Key, b: Self::Key) -> bool {
+    unsafe fn agree(a: Self::Key, b: Self::Key, bits: Self::Key) -> bool {
         unsafe {
-            let differ = _mm256_or_si256(_mm256_xor_si256(a.0, b.0), _mm256_xor_si256(a.1, b.1));
+            let low = _mm256_and_si256(_mm256_xor_si256(a.0, b.0), bits.0);
+            let high = _mm256_and_si256(_mm256_xor_si256(a.1, b.1), bits.1);
+            let differ = _mm256_or_si256(low, high);
             _mm256_testz_si256(differ, differ) != 0
         }
     }
@@ -221,8 +223,8 @@ impl KeyBuilder for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn same(a: __m512i, b: __m512i) -> bool {
-        unsafe { _mm512_cmpneq_epi64_mask(a, b) == 0 }
+    unsafe fn agree(a: __m512i, b: __m512i, bits: __m512i) -> bool {
+        unsafe { _mm512_test_epi64_mask(_mm512_xor_si512(a, b), bits) == 0 }
     }
 
     #[inline(always)]

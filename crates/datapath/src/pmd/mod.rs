@@ -86,12 +86,13 @@ impl Parsers<'_> {
             marks.parse(parser, batch, burst, &lookup.table, reports)
         } else {
             let (table, programs) = (&mut lookup.table, &actions.programs);
+            let port = burst.port;
             // A burst of a known way is parsed all the same if every packet needs its key: for the
             // validating mode or a capture.
             let known = (!parser.all)
                 .then(|| known_way::assign(batch, &burst, table, programs, tx))
                 .flatten();
-            known.unwrap_or_else(|| parser.parse_burst(batch, burst, reports))
+            known.unwrap_or_else(|| parser.parse_burst(batch, burst, table.matched(port), reports))
         };
         parser.clock.end(began, n);
         bytes

@@ -15,7 +15,7 @@ use crate::actions::interpret::Sink;
 use crate::batch::Batch;
 use crate::batch::keys::{EXT1, key_of};
 use crate::parse::frame::{Frame, keep_metadata};
-use crate::parse::job::ParseJob;
+use crate::parse::job::{ParseJob, agree};
 use crate::parse::scalar::parse;
 use crate::tunnel;
 use action::{Ct, Decision, Meter, Op, Punt, Verdict};
@@ -180,8 +180,8 @@ pub(crate) fn compare_parse(job: &ParseJob<'_>) -> Vec<String> {
         let key = key_of(&keys.line.0[i], &keys.ext[i], keys.have[i]);
         let did = (!failed).then_some((key, job.columns.layout[i]));
         let follows = i > job.since
-            && keys.have[i] | keys.have[i - 1] == 0
-            && keys.line.0[i] == keys.line.0[i - 1]
+            && (keys.have[i] | keys.have[i - 1] == 0 || !job.matched.ext)
+            && agree(&keys.line.0[i], &keys.line.0[i - 1], &job.matched.line)
             && !failed;
         if did != should || job.columns.same[i] != follows {
             let text = |x: &Option<(Key, _)>| x.map_or("none".into(), |(k, _)| hex(k.bytes()));
@@ -237,6 +237,7 @@ mod tests {
     use super::*;
     use crate::batch::columns::Columns;
     use crate::batch::keys::Keys;
+    use crate::parse::job::ALL_BITS;
     use crate::parse::profile::ProfileStats;
     use crate::verify::levels::preferred_level;
 
@@ -256,6 +257,7 @@ mod tests {
             since: 0,
             in_port: 7,
             vlan_limit: 1,
+            matched: &ALL_BITS,
             keys: &mut keys,
             columns: &mut columns,
             profile_stats: &mut ProfileStats::default(),
