@@ -44,13 +44,14 @@ const NO_LINE: Line = [!0; 8];
 
 /// The bits of keys that some megaflow of a port matches on.
 pub(crate) struct Matched {
-    /// Those of line 0, and all of word 7: no key has any there, [`NO_LINE`] has all.
+    /// The bits of key line 0. Word 7, which no key has, is all ones, so that no key agrees with
+    /// [`NO_LINE`].
     pub line: Line,
-    /// True if there are others.
+    /// True if megaflows match on bits of key lines 1 to 3, too.
     pub ext: bool,
 }
 
-/// All bits.
+/// For packets that are the same only if their keys are equal.
 pub(crate) const ALL_BITS: Matched = Matched { line: [!0; 8], ext: true };
 
 impl ParseJob<'_> {
