@@ -1,9 +1,9 @@
 //! A counted set of hash prefixes at one stage of a subtable: it answers whether any rule agrees
 //! with the key so far.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::parts::Array;
+use crate::parts::{Array, Fill};
 
 /// The low bits of a cell: the number of rules with the prefix. The upper 48 bits are of its hash,
 /// with the top bit set so that no cell in use is zero.
@@ -15,10 +15,8 @@ const CELL_USED_BIT: u64 = 1 << 63;
 /// probability of about 2^-47, which makes a lookup mark more bits than necessary, never fewer.
 pub(crate) struct Filter {
     cells: Box<[AtomicU64]>,
-    /// Number of cells that are or were in use. Only the writer uses this.
-    dirty: AtomicUsize,
-    /// Number of cells whose count is not 0. Only the writer uses this.
-    entries: AtomicUsize,
+    /// Entries are cells whose count is not 0. Cells that were in use stay dirty.
+    fill: Fill,
 }
 
 impl Array for Filter {
@@ -27,19 +25,15 @@ impl Array for Filter {
 
     fn new(places: usize) -> Filter {
         let cells = (0..places).map(|_| AtomicU64::new(0)).collect();
-        Filter { cells, dirty: AtomicUsize::new(0), entries: AtomicUsize::new(0) }
+        Filter { cells, fill: Fill::default() }
     }
 
     fn places(&self) -> usize {
         self.cells.len()
     }
 
-    fn entries(&self) -> usize {
-        self.entries.load(Ordering::Relaxed)
-    }
-
-    fn dirty(&self) -> usize {
-        self.dirty.load(Ordering::Relaxed)
+    fn fill(&self) -> &Fill {
+        &self.fill
     }
 
     fn for_each(&self, each: impl FnMut(u64)) {
@@ -50,8 +44,7 @@ impl Array for Filter {
     fn put(&self, hash: u64, cell: u64) {
         let (i, _) = self.probe(hash);
         self.cells[i].store(cell, Ordering::Relaxed);
-        self.dirty.fetch_add(1, Ordering::Relaxed);
-        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.fill.add(true);
     }
 }
 
@@ -86,8 +79,9 @@ impl Filter {
     /// Adds a rule. There must be room.
     pub fn add(&self, hash: u64) {
         let (i, cell) = self.probe(hash);
-        self.dirty.fetch_add(usize::from(cell == 0), Ordering::Relaxed);
-        self.entries.fetch_add(usize::from(cell & COUNT_MASK == 0), Ordering::Relaxed);
+        if cell & COUNT_MASK == 0 {
+            self.fill.add(cell == 0);
+        }
         if cell & COUNT_MASK != COUNT_MASK {
             let prefix = (hash | CELL_USED_BIT) & !COUNT_MASK;
             self.cells[i].store((prefix | cell & COUNT_MASK) + 1, Ordering::Release);
@@ -98,7 +92,9 @@ impl Filter {
     pub fn sub(&self, hash: u64) {
         let (i, cell) = self.probe(hash);
         if cell & COUNT_MASK != COUNT_MASK && cell & COUNT_MASK != 0 {
-            self.entries.fetch_sub(usize::from(cell & COUNT_MASK == 1), Ordering::Relaxed);
+            if cell & COUNT_MASK == 1 {
+                self.fill.sub(false);
+            }
             self.cells[i].store(cell - 1, Ordering::Release);
         }
     }
@@ -115,14 +111,14 @@ mod tests {
         for round in 1..=2 {
             (1..500).for_each(|i| filter.add(hash(i)));
             assert!((1..500).all(|i| filter.may_contain(hash(i))), "round {round}");
-            assert_eq!((filter.entries(), filter.dirty()), (499, 499), "round {round}");
+            assert_eq!(filter.entries(), 499, "round {round}");
         }
         assert!((500..1000).all(|i| !filter.may_contain(hash(i))));
         (1..500).for_each(|i| filter.sub(hash(i)));
         assert!((1..500).all(|i| filter.may_contain(hash(i))));
         (1..500).for_each(|i| filter.sub(hash(i)));
         assert!((1..500).all(|i| !filter.may_contain(hash(i))));
-        assert_eq!((filter.entries(), filter.dirty()), (0, 499));
+        assert_eq!(filter.entries(), 0);
     }
 
     #[test]

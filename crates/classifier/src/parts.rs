@@ -4,6 +4,8 @@
 //! A lookup in a table of up to 4,096 entries reads one array; in a greater one it follows two
 //! pointers more for each factor of 64.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use sync::{Domain, Guard, Published};
 
 /// Places of an array, at most; half of them are used when it is moved. While a million flows are
@@ -32,11 +34,13 @@ pub(crate) trait Array: Send + Sync + 'static {
 
     fn places(&self) -> usize;
 
-    /// Number of entries.
-    fn entries(&self) -> usize;
+    /// How full it is.
+    fn fill(&self) -> &Fill;
 
-    /// Number of places that are used, or were and still end no search.
-    fn dirty(&self) -> usize;
+    /// Number of entries.
+    fn entries(&self) -> usize {
+        self.fill().entries.load(Ordering::Relaxed)
+    }
 
     /// Calls `each` with all entries.
     fn for_each(&self, each: impl FnMut(Self::Entry));
@@ -46,7 +50,29 @@ pub(crate) trait Array: Send + Sync + 'static {
 
     /// True if an entry can be added.
     fn has_room(&self) -> bool {
-        (self.dirty() + 1) * 2 <= self.places()
+        (self.fill().dirty.load(Ordering::Relaxed) + 1) * 2 <= self.places()
+    }
+}
+
+/// How full an array is. Only the writer uses this.
+#[derive(Default)]
+pub(crate) struct Fill {
+    entries: AtomicUsize,
+    /// Number of places that are used, or were and still end no search.
+    dirty: AtomicUsize,
+}
+
+impl Fill {
+    /// Counts an entry that came; `fresh`: its place did not count as dirty.
+    pub fn add(&self, fresh: bool) {
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.dirty.fetch_add(usize::from(fresh), Ordering::Relaxed);
+    }
+
+    /// Counts an entry that went; `clean`: its place does not count as dirty any more.
+    pub fn sub(&self, clean: bool) {
+        self.entries.fetch_sub(1, Ordering::Relaxed);
+        self.dirty.fetch_sub(usize::from(clean), Ordering::Relaxed);
     }
 }
 

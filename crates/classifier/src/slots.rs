@@ -7,12 +7,12 @@
 //! same chains.
 
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use sync::Guard;
 
 use crate::chain::Handle;
-use crate::parts::Array;
+use crate::parts::{Array, Fill};
 use crate::rule::Rule;
 
 const TAG_SHIFT: u32 = 48;
@@ -32,10 +32,8 @@ pub(crate) fn prefetch<T>(rule: *const Rule<T>) {
 
 pub(crate) struct Slots<T> {
     slots: Box<[AtomicPtr<Rule<T>>]>,
-    /// Number of slots that do not count as never used. Only the writer uses this.
-    dirty: AtomicUsize,
-    /// Number of chains. Only the writer uses this.
-    chains: AtomicUsize,
+    /// Entries are chains.
+    fill: Fill,
 }
 
 /// The result of a writer's search for a chain.
@@ -54,19 +52,15 @@ impl<T: Send + Sync + 'static> Array for Slots<T> {
 
     fn new(places: usize) -> Self {
         let slots = (0..places).map(|_| AtomicPtr::new(null_mut())).collect();
-        Slots { slots, dirty: AtomicUsize::new(0), chains: AtomicUsize::new(0) }
+        Slots { slots, fill: Fill::default() }
     }
 
     fn places(&self) -> usize {
         self.slots.len()
     }
 
-    fn entries(&self) -> usize {
-        self.chains.load(Ordering::Relaxed)
-    }
-
-    fn dirty(&self) -> usize {
-        self.dirty.load(Ordering::Relaxed)
+    fn fill(&self) -> &Fill {
+        &self.fill
     }
 
     fn for_each(&self, each: impl FnMut(*mut Rule<T>)) {
@@ -167,8 +161,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Puts a chain into a slot; `fresh`: the slot was never used.
     pub fn add(&self, slot: usize, fresh: bool, hash: u64, head: *mut Rule<T>) {
         self.store(slot, hash, head);
-        self.chains.fetch_add(1, Ordering::Relaxed);
-        self.dirty.fetch_add(usize::from(fresh), Ordering::Relaxed);
+        self.fill.add(fresh);
     }
 
     /// Frees a slot.
@@ -177,9 +170,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         let last = self.slots[next].load(Ordering::Relaxed).is_null();
         let word = if last { null_mut() } else { std::ptr::without_provenance_mut(FREED) };
         self.slots[slot].store(word, Ordering::Release);
-        self.chains.fetch_sub(1, Ordering::Relaxed);
         // A slot that no search passes counts as never used.
-        self.dirty.fetch_sub(usize::from(last), Ordering::Relaxed);
+        self.fill.sub(last);
     }
 
     /// The first rules of all chains.
